@@ -1,0 +1,45 @@
+"""Reads dates as people write them: "Freitag, 20. November 2026" -> "2026-11-20", in 14 languages.
+
+Source:   date formats of the Unicode CLDR, through the Babel library; no files, no network.
+Command:  python train.py configs/quickstart.py
+Expected: TODO
+Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps 300 shows half-learned answers.
+"""
+
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.optimizer import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.transformer import ModelConfig
+
+
+def get_config() -> Config:
+    return Config(
+        model=ModelConfig(
+            vocab_size=160,
+            d_model=128,
+            num_heads=4,
+            d_ff=512,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dropout=DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0),
+            scan_unroll=2,
+        ),
+        objective=Seq2Seq(label_smoothing=0.0),
+        data=DataConfig(
+            train=Dates(split="train", num_examples=76_800),
+            eval=Dates(split="held_out", num_examples=2_000),
+            tokenizer=Characters(),
+            tokens_per_batch=64 * 32,
+            bucket_lengths=(32,),
+            max_source_length=40,
+            max_target_length=11,
+        ),
+        optimizer=OptimizerConfig(
+            algorithm=AdamW(), schedule=Cosine(peak_rate=2e-3, warmup_steps=100), weight_decay=0.01
+        ),
+        train=TrainConfig(steps=1_200, eval_every=400, checkpoint_every=400, text_metrics=("exact_match",)),
+    )

@@ -1,0 +1,412 @@
+"""Checkpoints of a run (Orbax's CheckpointManager behind one thin class) and the digest of a parameter tree.
+
+One checkpoint is one folder named by its step:
+
+    checkpoints/40/state/...             the arrays, written by Orbax
+    checkpoints/40/state/digests.json    SHA-256 of each of those files
+    checkpoints/40/meta/meta.json        meta, metrics, and the path, dtype and shape of every leaf
+
+Orbax writes into a temporary folder and renames it at the very end, so a step either is there entirely or not at all.
+Orbax does not see a flipped bit in the array data (the values carry no checksum), and its errors about damaged files
+come with tracebacks from other threads; therefore the files are compared with their digests before Orbax reads them.
+Both JSON files are sealed (`integrity.py`).
+"""
+
+import itertools
+import json
+import logging
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from flaxformer_lite.integrity import (
+    DamageError,
+    check_digests,
+    difference,
+    leaf_types,
+    sealed,
+    unsealed,
+    write_digests,
+)
+
+_META = "meta.json"
+
+
+class Checkpoints:
+    """The checkpoints of one run: saved in the background, kept by age and by metric, restored onto any devices.
+
+    Kept are the newest `keep_latest` and the `keep_best` best by `best_metric`; a checkpoint saved without metrics (or
+    whose metric is NaN) counts among the newest only. Of equal metrics the earliest step is the better one.
+
+    Of several processes all call the same methods in the same order; the folder is then one they share.
+
+    Args:
+        folder: the folder of the checkpoints; made if it is missing, unless `read_only`.
+        keep_latest: how many of the newest checkpoints stay, at least 1.
+        keep_best: how many of the best checkpoints stay besides.
+        best_metric: the name in `metrics` that ranks checkpoints; None ranks none.
+        best_mode: whether the smallest ("min") or the largest ("max") value is the best.
+        read_only: never write, delete or tidy up (for commands that look at a run that may be training).
+        warn: receives one line for each damaged checkpoint passed over; by default the logger "flaxformer_lite".
+
+    Raises:
+        ValueError: for counts out of range, or `keep_best` without `best_metric`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        keep_latest: int,
+        keep_best: int,
+        best_metric: str | None,
+        best_mode: Literal["min", "max"],
+        read_only: bool = False,
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        if keep_latest < 1:
+            raise ValueError(f"keep_latest is {keep_latest}: a run keeps at least one checkpoint; set it to 1 or more")
+        if keep_best < 0 or (keep_best > 0 and best_metric is None):
+            raise ValueError(f"keep_best is {keep_best}: must be 0 or more, and more than 0 needs a best_metric")
+        if best_mode not in ("min", "max"):
+            raise ValueError(f'best_mode is "{best_mode}": must be "min" or "max"')
+        # Orbax hands the path to TensorStore, which wants it absolute.
+        self._folder = Path(folder).absolute()
+        self._keep_latest, self._keep_best = keep_latest, keep_best
+        self._best_metric, self._best_mode = best_metric, best_mode
+        self._read_only = read_only
+        self._warn = warn or logging.getLogger("flaxformer_lite").warning
+        self._metrics: dict[int, dict[str, float]] = {}
+        self._damaged: dict[int, str] = {}
+        self._known: set[int] = set()  # steps whose arrays this process has written or restored
+        self._quiet = _Quiet()
+        logging.getLogger("absl").addFilter(self._quiet)
+        self._manager: ocp.CheckpointManager | None = _manager(self._folder, self._kept, read_only)
+        for step in self._orbax.all_steps():
+            try:
+                metrics = _document(self._folder, step)["metrics"]
+            except DamageError:
+                continue  # told when somebody wants to restore it
+            if metrics is not None:
+                self._metrics[step] = metrics
+
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def save(self, step: int, state: PyTree, meta: dict[str, Any], metrics: dict[str, float] | None = None) -> None:
+        """Starts saving; returns as soon as the state is copied, so the caller may donate or change it at once.
+
+        Saving again at a step that this process has saved or restored replaces `meta`, and `metrics` where given, in
+        one atomic step and leaves the arrays alone, because the state of a step is a function of the run. (So an
+        evaluation that was interrupted can be made up for.) A checkpoint found damaged is written anew.
+
+        Args:
+            step: the number of updates made.
+            state: a tree of arrays.
+            meta: anything JSON can hold; comes back as JSON gives it (tuples as lists).
+            metrics: what an evaluation of this state found; must contain `best_metric`.
+
+        Raises:
+            ValueError: a folder opened for reading; `best_metric` missing from `metrics`; a step that is there already
+                and that this process neither saved nor restored.
+            OSError: this save could not begin, or the one before failed in the background.
+        """
+        if self._read_only:
+            raise ValueError(f"{self._folder} is open for reading only: open it with read_only=False to save")
+        if metrics is not None:
+            metrics = {name: float(value) for name, value in metrics.items()}
+            if self._best_metric is not None and self._best_metric not in metrics:
+                names = ", ".join(sorted(metrics))
+                raise ValueError(f'best_metric is "{self._best_metric}": the evaluation has only {names}; choose one')
+        content = {"meta": meta, "metrics": metrics, "leaves": leaf_types(state)}
+        content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
+        self.wait()
+        if step in self._damaged and step in self._orbax.all_steps():
+            self._orbax.delete(step)
+            del self._damaged[step]
+        if step in self._orbax.all_steps():
+            self._replace(step, content)
+        else:
+            self._metrics.pop(step, None)
+            if metrics is not None:
+                self._metrics[step] = metrics
+            items = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(sealed(content)))
+            # Without force, Orbax silently skips a step below its latest, as after falling back from a damaged one.
+            self._orbax.save(step, args=items, force=True)
+            self._known.add(step)
+
+    def restore(self, abstract_state: PyTree, step: int | None = None) -> tuple[int, PyTree, dict[str, Any]]:
+        """Returns (step, state, meta) of the newest whole checkpoint, or of `step`.
+
+        Args:
+            abstract_state: the state as `jax.ShapeDtypeStruct`s (or arrays) with the shardings wanted now, which need
+                not be those of saving; a leaf without one goes to the first local device.
+            step: None passes over damaged checkpoints, saying so.
+
+        Raises:
+            ValueError: no checkpoint; none that is whole; no such step; `step` damaged; a tree that does not fit.
+        """
+        self.wait()
+        if step is None:
+            step = next(self._whole_steps(), None)
+            if step is None:
+                damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
+                raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged or 'it has none'}")
+        else:
+            self._require_whole(step)
+        self._require_fit(step, leaf_types(abstract_state), "")
+        state = self._read(step, abstract_state)
+        self._known.add(step)
+        return step, state, self.meta(step)
+
+    def restore_params(
+        self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
+    ) -> PyTree:
+        """Returns only the parameters of checkpoint `step` (or, as `field`, their moving average).
+
+        Raises:
+            ValueError: no such step; a damaged one; one without that field; a tree that does not fit.
+        """
+        self.wait()
+        self._require_whole(step)
+        return self._read_field(step, field, abstract_params)
+
+    def average(self, abstract_params: PyTree, n: int) -> PyTree:
+        """Returns the mean of the parameters of the newest `n` whole checkpoints, summed in at least float32.
+
+        Raises:
+            ValueError: fewer than `n` whole checkpoints; a tree that does not fit.
+        """
+        self.wait()
+        steps = list(itertools.islice(self._whole_steps(), max(n, 0)))
+        if not 1 <= n == len(steps):
+            whole = ", ".join(map(str, sorted(steps))) or "none"
+            raise ValueError(f"cannot average {n} checkpoints of {self._folder}: whole are {whole}; ask for that many")
+        total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
+        for step in steps:
+            total = jax.tree.map(jnp.add, total, self._read_field(step, "params", abstract_params))
+        return jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, abstract_params)
+
+    def steps(self) -> list[int]:
+        """Returns the steps there are, ascending, those being saved included and those found damaged left out."""
+        return sorted(step for step in self._orbax.all_steps() if step not in self._damaged)
+
+    def latest(self) -> int | None:
+        """Returns the newest step, or None."""
+        return max(self.steps(), default=None)
+
+    def best(self) -> int | None:
+        """Returns the best step by `best_metric` among the checkpoints that have it, or None."""
+        return next(iter(self._ranked(self.steps())), None)
+
+    def metrics(self, step: int) -> dict[str, float] | None:
+        """Returns the metrics saved with `step`, or None if it was saved without. Raises ValueError if not there."""
+        self._require(step)
+        return self._metrics.get(step)
+
+    def meta(self, step: int) -> dict[str, Any]:
+        """Returns the meta saved with `step`. Raises ValueError if it is not there or not readable."""
+        self.wait()
+        self._require(step)
+        try:
+            meta: dict[str, Any] = _document(self._folder, step)["meta"]
+        except DamageError as damage:
+            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {damage}") from None
+        return meta
+
+    def wait(self) -> None:
+        """Returns when all that was saved is in its final place. Raises OSError, once, if a save failed."""
+        try:
+            self._orbax.wait_until_finished()
+        except Exception as error:  # TensorStore raises a ValueError where a disk is full, Orbax what comes
+            self._orbax.reload()  # it has taken steps off its list that it has not come to delete
+            reason = str(error).partition("\n")[0]
+            raise OSError(f"saving a checkpoint in {self._folder} failed: {reason}") from error
+
+    def close(self) -> None:
+        """Waits for what is being saved and lets go of the folder; a second call does nothing."""
+        if self._manager is None:
+            return
+        try:
+            self.wait()
+        finally:
+            self._manager.close()
+            self._manager = None
+            logging.getLogger("absl").removeFilter(self._quiet)
+
+    @property
+    def _orbax(self) -> ocp.CheckpointManager:
+        if self._manager is None:
+            raise ValueError(f"the checkpoints in {self._folder} are closed: open them again")
+        return self._manager
+
+    def _ranked(self, steps: list[int]) -> list[int]:
+        """The steps that have the metric, the best first."""
+        sign = 1 if self._best_mode == "min" else -1
+        values = {step: self._metrics.get(step, {}).get(self._best_metric or "", math.nan) for step in steps}
+        ranked = [step for step in sorted(steps) if not math.isnan(values[step])]
+        return sorted(ranked, key=lambda step: sign * values[step])
+
+    def _kept(self, steps: list[int]) -> set[int]:
+        """The steps to keep of those there are: Orbax asks after each save."""
+        steps = sorted(step for step in steps if step not in self._damaged)
+        return {*steps[-self._keep_latest :], *self._ranked(steps)[: self._keep_best]}
+
+    def _replace(self, step: int, content: dict[str, Any]) -> None:
+        """Replaces meta and metrics of a whole checkpoint, atomically."""
+        if step not in self._known:
+            raise ValueError(f"checkpoint {step} is in {self._folder} already, from another run: use another folder")
+        self._require_fit(step, content["leaves"], "")
+        if content["metrics"] is None:
+            content["metrics"] = self._metrics.get(step)
+        else:
+            self._metrics[step] = content["metrics"]
+        if jax.process_index() == 0:
+            path = self._folder / str(step) / "meta" / _META
+            new = path.with_suffix(".new")
+            new.write_text(json.dumps(sealed(content)), encoding="utf-8")
+            os.replace(new, path)
+        multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} replaced")
+        for other in set(self.steps()) - self._kept(self.steps()):
+            self._orbax.delete(other)
+
+    def _require(self, step: int) -> None:
+        steps = sorted(self._orbax.all_steps())
+        if step not in steps:
+            there = ", ".join(map(str, steps)) or "none"
+            raise ValueError(f"step {step} is not in {self._folder}: the steps there are {there}")
+
+    def _require_whole(self, step: int) -> None:
+        self._require(step)
+        if not self._is_whole(step):
+            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damaged[step]}")
+
+    def _require_fit(self, step: int, wanted: dict[str, str], prefix: str) -> None:
+        leaves = _document(self._folder, step)["leaves"]
+        stored = {path: leaf for path, leaf in leaves.items() if path.startswith(prefix)}
+        if stored != wanted:
+            what = difference(stored, wanted)
+            raise ValueError(f"checkpoint {step} in {self._folder} does not fit: {what}; use the run's configuration")
+
+    def _is_whole(self, step: int) -> bool:
+        """Whether every file is as it was written; the first process looks, all agree."""
+        reason = _damage(self._folder, step) if jax.process_index() == 0 else None
+        if multihost_utils.broadcast_one_to_all(np.array(reason is not None)):
+            self._damaged[step] = reason or "so the first process found"
+        else:
+            self._damaged.pop(step, None)
+        return step not in self._damaged
+
+    def _whole_steps(self) -> Iterator[int]:
+        """The whole steps, newest first, with one warning for each damaged one in between."""
+        passed: list[int] = []
+        for step in sorted(self._orbax.all_steps(), reverse=True):
+            if not self._is_whole(step):
+                passed.append(step)
+                continue
+            for bad in passed if jax.process_index() == 0 else []:
+                reason = self._damaged[bad]
+                self._warn(f"checkpoint {bad} in {self._folder} is damaged ({reason}); using checkpoint {step} instead")
+            passed.clear()
+            yield step
+
+    def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
+        self._require_fit(step, leaf_types({field: abstract}), f"{field}/")
+        return self._read(step, {field: abstract}, partial_restore=True)[field]
+
+    def _read(self, step: int, abstract: PyTree, partial_restore: bool = False) -> PyTree:
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        target = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here), abstract
+        )
+        arguments = ocp.args.PyTreeRestore(
+            item=target,
+            restore_args=ocp.checkpoint_utils.construct_restore_args(target),
+            partial_restore=partial_restore,
+        )
+        return self._orbax.restore(step, args=ocp.args.Composite(state=arguments)).state
+
+
+class _Quiet(logging.Filter):
+    """Drops what Orbax logs (through absl) below errors; everybody else's lines pass.
+
+    Errors lose their tracebacks, many screens for one full disk: the exception reaches the caller anyway.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if f"{os.sep}orbax{os.sep}" not in record.pathname:
+            return True
+        record.exc_info = record.exc_text = None
+        return record.levelno >= logging.ERROR
+
+
+@dataclass(frozen=True)
+class _Preserve:
+    """Orbax's preservation policy, asked with the checkpoints there are after each save.
+
+    Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, where one damaged file would stop
+    it, and knows nothing of checkpoints that are damaged or of NaN.
+    """
+
+    kept: Callable[[list[int]], set[int]]
+
+    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+        del context
+        kept = self.kept([info.step for info in checkpoints])
+        return [info.step in kept for info in checkpoints]
+
+
+class _CheckedTree(ocp.PyTreeCheckpointHandler):
+    """Orbax's handler for trees, which at last, before the atomic rename, writes down what its files should hold."""
+
+    def finalize(self, directory: Any) -> None:
+        super().finalize(directory)
+        write_digests(Path(directory))
+
+
+def _manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only: bool) -> ocp.CheckpointManager:
+    if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
+        for half_written in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(half_written)
+    registry = ocp.DefaultCheckpointHandlerRegistry()
+    tree, document = _CheckedTree(), ocp.JsonCheckpointHandler(filename=_META)
+    # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
+    registry.add("state", ocp.args.PyTreeSave, tree)
+    registry.add("state", ocp.args.PyTreeRestore, tree)
+    registry.add("meta", ocp.args.JsonSave, document)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=_Preserve(kept),
+        create=not read_only,
+        read_only=read_only,
+        # If the folder cannot be written, save() says so; otherwise threads would wait minutes for a folder to appear.
+        async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+    )
+    return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
+
+
+def _document(folder: Path, step: int) -> dict[str, Any]:
+    return unsealed(folder / str(step) / "meta" / _META)
+
+
+def _damage(folder: Path, step: int) -> str | None:
+    """Why a checkpoint is not whole, in a few words; None if it is."""
+    try:
+        _document(folder, step)
+        check_digests(folder / str(step) / "state")
+    except DamageError as damage:
+        return str(damage)
+    return None

@@ -1,0 +1,1 @@
+"""The commands, one file each: `add_arguments(parser)` says what can be typed, `run(arguments)` does it."""

@@ -1,0 +1,82 @@
+"""Scores a run on its test data, or on files: BLEU, chrF, exact match, loss and perplexity, as JSON on stdout.
+
+The translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
+"""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from flaxformer_lite.data.sources import Pair, ParallelText
+from flaxformer_lite.evaluation import bleu, chrf, exact_match
+from flaxformer_lite.progress import Progress
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.run_folder import write_whole
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "--split", choices=("eval", "test"), help="data.eval or data.test; by default test, where the config has one"
+    )
+    parser.add_argument("--source", metavar="FILE", help="score this file instead, with --target")
+    parser.add_argument("--target", metavar="FILE", help="its reference translation, line by line")
+    parser.add_argument("--beam", type=int, help="beam size; by default the config's decode.beam_size")
+    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    loaded = load(arguments.folder, weights=arguments.weights)
+    name, pairs = chosen_pairs(loaded, arguments)
+    decode = {} if arguments.beam is None else {"beam_size": arguments.beam}
+    scores = evaluate(loaded, pairs, name, decode)
+    weights = arguments.weights or loaded.config.weights
+    report = json.dumps(
+        {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step, **decode, **scores},
+        indent=2,
+        ensure_ascii=False,
+    )
+    write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report + "\n")
+    print(report)
+
+
+def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
+    """What to score, and a name for it. Raises: ValueError where the config has no such split, or a file is missing."""
+    if arguments.source or arguments.target:
+        if arguments.split or not (arguments.source and arguments.target):
+            raise ValueError("give --source and --target together and no --split, or --split alone")
+        return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
+    data = loaded.config.data
+    split = arguments.split or ("test" if data.test is not None else "eval")
+    source = getattr(data, split)
+    if source is None:
+        raise ValueError(f"the config has no data.{split}: give --source and --target, or another --split")
+    return split, list(source.open())
+
+
+def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, int]) -> dict[str, Any]:
+    """All scores of the run's translations of `pairs`."""
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    with Progress(len(pairs)) as progress:
+        metrics = loaded.metrics(pairs, progress=lambda done, of: progress.update("scoring"))
+        answers = loaded.hypotheses(sources, progress=lambda done, of: progress.update("translating", done), **decode)
+    hypotheses = [best[0].text for best in answers]
+    loaded.folder.write_hypotheses(name, pairs, hypotheses)
+    tokenize = "none" if loaded.config.data.tokenized else "13a"
+    scores = {
+        "bleu": bleu(hypotheses, references, tokenize=tokenize),
+        "bleu_lowercase": bleu(hypotheses, references, tokenize=tokenize, lowercase=True),
+        "chrf": chrf(hypotheses, references),
+    }
+    for metric, score in scores.items():
+        print(f"{metric} {score.value:.2f}  {score.signature}", file=sys.stderr)
+    return {
+        "sentences": len(pairs),
+        "exact_match": exact_match(hypotheses, references).value,
+        **{metric: score.value for metric, score in scores.items()},
+        **{f"{metric}_signature": score.signature for metric, score in scores.items()},
+        "reference_words": scores["bleu"].reference_words,
+        "hypothesis_words": scores["bleu"].hypothesis_words,
+        **metrics,
+    }

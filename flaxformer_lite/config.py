@@ -1,0 +1,254 @@
+"""The config: one tree of frozen dataclasses, from a file, the command line or JSON, checked before anything runs."""
+
+import dataclasses
+import difflib
+import importlib.util
+import sys
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pydantic
+import tyro
+
+from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.decoding import DecodeConfig
+from flaxformer_lite.objectives import Objective, Seq2Seq
+from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.positions import Learned
+from flaxformer_lite.transformer import ModelConfig
+
+TextMetric = Literal["exact_match", "bleu", "chrf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long to train, and what to keep and report on the way. Periods are in optimizer steps."""
+
+    steps: int = 10_000
+    """Optimizer steps of the whole run."""
+    seed: int = 0
+    """First parameters, data order and dropout are functions of it."""
+    micro_batches: int = 1
+    """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
+    log_every: int = 50
+    """Write a `train` row to metrics.jsonl."""
+    eval_every: int = 1_000
+    """Evaluate on `data.eval`, then save a checkpoint that knows the metrics."""
+    checkpoint_every: int = 1_000
+    """Save a checkpoint."""
+    keep_latest: int = 3
+    """Checkpoints to keep, newest first."""
+    keep_best: int = 1
+    """Checkpoints to keep beside them, best first by `best_metric`."""
+    best_metric: str = "loss"
+    """What makes a checkpoint the best: loss, perplexity, accuracy, or one of `text_metrics`."""
+    patience: int | None = None
+    """Stop early after that many evaluations in a row without a new best; None never stops early."""
+    text_metrics: tuple[TextMetric, ...] = ()
+    """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"train.{name} is {value}: give at least 1")
+        if self.keep_best < 0:
+            raise ValueError(f"train.keep_best is {self.keep_best}: give 0 or more")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        if self.best_metric not in (names := ("loss", "perplexity", "accuracy", *self.text_metrics)):
+            hint = " (list it in train.text_metrics first)" if self.best_metric in typing.get_args(TextMetric) else ""
+            raise ValueError(f"train.best_metric is {self.best_metric!r}{hint}: choose one of {', '.join(names)}")
+
+    @property
+    def best_mode(self) -> Literal["min", "max"]:
+        return "min" if self.best_metric in ("loss", "perplexity") else "max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One experiment: everything that decides its numbers."""
+
+    model: ModelConfig
+    objective: Objective = Seq2Seq()
+    data: DataConfig
+    optimizer: OptimizerConfig = OptimizerConfig()
+    train: TrainConfig = TrainConfig()
+    decode: DecodeConfig = DecodeConfig()
+    weights: str = "last"
+    """The parameters that commands use: last, best, ema, or average:N, the mean of the newest N checkpoints."""
+
+    def __post_init__(self) -> None:
+        """What one part alone cannot check. Raises: ValueError with the settings, their values and the way out."""
+        model, data, train = self.model, self.data, self.train
+        if data.target_tokenizer is not None and model.share_source_target:
+            raise ValueError(
+                "data.target_tokenizer is set, but model.share_source_target shares one embedding table for both vocabularies: "
+                "set model.share_source_target to False, or leave out the target tokenizer"
+            )
+        if model.target_vocab_size is not None and data.target_tokenizer is None:
+            raise ValueError(
+                f"model.target_vocab_size is {model.target_vocab_size}, but there is no data.target_tokenizer to fill it: "
+                "set one, or leave out model.target_vocab_size"
+            )
+        if isinstance(model.positions, Learned) and model.positions.max_positions < max(data.longest):
+            raise ValueError(
+                f"model.positions.max_positions {model.positions.max_positions} is less than data.max_source_length "
+                f"{data.max_source_length} or data.max_target_length {data.max_target_length}: raise it, or lower them"
+            )
+        if data.rows_multiple % train.micro_batches:
+            raise ValueError(
+                f"data.rows_multiple {data.rows_multiple} is not divisible by train.micro_batches {train.micro_batches}: "
+                "change one, so that every batch can be cut evenly"
+            )
+        if data.eval is None and (train.text_metrics or train.patience is not None or train.best_metric != "loss"):
+            raise ValueError(
+                "data.eval is None, but train.text_metrics, train.patience or train.best_metric need evaluations: "
+                "set data.eval, or leave those at their defaults"
+            )
+        check_weights(self.weights, self)
+        self.optimizer.build(total_steps=train.steps, d_model=model.d_model)
+
+
+def check_weights(weights: str, config: Config) -> None:
+    """Raises: ValueError where `weights` (last, best, ema or average:N) is misspelt or such a run would not have them."""
+    kind, _, count = weights.partition(":")
+    if kind == "average" and count.isdecimal() and int(count) >= 1:
+        if int(count) > config.train.keep_latest:
+            raise ValueError(
+                f"weights is {weights!r}, but train.keep_latest keeps only {config.train.keep_latest} checkpoints: "
+                f"set train.keep_latest to at least {count}"
+            )
+    elif weights not in ("last", "best", "ema"):
+        raise ValueError(f"weights is {weights!r}: choose last, best, ema or average:N, for example average:5")
+    if weights == "ema" and config.optimizer.ema_decay is None:
+        raise ValueError(
+            "weights is 'ema', but no average is kept: set optimizer.ema_decay, for example to 0.999"
+        )
+    if weights == "best" and config.data.eval is None:
+        raise ValueError(
+            "weights is 'best', but data.eval is None, so no checkpoint is ever the best: use 'last'"
+        )
+
+
+MAY_CHANGE = frozenset(
+    f"train.{name}" for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best")
+)
+"""Settings that a resumed run may change: how long it goes on and how often it reports, nothing that alters a step."""
+
+
+# JSON ----------------------------------------------------------------------------------------------------------------
+
+
+def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
+    """The dataclass types that an annotation reaches, each once."""
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in seen:
+        seen.add(annotation)
+        yield annotation
+        for hint in typing.get_type_hints(annotation).values():
+            yield from dataclasses_in(hint, seen)
+    for argument in typing.get_args(annotation):
+        yield from dataclasses_in(argument, seen)
+
+
+for _type in dataclasses_in(Config, set()):
+    _type.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+
+ADAPTER = pydantic.TypeAdapter(Config)
+
+
+def to_json(config: Config) -> str:
+    """The whole config, every default written out."""
+    return ADAPTER.dump_json(config, indent=2, warnings="error").decode() + "\n"
+
+
+def from_json(text: str | bytes, name: str = "config.json") -> Config:
+    """The config that `to_json` wrote. Raises: ValueError naming the setting, what was given, and the names there are."""
+    try:
+        return ADAPTER.validate_json(text)
+    except pydantic.ValidationError as error:
+        raise ValueError("; ".join(f"{name}: {explain(e)}" for e in error.errors())) from None
+
+
+def explain(error: Any) -> str:
+    """One pydantic error in one line: a path as on the command line, what was found, what is wanted."""
+    path = [str(part) for part in error["loc"] if not str(part).startswith("function-")]
+    setting = ".".join(path)
+    if error["type"] == "unexpected_keyword_argument":
+        known = [leaf for leaf in settings_of(Config) if leaf.count(".") == setting.count(".")]
+        near = difflib.get_close_matches(setting, known, 3)
+        return f"there is no setting {setting}" + (f"; perhaps you meant {' or '.join(near)}" if near else "")
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return f"{setting} is {error['input']!r}: {error['msg']}" if setting else f"{error['msg']}"
+
+
+def settings_of(annotation: Any, prefix: str = "") -> list[str]:
+    """Every setting's path below a dataclass type, all variants included."""
+    paths = []
+    for name, hint in typing.get_type_hints(annotation).items():
+        if name.startswith("__"):
+            continue
+        paths.append(prefix + name)
+        for variant in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(variant):
+                paths += settings_of(variant, f"{prefix}{name}.")
+    return paths
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Setting path → value, for every leaf of the tree."""
+    if not dataclasses.is_dataclass(config):
+        return {prefix[:-1]: config}
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        flat |= flatten(getattr(config, field.name), f"{prefix}{field.name}.")
+    return flat
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """Setting path → (old value, new value) for every setting that differs and may not change on resuming."""
+    before, after = flatten(old), flatten(new)
+    return {
+        path: (before.get(path), after.get(path))
+        for path in sorted(before.keys() | after.keys())
+        if before.get(path) != after.get(path) and path not in MAY_CHANGE
+    }
+
+
+# From a file and the command line --------------------------------------------------------------------------------------
+
+
+def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
+    """The config of a `.py` file (its `get_config()`) or a `.json` file, with command-line overrides such as `--train.steps 100`.
+
+    Raises: ValueError where the file is missing or wrong; SystemExit with status 2 where an override is.
+    """
+    file = Path(path)
+    if not file.is_file():
+        near = sorted(str(p) for p in file.parent.glob("*.py")) if file.parent.is_dir() else []
+        raise ValueError(f"there is no config file {path}" + (f"; in that folder: {', '.join(near)}" if near else ""))
+    config = from_json(file.read_bytes(), path) if file.suffix == ".json" else run_config_file(file)
+    if overrides:
+        config = tyro.cli(
+            Config, default=config, args=list(overrides), prog=f"train.py {path}", config=(tyro.conf.AvoidSubcommands,)
+        )
+    return from_json(to_json(config), path)
+
+
+def run_config_file(file: Path) -> Config:
+    """What the file's `get_config()` returns."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a config: give a .py file with a function get_config(), or a .json file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    config = module.get_config() if hasattr(module, "get_config") else None
+    if not isinstance(config, Config):
+        raise ValueError(f"{file} has no function get_config() that returns a flaxformer_lite.config.Config")
+    return config

@@ -1,0 +1,58 @@
+"""How good translations are: sacreBLEU, chrF, exact match."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from sacrebleu.metrics import BLEU, CHRF
+
+
+class Score(NamedTuple):
+    """A figure, and what it takes for others to reproduce it (empty where its name says it all)."""
+
+    value: float
+    signature: str = ""
+    hypothesis_words: int = 0
+    reference_words: int = 0
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """The share of hypotheses that equal their reference, 0 … 1."""
+    return Score(sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references))
+
+
+def bleu(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    tokenize: Literal["13a", "none"] = "13a",
+    lowercase: bool = False,
+) -> Score:
+    """Corpus BLEU, 0 … 100, with sacreBLEU's signature.
+
+    `none` is for text whose words and punctuation stand apart already, `13a` (mteval's tokeniser) for ordinary text.
+
+    Reference: Papineni et al. 2002, ACL; Post 2018, arXiv:1804.08771.
+    """
+    # `force` only silences the warning that tokenised text looks tokenised.
+    metric = BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(score.score, str(metric.get_signature()), score.sys_len, score.ref_len)
+
+
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """Corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT."""
+    metric = CHRF()
+    score = metric.corpus_score(list(hypotheses), [list(references)])
+    return Score(score.score, str(metric.get_signature()))
+
+
+def text_metrics(
+    names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool
+) -> dict[str, float]:
+    """The named metrics of the hypotheses."""
+    functions = {
+        "exact_match": exact_match,
+        "bleu": lambda h, r: bleu(h, r, tokenize="none" if tokenized else "13a"),
+        "chrf": chrf,
+    }
+    return {name: functions[name](hypotheses, references).value for name in names}

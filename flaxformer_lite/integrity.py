@@ -1,0 +1,111 @@
+"""Knowing whether two things are the same: trees of arrays, files, and JSON files that tell when they are damaged.
+
+A sealed JSON file is `{"content": ..., "sha256": hex}`; the hash is that of the content as JSON with sorted keys.
+"""
+
+import hashlib
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+_DIGESTS = "digests.json"
+
+
+class DamageError(ValueError):
+    """Why a file is not as it was written."""
+
+
+def parameter_digest(params: PyTree) -> str:
+    """Returns the SHA-256, as 64 hexadecimal digits, over all parameters.
+
+    The hash runs over the leaves in the order of their paths (compared as strings). A path is the names from the root
+    to the leaf joined by "/", as in "encoder/layers/attention/query/kernel". Each leaf contributes, in UTF-8, the line
+
+        PATH SPACE DTYPE SPACE SIZES NEWLINE
+
+    where DTYPE is the NumPy name ("float32", "bfloat16") and SIZES the shape in decimal joined by "," (nothing for a
+    scalar), and then its elements in row-major order, each little-endian. A float32 matrix of 3 rows and 5 columns
+    called "out/kernel" contributes the 23 bytes "out/kernel float32 3,5\\n" and 60 bytes of numbers.
+    """
+    leaves = {_path(keys): np.asarray(leaf) for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    digest = hashlib.sha256()
+    for path in sorted(leaves):
+        array = leaves[path] if sys.byteorder == "little" else leaves[path].byteswap()
+        digest.update(f"{path} {array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def leaf_types(tree: PyTree) -> dict[str, str]:
+    """Returns the type of every leaf by its path: {"params/out/kernel": "float32[3,5]", ...}."""
+    return {
+        _path(keys): f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
+    """Returns, in one line, how two trees of `leaf_types` differ, naming at most three leaves."""
+    lines = [
+        f"{path} is {stored.get(path, 'not in it')}, wanted {wanted.get(path, 'is none')}"
+        for path in sorted(stored.keys() | wanted.keys())
+        if stored.get(path) != wanted.get(path)
+    ]
+    return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document that holds `content` and its hash."""
+    text = json.dumps(content, sort_keys=True)
+    return {"content": content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def unsealed(path: Path) -> dict[str, Any]:
+    """Returns the content of a sealed JSON file. Raises DamageError if it is missing or not as it was written."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["sha256"] == sealed(document["content"])["sha256"]:
+            return document["content"]
+    except OSError as error:
+        raise DamageError(f"{path.name}: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        pass  # not JSON, or not of this form
+    raise DamageError(f"{path.name} is garbled")
+
+
+def write_digests(folder: Path) -> None:
+    """Writes down, in `digests.json`, the SHA-256 of every file in a folder and below."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    (folder / _DIGESTS).write_text(json.dumps(sealed(_file_digests(folder, names))), encoding="utf-8")
+
+
+def check_digests(folder: Path) -> None:
+    """Returns if every file that `write_digests` found is still there and the same. Raises DamageError otherwise."""
+    expected = unsealed(folder / _DIGESTS)
+    try:
+        found = _file_digests(folder, list(expected))
+    except OSError as error:
+        raise DamageError(f"{Path(error.filename or folder).name}: {error.strerror}") from None
+    for name in expected:
+        if found[name] != expected[name]:
+            raise DamageError(f"{name} is not as it was written")
+
+
+def _file_digests(folder: Path, names: list[str]) -> dict[str, str]:
+    def digest(name: str) -> str:
+        with (folder / name).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor() as pool:  # hashlib lets other threads run meanwhile
+        return dict(zip(names, pool.map(digest, names), strict=True))
+
+
+def _path(keys: tuple[Any, ...]) -> str:
+    """Returns the names from the root of a tree to a leaf, as in "encoder/layers/attention/query/kernel"."""
+    return jax.tree_util.keystr(keys, simple=True, separator="/")

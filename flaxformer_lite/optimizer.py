@@ -1,0 +1,513 @@
+"""Optimizers, learning-rate schedules and weight-decay masks: one optax chain, a stage a line.
+
+Everything that treats parameters differently goes by their names, never by their rank: with stacked layers a norm
+scale is `[L, D]` and a kernel `[L, D, E]`. The names it knows: the leaves `kernel` and `embedding`, the module `layers`
+(its parameters have a leading layer axis) and the module `head` (the output layer).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.typing import ArrayLike
+
+KeyPath = tuple[Any, ...]
+
+
+def _check(holds: bool, setting: str, value: object, rule: str, remedy: str) -> None:
+    if not holds:
+        raise ValueError(f"optimizer.{setting} is {value!r}: it must be {rule}; {remedy}")
+
+
+def _check_memory(setting: str, value: float) -> None:
+    remedy = "it is the share of the old average kept at each step, for example 0.9"
+    _check(0 <= value < 1, setting, value, "at least 0 and below 1", remedy)
+
+
+def _check_adam(b1: float, b2: float, eps: float) -> None:
+    _check_memory("algorithm.b1", b1)
+    _check_memory("algorithm.b2", b2)
+    remedy = "it keeps parameters without gradient from dividing 0 by 0, take 1e-8"
+    _check(0 < eps < math.inf, "algorithm.eps", eps, "positive and finite", remedy)
+
+
+# Parameter names
+
+
+def _path_names(path: KeyPath) -> list[str]:
+    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+
+
+def decay_mask(params: optax.Params) -> optax.Params:
+    """True for the parameters that weight decay shrinks: leaves called `kernel` or `embedding`.
+
+    Norm scales and all biases are left alone: they are few, shrinking them does not simplify the function, and a scale
+    has its neutral value at 1, not at 0. Embeddings decay like kernels, since a shared table is also the output layer.
+    """
+    return jax.tree.map_with_path(lambda path, _: _path_names(path)[-1] in ("kernel", "embedding"), params)
+
+
+def muon_labels(params: optax.Params) -> optax.Params:
+    """Muon's and Adam's share: "matrices" for leaves called `kernel` outside of `head`, "others" for all the rest."""
+
+    def label(path: KeyPath, _: Any) -> str:
+        *modules, leaf = _path_names(path)
+        return "matrices" if leaf == "kernel" and "head" not in modules else "others"
+
+    return jax.tree.map_with_path(label, params)
+
+
+def _layer_by_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """`inner` applied to each parameter of each layer by itself, whatever the number of layers.
+
+    For rules that look at the shape or the mean of a whole array. The layer axis of everything below a module `layers`
+    is mapped over, so `inner` never sees it. The state is the parameters' tree with a state of `inner` at every leaf.
+    """
+
+    def over_layers(path: KeyPath, function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.vmap(function) if "layers" in _path_names(path) else function
+
+    def init(params: optax.Params) -> optax.OptState:
+        return jax.tree.map_with_path(lambda path, leaf: over_layers(path, inner.init)(leaf), params)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        def update_leaf(path: KeyPath, *leaf: Any) -> Any:
+            return over_layers(path, inner.update)(*leaf)
+
+        pairs = jax.tree.map_with_path(update_leaf, updates, state, params)
+        new_updates = jax.tree.map(lambda _, pair: pair[0], updates, pairs)
+        return new_updates, jax.tree.map(lambda _, pair: pair[1], updates, pairs)
+
+    return optax.GradientTransformation(init, update)
+
+
+# Algorithms
+# `direction()` turns gradients into steps of rate 1, uphill; decay, rate and sign come after it in the chain.
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW:
+    """Adam with decoupled weight decay.
+
+    m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;  direction = m / (1 - b1^n) / (sqrt(v / (1 - b2^n)) + eps)
+
+    Reference: Kingma & Ba 2015, arXiv 1412.6980, algorithm 1; Loshchilov & Hutter 2019, arXiv 1711.05101.
+    """
+
+    kind: Literal["adamw"] = "adamw"
+    b1: float = 0.9
+    """Share of the old average of the gradients kept at each step."""
+    b2: float = 0.98
+    """Share of the old average of the squared gradients kept at each step. 0.98 (Vaswani et al. 2017, section 5.3)
+    looks back about 50 steps; Adam's own 0.999 looks back 1,000, longer than many a warm-up."""
+    eps: float = 1e-8
+    """Added to the root in the denominator, in units of the gradient. Adam's own value: with much less, a gradient that
+    is only rounding noise becomes a step of full size."""
+
+    def __post_init__(self) -> None:
+        _check_adam(self.b1, self.b2, self.eps)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adafactor:
+    """Adam's second moment kept as one row and one column a matrix instead of a number a weight; no first moment.
+
+    beta(n) = 1 - n^-decay_exponent;  R, C = running means (with beta) of g² over columns and over rows;
+    u = g / sqrt(R Cᵀ / mean(R));  direction = u / max(1, RMS(u) / max_update_rms) · max(1e-3, RMS(parameter))
+
+    The last factor only if `scale_by_parameter`. Vectors and small matrices keep all of g². Every RMS, mean, row and
+    column belongs to one layer: a stack gets exactly what its layers would get one by one.
+
+    Reference: Shazeer & Stern 2018, arXiv 1804.04235, algorithms 4 and 5.
+    """
+
+    kind: Literal["adafactor"] = "adafactor"
+    decay_exponent: float = 0.8
+    """How fast the averages come to rest: step n keeps the share 1 - n^-decay_exponent (section 7.2 of the paper)."""
+    max_update_rms: float | None = 1.0
+    """Largest root mean square of one parameter's direction, before the scaling by its size; None does not limit it."""
+    scale_by_parameter: bool = True
+    """Makes the schedule's rate relative to each parameter's own root mean square (good rates are then near 0.01)."""
+    min_size_to_factor: int = 128
+    """A matrix keeps rows and columns only if both its sides are at least this long; below, memory is no concern."""
+
+    def __post_init__(self) -> None:
+        exponent, limit, size = self.decay_exponent, self.max_update_rms, self.min_size_to_factor
+        _check(0 < exponent <= 1, "algorithm.decay_exponent", exponent, "above 0 and at most 1", "the paper takes 0.8")
+        limit_holds = limit is None or 0 < limit < math.inf
+        _check(limit_holds, "algorithm.max_update_rms", limit, "positive and finite", "None switches the limit off")
+        _check(size >= 1, "algorithm.min_size_to_factor", size, "at least 1", "128 is the usual size")
+
+    def direction(self) -> optax.GradientTransformation:
+        limit = self.max_update_rms
+        each_parameter = optax.chain(
+            optax.scale_by_factored_rms(True, self.decay_exponent, 0, self.min_size_to_factor),
+            optax.identity() if limit is None else optax.clip_by_block_rms(limit),
+            optax.scale_by_param_block_rms() if self.scale_by_parameter else optax.identity(),
+        )
+        return _layer_by_layer(each_parameter)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lion:
+    """The sign of a momentum: half the memory of Adam, every weight moves by exactly the rate.
+
+    direction = sign(b1 m + (1 - b1) g);  then m = b2 m + (1 - b2) g
+
+    Wants a rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger.
+
+    Reference: Chen et al. 2023, arXiv 2302.06675, program 1 and section 5.
+    """
+
+    kind: Literal["lion"] = "lion"
+    b1: float = 0.9
+    """Share of the momentum in the direction; the rest is the present gradient."""
+    b2: float = 0.99
+    """Share of the old momentum kept at each step."""
+
+    def __post_init__(self) -> None:
+        _check_memory("algorithm.b1", self.b1)
+        _check_memory("algorithm.b2", self.b2)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_lion(self.b1, self.b2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Muon:
+    """Orthogonalised momentum for the hidden matrices, Adam for everything else (embeddings, head, norms, biases).
+
+    M = momentum M + (1 - momentum) G, debiased, mixed with the debiased G once more if `nesterov`;
+    U = M with its singular values brought near 1: those above 0.003 of its norm land between 0.68 and 1.21;
+    direction = update_rms sqrt(max(D, E)) U
+
+    An orthogonal matrix of shape (D, E) has the root mean square 1 / sqrt(max(D, E)), so `update_rms` is that of the
+    direction. At 0.2, Adam's usual one, both kinds of parameters share the schedule and weight decay of AdamW.
+
+    Reference: Jordan 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982, section 2.2.
+    """
+
+    kind: Literal["muon"] = "muon"
+    momentum: float = 0.95
+    """Share of the old average of the gradients kept at each step, for the matrices."""
+    nesterov: bool = True
+    """Mixes the present gradient into the momentum once more before orthogonalising."""
+    newton_schulz_steps: int = 5
+    """Number of Newton-Schulz steps. Fewer leave small singular values small; more cost time and gain nothing."""
+    update_rms: float = 0.2
+    """Root mean square of the direction of a matrix, in units of the rate."""
+    b1: float = 0.9
+    """AdamW's b1, for the other parameters."""
+    b2: float = 0.98
+    """AdamW's b2, for the other parameters."""
+    eps: float = 1e-8
+    """AdamW's eps, for the other parameters."""
+
+    def __post_init__(self) -> None:
+        _check_adam(self.b1, self.b2, self.eps)
+        _check_memory("algorithm.momentum", self.momentum)
+        steps, rms = self.newton_schulz_steps, self.update_rms
+        _check(steps >= 1, "algorithm.newton_schulz_steps", steps, "at least 1", "5 is the usual number")
+        _check(0 < rms < math.inf, "algorithm.update_rms", rms, "positive and finite", "0.2 is about that of AdamW")
+
+    def direction(self) -> optax.GradientTransformation:
+        # Kernels are (in, out) in their last two axes; optax takes any other axis, here the layers', as a batch.
+        axes = optax.contrib.MuonDimensionNumbers(reduction_axis=-2, output_axis=-1)
+        orthogonalized = optax.contrib.scale_by_muon(
+            ns_steps=self.newton_schulz_steps,
+            beta=self.momentum,
+            nesterov=self.nesterov,
+            weight_dimension_numbers=lambda matrices: jax.tree.map(lambda _: axes, matrices),
+        )
+        scaled = optax.stateless_with_tree_map(lambda u, _: self.update_rms * max(u.shape[-2:]) ** 0.5 * u)
+        others = optax.scale_by_adam(self.b1, self.b2, self.eps)
+        return optax.partition({"matrices": optax.chain(orthogonalized, scaled), "others": others}, muon_labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SGD:
+    """Stochastic gradient descent, with heavy-ball momentum if wanted.
+
+    m = momentum m + g;  direction = m, or g + momentum m if `nesterov`
+
+    Reference: Sutskever et al. 2013, "On the importance of initialization and momentum in deep learning", section 2.
+    """
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = 0.0
+    """Share of the old direction kept at each step; 0 keeps no state."""
+    nesterov: bool = False
+    """Looks one step of the momentum ahead."""
+
+    def __post_init__(self) -> None:
+        _check_memory("algorithm.momentum", self.momentum)
+        useless = self.nesterov and self.momentum == 0
+        remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave nesterov off"
+        _check(not useless, "algorithm.nesterov", self.nesterov, "False while the momentum is 0", remedy)
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity()
+
+
+Algorithm = AdamW | Adafactor | Lion | Muon | SGD
+
+
+# Schedules
+# In all formulas n = 1, 2, … is the step being made, p = max(warmup_steps, 1) the step that has the peak rate and
+# T = `train.steps` the last one. Up to p the rate is peak_rate · n / p, so no step is ever lost to a rate of 0 at the
+# start, and no warm-up starts at the peak. optax counts from 0: the step n has the count n - 1.
+
+
+def _check_schedule(schedule: "Schedule", least_warmup: int) -> None:
+    """Checks those of the common fields that `schedule` has."""
+    for name, remedy in {"factor": "the paper takes 1", "peak_rate": "1e-3 is a usual peak for AdamW"}.items():
+        value = getattr(schedule, name, 1.0)
+        _check(0 < value < math.inf, f"schedule.{name}", value, "positive and finite", remedy)
+    steps = schedule.warmup_steps
+    remedy = "the warm-up is counted in optimizer steps"
+    _check(steps >= least_warmup, "schedule.warmup_steps", steps, f"at least {least_warmup}", remedy)
+    fraction = getattr(schedule, "final_rate_fraction", 0.0)
+    remedy = "it is a share of the peak rate"
+    _check(0 <= fraction <= 1, "schedule.final_rate_fraction", fraction, "from 0 to 1", remedy)
+
+
+def _check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
+    if max(warmup_steps, 1) + decay_steps > total_steps:
+        decay = f", optimizer.schedule.decay_steps is {decay_steps}" if decay_steps else ""
+        raise ValueError(
+            f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule "
+            "(with at least one step up to the peak) must fit into the run; shorten it or raise train.steps"
+        )
+
+
+def _from_step_one(rate: Callable[[Array], ArrayLike]) -> optax.Schedule:
+    """The optax schedule, which is given the count n - 1, of a rate given n."""
+    return lambda count: rate(jnp.asarray(count) + 1)
+
+
+# The straight lines are not optax.linear_schedule: in float32 its difference of nearly equal numbers puts the first
+# steps of a warm-up off by 1e-4, and compiled it can end on a rate below 0.
+
+
+def _warm_up(peak_rate: float, peak_step: int, after: Callable[[Array], ArrayLike]) -> optax.Schedule:
+    """peak_rate · n / peak_step up to the peak, then `after(n - peak_step)`."""
+    return _from_step_one(optax.join_schedules([lambda n: peak_rate * n / peak_step, after], [peak_step]))
+
+
+def _fall(peak_rate: float, final_rate: float, steps: int, end: int) -> Callable[[Array], Array]:
+    """`peak_rate` for a while, then a straight line of `steps` steps down to `final_rate` at step `end`."""
+    return lambda k: final_rate + (peak_rate - final_rate) * jnp.clip((end - k) / steps, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noam:
+    """The Transformer's own schedule: linear warm-up, then the inverse square root of the step.
+
+    rate(n) = factor · d_model^-0.5 · min(n^-0.5, n · warmup_steps^-1.5), with its peak at n = warmup_steps.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
+    """
+
+    kind: Literal["noam"] = "noam"
+    factor: float = 1.0
+    """Multiplies every rate; the paper's is 1."""
+    warmup_steps: int = 4000
+    """The step with the highest rate, in optimizer steps; the paper's is 4,000."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=1)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        scale, slope = self.factor * d_model**-0.5, self.warmup_steps**-1.5
+        return _from_step_one(lambda n: scale * jnp.minimum(n**-0.5, n * slope))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot:
+    """Linear warm-up, then rate(n) = peak_rate · sqrt(warmup_steps / n): Noam's shape with a peak one can name.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3.
+    """
+
+    kind: Literal["inverse_square_root"] = "inverse_square_root"
+    peak_rate: float
+    """The highest rate, reached at step `warmup_steps`."""
+    warmup_steps: int
+    """Steps of linear warm-up; it also sets how slowly the rate falls after it."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=1)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        peak, p = self.peak_rate, self.warmup_steps
+        return _warm_up(peak, p, lambda k: peak * jnp.sqrt(p / (k + p)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Linear warm-up, then half a cosine wave down to the last step.
+
+    rate(n) = final + (peak_rate - final) · (1 + cos(pi (n - p) / (T - p))) / 2, final = peak_rate · final_rate_fraction
+
+    Raises: ValueError from `build` if the warm-up is longer than the run.
+    Reference: Loshchilov & Hutter 2017, arXiv 1608.03983, equation 5, without restarts.
+    """
+
+    kind: Literal["cosine"] = "cosine"
+    peak_rate: float
+    """The highest rate, at the end of the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        return _warm_up(peak, p, optax.cosine_decay_schedule(peak, max(total_steps - p, 1), self.final_rate_fraction))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Linear warm-up, then linear down to the last step (BERT's schedule).
+
+    rate(n) = final + (peak_rate - final) · (T - n) / (T - p), final = peak_rate · final_rate_fraction
+
+    Raises: ValueError from `build` if the warm-up is longer than the run.
+    Reference: Devlin et al. 2019, arXiv 1810.04805, appendix A.2.
+    """
+
+    kind: Literal["linear"] = "linear"
+    peak_rate: float
+    """The highest rate, at the end of the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        steps = max(total_steps - p, 1)
+        return _warm_up(peak, p, _fall(peak, peak * self.final_rate_fraction, steps, end=steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Linear warm-up, then rate(n) = peak_rate for ever."""
+
+    kind: Literal["constant"] = "constant"
+    peak_rate: float
+    """The rate after the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        return _warm_up(self.peak_rate, max(self.warmup_steps, 1), optax.constant_schedule(self.peak_rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupStableDecay:
+    """Linear warm-up, the peak rate for most of the run, and a linear way down in its last `decay_steps` steps.
+
+    rate(n) = final + (peak_rate - final) · min(1, (T - n) / decay_steps), final = peak_rate · final_rate_fraction
+
+    A run made longer before it decays goes on as if it had been planned so. The paper's way down is exponential;
+    the linear one ends where it is told to.
+
+    Raises: ValueError from `build` if warm-up and decay together are longer than the run.
+    Reference: Hu et al. 2024, arXiv 2404.06395, section 4.
+    """
+
+    kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
+    peak_rate: float
+    """The rate between warm-up and decay."""
+    warmup_steps: int
+    """Steps of linear warm-up."""
+    decay_steps: int
+    """Steps of the way down, the last ones of the run."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+        steps, remedy = self.decay_steps, "the schedule without decay is called constant"
+        _check(steps >= 1, "schedule.decay_steps", steps, "at least 1", remedy)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps, self.decay_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        fall = _fall(peak, peak * self.final_rate_fraction, self.decay_steps, end=total_steps - p)
+        return _warm_up(peak, p, fall)
+
+
+Schedule = Noam | InverseSquareRoot | Cosine | Linear | Constant | WarmupStableDecay
+
+
+# The optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """How gradients become new parameters.
+
+    parameter -= rate(n) · (direction(clipped gradients) + weight_decay · parameter)
+
+    The decay is decoupled from the direction but multiplied by the rate, as in AdamW (Loshchilov & Hutter 2019).
+    """
+
+    algorithm: Algorithm = AdamW()
+    """Gives the direction of a step."""
+    schedule: Schedule = Noam()
+    """Gives the rate of a step. Noam's scales itself to `model.d_model` and suits AdamW."""
+    clip_norm: float | None = 1.0
+    """Longest allowed Euclidean norm of all gradients taken together; longer ones are scaled down. None never clips."""
+    weight_decay: float = 0.0
+    """Share of a kernel or embedding taken away at each step, times the rate. Norms and biases are left alone."""
+    ema_decay: float | None = None
+    """Share of the old value kept at each step in a second set of parameters, their moving average; None keeps none."""
+
+    def __post_init__(self) -> None:
+        clip, decay, ema = self.clip_norm, self.weight_decay, self.ema_decay
+        _check(clip is None or 0 < clip < math.inf, "clip_norm", clip, "positive and finite", "None never clips")
+        _check(0 <= decay < math.inf, "weight_decay", decay, "0 or positive and finite", "0 switches it off")
+        remedy = "0.999 averages about 1,000 steps, None keeps no average"
+        _check(ema is None or 0 < ema < 1, "ema_decay", ema, "above 0 and below 1", remedy)
+
+    def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        """The learning rate by count, 0 for the first step.
+
+        Raises: ValueError if the schedule does not fit into `total_steps`.
+        """
+        return self.schedule.build(total_steps=total_steps, d_model=d_model)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.GradientTransformation:
+        """The optimizer. The structure of its state depends on the algorithm only, never on `total_steps`.
+
+        Raises: ValueError if the schedule does not fit into `total_steps`.
+        """
+        return optax.chain(
+            optax.identity() if self.clip_norm is None else optax.clip_by_global_norm(self.clip_norm),
+            self.algorithm.direction(),
+            optax.add_decayed_weights(self.weight_decay, mask=decay_mask),
+            optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
+        )

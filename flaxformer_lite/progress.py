@@ -1,0 +1,55 @@
+"""What a person sees while they wait: a progress bar on a terminal, plain lines elsewhere. Always on stderr."""
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+
+class Progress:
+    """A bar over `total` steps and lines above it; lines also go to `log`, a file that only grows, with the time of day."""
+
+    def __init__(self, total: int, log: Path | None = None):
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[details]}"),
+            TimeRemainingColumn(compact=True),
+        )
+        self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("starting", total=total, details="")
+        self.log = open(log, "a", encoding="utf-8") if log else None
+
+    def __enter__(self) -> "Progress":
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+        if self.log:
+            self.log.close()
+
+    def say(self, line: str) -> None:
+        """A line that stays."""
+        self.console.print(line, markup=False)
+        if self.log:
+            self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+            self.log.flush()
+
+    def update(self, description: str, step: int | None = None, details: str | None = None) -> None:
+        """What is going on now."""
+        changes = {} if details is None else {"details": details}
+        self.bar.update(self.task, description=description, completed=step, **changes)
+
+
+def warn(line: str) -> None:
+    """A warning on stderr, of one line."""
+    print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,120 @@
+"""The run folder: everything a run produces, under names that explain themselves.
+
+config.json          every setting; `python train.py RUN/config.json` runs it again
+metrics.jsonl        one JSON object a line: step, split, and every metric by its name
+checkpoints/         by step, written by Orbax
+tokenizer.*          trained on the training text; target_tokenizer.* where the target has its own
+samples/             source, reference and translation of a few sentences, one file an evaluation
+hypotheses/          all translations of an evaluation, a line each
+train.log            what was said on the terminal
+"""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import Config, differences, from_json, to_json
+from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
+from flaxformer_lite.data.sources import Pair
+from flaxformer_lite.tokenizer import load_tokenizer
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes the file entirely or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, path)
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.checkpoints = self.path / "checkpoints"
+        self.metrics = self.path / "metrics.jsonl"
+
+    def config(self) -> Config:
+        """The config that the run was made with. Raises: ValueError where there is none."""
+        file = self.path / "config.json"
+        if not file.is_file():
+            what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
+            raise ValueError(
+                f"the run folder {self.path} {what}: train one with `python train.py CONFIG --workdir {self.path}`"
+            )
+        return from_json(file.read_bytes(), str(file))
+
+    def claim(self, config: Config) -> None:
+        """Makes this the run folder of `config`: new, or to be resumed. Raises: ValueError where it belongs to another config."""
+        if (self.path / "config.json").is_file():
+            if different := differences(self.config(), config):
+                changes = "; ".join(
+                    f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items()
+                )
+                raise ValueError(
+                    f"the run folder {self.path} was made with another config: {changes}. Use another --workdir, or the old settings"
+                )
+        elif self.path.is_file():
+            raise ValueError(f"--workdir {self.path} is a file: give a folder")
+        elif self.path.is_dir() and any(self.path.iterdir()):
+            raise ValueError(
+                f"--workdir {self.path} holds files but no config.json, so it is no run folder: give a new or empty one"
+            )
+        write_whole(self.path / "config.json", to_json(config))
+
+    def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
+        """The run's tokenizers; trained on `pairs` and saved where they are not there yet."""
+        if data.target_tokenizer is None:
+            if not any(self.path.glob("tokenizer.*")):
+                lines = (line for pair in pairs for line in pair)
+                data.tokenizer.train(lines, vocab_sizes[0]).save(self.path)
+        elif not any(self.path.glob("target_tokenizer.*")):
+            pairs = list(pairs)
+            data.tokenizer.train((pair.source for pair in pairs), vocab_sizes[0]).save(self.path)
+            data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1]).save(
+                self.path, "target_tokenizer"
+            )
+        return self.load_tokenizers(data)
+
+    def load_tokenizers(self, data: DataConfig) -> Tokenizers:
+        """The run's tokenizers. Raises: ValueError where they are missing or damaged."""
+        source = load_tokenizer(self.path)
+        return Tokenizers(
+            source, source if data.target_tokenizer is None else load_tokenizer(self.path, "target_tokenizer")
+        )
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Adds a row to metrics.jsonl."""
+        with open(self.metrics, "a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; a last line cut short by a crash does not count."""
+        if not self.metrics.is_file():
+            return []
+        *lines, _ = self.metrics.read_text(encoding="utf-8").split("\n")
+        return [json.loads(line) for line in lines]
+
+    def forget_after(self, step: int, *, evaluated: bool = True) -> None:
+        """Drops the rows of what is to be made again: all after `step`, and its `eval` row unless it was `evaluated`."""
+        if self.metrics.is_file():
+            rows = [
+                row
+                for row in self.rows()
+                if row["step"] < step or (row["step"] == step and (evaluated or row["split"] != "eval"))
+            ]
+            write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def write_hypotheses(
+        self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str], num_samples: int = 10
+    ) -> None:
+        """All hypotheses, a line each, and a readable sample beside their sources and references."""
+        write_whole(self.path / "hypotheses" / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
+        blocks = [
+            f"source:     {pair.source}\nreference:  {pair.target}\nhypothesis: {hypothesis}\n"
+            for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:num_samples]
+        ]
+        write_whole(self.path / "samples" / f"{name}.txt", "\n".join(blocks))

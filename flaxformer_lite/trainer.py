@@ -1,0 +1,328 @@
+"""The loop: from a config and a run folder to a trained model, from whatever step the folder knows."""
+
+import contextlib
+import dataclasses
+import math
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.checkpoint import Checkpoints
+from flaxformer_lite.config import Config
+from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, tokenize
+from flaxformer_lite.decoding import Decoder
+from flaxformer_lite.evaluation import text_metrics
+from flaxformer_lite.parallel import check_rows, make_mesh
+from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.tokenizer import EOS
+from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
+
+
+class Interrupted(Exception):
+    """Somebody asked the run to stop while it was evaluating."""
+
+
+class StopRequest:
+    """Turns SIGTERM and SIGINT into a wish that the loop grants at the next step. A second SIGINT stops at once."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        def ask(number: int, frame: Any) -> None:
+            if self.signal is not None and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self.signal = signal.Signals(number).name
+
+        old = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+@dataclass
+class Memory:
+    """What the loop remembers from step to step beside the state; part of every checkpoint."""
+
+    data: str
+    """Fingerprint of the training data."""
+    loss_sum: float = 0.0
+    """Loss times tokens since the last `train` row."""
+    tokens: float = 0.0
+    """Tokens since the last `train` row."""
+    best: float | None = None
+    """The best value of `train.best_metric` so far."""
+    evaluations_since_best: int = 0
+    """Evaluations in a row without a new best."""
+    stopped_early: bool = False
+    """There were `train.patience` of those."""
+    parameters_only: str = ""
+    """Where the parameters come from, if they were not trained here; there is no optimizer state then."""
+
+
+class EvalData:
+    """The evaluation data, as text and as batches; what is too long is cut, with a warning."""
+
+    def __init__(self, config: Config, tokenizers: Tokenizers):
+        assert config.data.eval is not None
+        self.pairs = list(config.data.eval.open())
+        self.records = cut(
+            tokenize(self.pairs, tokenizers), config.data.longest, lambda line: warn(f"data.eval: {line}")
+        )
+        self.dataset = Dataset(self.records, config.objective, config.data, config.train.seed)
+
+
+class Trainer:
+    """One run, opened: everything is loaded and checked when this exists."""
+
+    def __init__(
+        self, config: Config, folder: RunFolder, checkpoints: Checkpoints, progress: Progress, stop: StopRequest
+    ):
+        self.config, self.folder, self.checkpoints = config, folder, checkpoints
+        self.progress, self.stop = progress, stop
+        mesh = make_mesh()
+        check_rows(config.data.rows_multiple, mesh)
+        progress.update("reading data")
+        pairs = list(config.data.train.open())
+        progress.update("tokenizing")
+        vocab_sizes = config.model.vocab_size, config.model.target_vocab_size or config.model.vocab_size
+        self.tokenizers = folder.tokenizers(config.data, vocab_sizes, pairs)
+        self.data = Dataset(tokenize(pairs, self.tokenizers), config.objective, config.data, config.train.seed)
+        self.eval = None if config.data.eval is None else EvalData(config, self.tokenizers)
+        plan = self.data.plan
+        progress.say(
+            f"{len(pairs):,} training pairs in {plan.batches_per_epoch} batches an epoch, {len(plan.buckets)} shapes, "
+            f"{self.data.padding:.1%} padding"
+            + (f"; {self.data.dropped:,} longer pairs dropped" if self.data.dropped else "")
+        )
+        task = Task.of(config)
+        eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
+        self.compiled = Compiled.of(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
+        # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
+        self.decoder = Decoder(task.model, replace(config.decode, beam_size=1, num_hypotheses=1))
+        self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
+        self.memory = Memory(self.data.fingerprint)
+        self.state = self.first_state()
+        self.pending: list[dict[str, jax.Array]] = []
+        self.row_started, self.row_tokens = time.perf_counter(), 0.0
+
+    def first_state(self) -> TrainState:
+        """The newest checkpoint's state, or a fresh one. What was reported after that step is forgotten."""
+        batch = self.data.example_batch(self.data.plan.buckets[0])
+        if self.checkpoints.latest() is None:
+            state = self.compiled.init(batch)
+            self.folder.forget_after(0)
+        else:
+            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state(batch))
+            self.memory = Memory(**meta)
+            if self.memory.data != self.data.fingerprint:
+                raise ValueError(
+                    f"the training data is not what {self.folder.path} was trained on up to step {step}: bring back the old "
+                    "data, or train in another --workdir"
+                )
+            self.folder.forget_after(step, evaluated=self.checkpoints.metrics(step) is not None)
+            self.progress.say(f"resuming after step {step}")
+        parameters = sum(x.size for x in jax.tree.leaves(state.params))
+        devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
+        self.progress.say(f"{parameters:,} parameters on {devices}")
+        return state
+
+    # The loop --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Trains to the last step, an early stop or a signal; the last thing done is always a checkpoint."""
+        train = self.config.train
+        step = int(self.state.step)
+        if step and self.evaluation_due(step) and self.checkpoints.metrics(step) is None:
+            self.evaluate_and_save(step)
+        self.progress.update("compiling", step)
+        batches = self.data.batches(step, train.steps)
+        while step < train.steps and not self.memory.stopped_early and self.stop.signal is None:
+            self.state, measured = self.compiled.train(self.state, self.compiled.put(next(batches)))
+            step += 1
+            self.pending.append(measured)
+            self.show(step)
+            if step % train.log_every == 0 or step == train.steps:
+                self.write_train_row(step, measured)
+            if self.evaluation_due(step) or self.checkpoint_due(step) or self.stop.signal:
+                self.evaluate_and_save(step)
+        self.checkpoints.wait()
+
+    def evaluation_due(self, step: int) -> bool:
+        return self.eval is not None and (step % self.config.train.eval_every == 0 or step == self.config.train.steps)
+
+    def checkpoint_due(self, step: int) -> bool:
+        return step % self.config.train.checkpoint_every == 0 or step == self.config.train.steps
+
+    def settle(self) -> None:
+        """Waits for the steps under way and adds up what they measured."""
+        for measured in jax.device_get(self.pending):
+            self.memory.loss_sum += float(measured["loss"]) * float(measured["tokens"])
+            self.memory.tokens += float(measured["tokens"])
+            self.row_tokens += float(measured["tokens"])
+        self.pending = []
+
+    def show(self, step: int) -> None:
+        """Moves the bar; at most one step is under way at a time behind the one that is shown."""
+        if len(self.pending) > 1:
+            loss = float(self.pending[-2]["loss"])
+            tokens = self.row_tokens + sum(float(measured["tokens"]) for measured in self.pending[:-1])
+            speed = tokens / (time.perf_counter() - self.row_started)
+            self.progress.update(
+                "training", step, f"loss {loss:.3f}  {speed:,.0f} tokens/s  rate {float(self.rate(step - 1)):.2e}"
+            )
+
+    def write_train_row(self, step: int, measured: dict[str, jax.Array]) -> None:
+        self.settle()
+        memory, seconds = self.memory, time.perf_counter() - self.row_started
+        row = {
+            "step": step,
+            "split": "train",
+            "loss": memory.loss_sum / memory.tokens,
+            "learning_rate": float(self.rate(step - 1)),
+            "gradient_norm": float(measured["gradient_norm"]),
+            "epoch": step / self.data.plan.batches_per_epoch,
+            "tokens_per_second": self.row_tokens / seconds,
+        }
+        self.folder.append(row)
+        self.progress.say(
+            f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
+            f"rate {row['learning_rate']:.2e}"
+        )
+        if not math.isfinite(memory.loss_sum):
+            raise ValueError(
+                f"the loss is {row['loss']} at step {step}: lower optimizer.schedule.peak_rate or lengthen its warm-up; "
+                "the checkpoints before it are untouched"
+            )
+        memory.loss_sum = memory.tokens = self.row_tokens = 0.0
+        self.row_started = time.perf_counter()
+
+    # Evaluations and checkpoints ---------------------------------------------------------------------------------------
+
+    def evaluate_and_save(self, step: int) -> None:
+        """A checkpoint, with metrics where an evaluation is due; without them where a signal does not leave the time."""
+        started = time.perf_counter()
+        self.settle()
+        metrics = None
+        if self.evaluation_due(step):
+            with contextlib.suppress(Interrupted):
+                metrics = self.evaluate(step)
+        self.checkpoints.save(step, self.state, dataclasses.asdict(self.memory), metrics)
+        self.row_started += time.perf_counter() - started
+
+    def evaluate(self, step: int) -> dict[str, float]:
+        """The metrics at `step`, also written as an `eval` row, with the translations. Raises: Interrupted."""
+        assert self.eval is not None
+        self.tick("evaluating")
+        metrics = mean_metrics(self.compiled, self.state.params, self.eval.dataset, lambda *_: self.tick("evaluating"))
+        names = self.config.train.text_metrics
+        if names:
+            sources = [[*record.source, EOS] for record in self.eval.records]
+            answers = self.decoder.generate(
+                {"params": self.state.params}, sources, progress=lambda done, of: self.tick(f"translating {done}/{of}")
+            )
+            texts = [self.tokenizers.target.decode(hypotheses[0].tokens) for hypotheses in answers]
+            references = [pair.target for pair in self.eval.pairs]
+            metrics |= text_metrics(names, texts, references, tokenized=self.config.data.tokenized)
+            self.folder.write_hypotheses(f"eval-step-{step:08}", self.eval.pairs, texts)
+        star = " *" if self.is_best(metrics) else ""
+        self.folder.append({"step": step, "split": "eval", **metrics})
+        self.progress.say(f"step {step:>6}  eval  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()) + star)
+        return metrics
+
+    def tick(self, what: str) -> None:
+        """Says what is going on. Raises: Interrupted once a signal has come."""
+        if self.stop.signal is not None:
+            raise Interrupted
+        self.progress.update(what)
+
+    def is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether these metrics are a new best; counts towards stopping early where they are not."""
+        train, memory = self.config.train, self.memory
+        value = metrics[train.best_metric]
+        better = memory.best is None or (value < memory.best if train.best_mode == "min" else value > memory.best)
+        if better:
+            memory.best, memory.evaluations_since_best = value, 0
+        else:
+            memory.evaluations_since_best += 1
+            memory.stopped_early = train.patience is not None and memory.evaluations_since_best >= train.patience
+        return better
+
+
+# From outside ----------------------------------------------------------------------------------------------------------
+
+
+def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
+    """The run's checkpoints, kept as the config says."""
+    train = config.train
+    ranked = config.data.eval is not None
+    return Checkpoints(
+        folder.checkpoints,
+        keep_latest=train.keep_latest,
+        keep_best=train.keep_best if ranked else 0,
+        best_metric=train.best_metric if ranked else None,
+        best_mode=train.best_mode,
+        read_only=read_only,
+        warn=warn,
+    )
+
+
+def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
+    """Why there is nothing left to train, or None if there is."""
+    step = checkpoints.latest()
+    if step is not None and (origin := checkpoints.meta(step)["parameters_only"]):
+        return f"it holds parameters only, {origin}"
+    if step is None or (config.data.eval is not None and checkpoints.metrics(step) is None):
+        return None
+    if step >= config.train.steps:
+        return f"all {step} steps are done"
+    if checkpoints.meta(step)["stopped_early"]:
+        return f"stopped early at step {step}, after {config.train.patience} evaluations without a better {config.train.best_metric}"
+    return None
+
+
+def train(config: Config, workdir: str | Path) -> None:
+    """Trains `config` in the folder `workdir`, or goes on where that folder stands.
+
+    Raises: ValueError for what a user can mend.
+    """
+    folder = RunFolder(workdir)
+    folder.claim(config)
+    stop = StopRequest()
+    with (
+        stop.listening(),
+        Progress(config.train.steps, folder.path / "train.log") as progress,
+        open_checkpoints(config, folder, read_only=False) as checkpoints,
+    ):
+        reason = why_finished(config, checkpoints)
+        if reason is not None:
+            progress.say(f"{folder.path}: {reason}; nothing to do (raise --train.steps to train on)")
+            return
+        Trainer(config, folder, checkpoints, progress, stop).run()
+        reason = why_finished(config, checkpoints)
+        if reason is None:
+            progress.say(f"{stop.signal}: saved after step {checkpoints.latest()}; the same command goes on from there")
+        else:
+            summarize(folder, checkpoints, reason, progress)
+
+
+def summarize(folder: RunFolder, checkpoints: Checkpoints, reason: str, progress: Progress) -> None:
+    """Says how it went, where everything is, and what to type next."""
+    progress.say(f"\n{reason}.")
+    for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
+        if step is not None and (metrics := checkpoints.metrics(step)):
+            progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    progress.say(
+        f"  the run is in {folder.path}: metrics.jsonl, samples/, checkpoints/\n"
+        f"  use it:     python -m flaxformer_lite translate {folder.path}\n"
+        f"  look at it: python -m flaxformer_lite inspect {folder.path}"
+    )

@@ -1,0 +1,195 @@
+"""The train step and the loop around it.
+
+`train_step` is a pure function of the state and a batch. It names no model and no objective: what it needs of them is a
+`Task`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.losses import Term
+from flaxformer_lite.objectives import Batch, Objective
+from flaxformer_lite.parallel import abstract, by_rows, replicated
+from flaxformer_lite.transformer import Transformer
+
+
+@struct.dataclass
+class TrainState:
+    """All that training changes. `ema` is a moving average of the parameters, or None."""
+
+    step: Int[Array, ""]
+    params: PyTree
+    opt_state: PyTree
+    ema: PyTree | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a step needs to know and never changes."""
+
+    model: Transformer
+    objective: Objective
+    optimizer: optax.GradientTransformation
+    seed: int
+    micro_batches: int = 1
+    ema_decay: float | None = None
+
+    @classmethod
+    def of(cls, config: Config) -> "Task":
+        return cls(
+            model=Transformer(config.model),
+            objective=config.objective,
+            optimizer=config.optimizer.build(total_steps=config.train.steps, d_model=config.model.d_model),
+            seed=config.train.seed,
+            micro_batches=config.train.micro_batches,
+            ema_decay=config.optimizer.ema_decay,
+        )
+
+
+def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
+    """The random key for a purpose at a step."""
+    purposes = ("parameters", "dropout")
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
+
+
+def init_state(task: Task, batch: Batch) -> TrainState:
+    """The state before the first step; of `batch` only the shapes matter."""
+    params = task.model.init(random_key(task.seed, "parameters"), batch.inputs)["params"]
+    ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
+    return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
+
+
+def loss_terms(task: Task, params: PyTree, batch: Batch, key: Array) -> dict[str, Term]:
+    """The objective's terms on a batch, with dropout."""
+    return task.objective.loss(task.model.apply({"params": params}, batch.inputs, rngs={"dropout": key}), batch)
+
+
+def total(terms: dict[str, Term], counts: dict[str, Array]) -> Float[Array, ""]:
+    """The objective: every term's sum divided by its global count."""
+    return jnp.sum(jnp.stack([t.weight * t.sum / jnp.maximum(counts[name], 1) for name, t in terms.items()]))
+
+
+def gradient(task: Task, params: PyTree, batch: Batch, key: Array) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
+    """The objective on the whole batch, its terms' counts, and the gradient, from one micro-batch after the other.
+
+    Each micro-batch divides its sums by the counts of the whole batch, so any way of cutting gives the same gradient. With several
+    micro-batches the dropout key is folded with the micro-batch's number.
+    """
+    if task.micro_batches == 1:
+
+        def loss(params: PyTree) -> tuple[Array, dict[str, Array]]:
+            terms = loss_terms(task, params, batch, key)
+            counts = {name: term.count for name, term in terms.items()}
+            return total(terms, counts), counts
+
+        (value, counts), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return value, counts, grads
+
+    # Counts never depend on what the model says: of this pass over the whole batch the compiler keeps the counting alone.
+    counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
+    parts = jax.tree.map(lambda x: x.reshape(-1, task.micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
+
+    def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
+        number, micro = part
+        micro_key = jax.random.fold_in(key, number)
+        of_part = jax.value_and_grad(lambda p: total(loss_terms(task, p, micro, micro_key), counts))(params)
+        return jax.tree.map(jnp.add, carry, of_part), None
+
+    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.micro_batches), parts))
+    return value, counts, grads
+
+
+def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    """One optimizer step: the new state, and what it measured (loss, tokens, gradient norm before clipping)."""
+    key = random_key(task.seed, "dropout", state.step)
+    loss, counts, grads = gradient(task, state.params, batch, key)
+    updates, opt_state = task.optimizer.update(grads, state.opt_state, state.params)
+    params = optax.apply_updates(state.params, updates)
+    ema = state.ema
+    if task.ema_decay is not None:
+        # Young averages forget faster, so that the first values do not linger: (1 + n) / (10 + n), at most the decay.
+        decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
+        ema = optax.incremental_update(params, state.ema, 1 - decay)
+    measured = {"loss": loss, "tokens": sum(counts.values()), "gradient_norm": optax.global_norm(grads)}
+    return TrainState(state.step + 1, params, opt_state, ema), measured
+
+
+def eval_step(task: Task, params: PyTree, batch: Batch) -> dict[str, Term]:
+    """The objective's metrics on a batch, without dropout."""
+    return task.objective.metrics(task.model.apply({"params": params}, batch.inputs), batch)
+
+
+def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:
+    """The function, which may be traced for `limit` shapes and no more: a recompilation nobody planned is a bug.
+
+    `chex.assert_max_traces` would do, but counts for all functions of the same source together, whatever their task.
+    """
+    traces = 0
+
+    @functools.wraps(function, assigned=())
+    def traced(*arguments: Any) -> Any:
+        nonlocal traces
+        traces += 1
+        if traces > limit:
+            raise AssertionError(f"{name} was traced {traces} times for {limit} shapes: something recompiles it")
+        return function(*arguments)
+
+    return traced
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The steps, compiled for a mesh: at most once for each shape of a batch."""
+
+    task: Task
+    mesh: Mesh
+    train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
+    evaluate: Callable[[PyTree, Batch], dict[str, Term]]
+
+    @classmethod
+    def of(cls, task: Task, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
+        train = limit_traces(functools.partial(train_step, task), "train_step", train_shapes)
+        evaluate = limit_traces(functools.partial(eval_step, task), "eval_step", eval_shapes)
+        whole = replicated(mesh)
+        return cls(
+            task, mesh, jax.jit(train, donate_argnums=0, out_shardings=whole), jax.jit(evaluate, out_shardings=whole)
+        )
+
+    def put(self, batch: Batch) -> Batch:
+        """The batch on the devices, by rows."""
+        return jax.device_put(batch, by_rows(self.mesh))
+
+    def init(self, batch: Batch) -> TrainState:
+        return jax.jit(functools.partial(init_state, self.task), out_shardings=replicated(self.mesh))(batch)
+
+    def abstract_state(self, batch: Batch) -> TrainState:
+        return abstract(jax.eval_shape(functools.partial(init_state, self.task), batch), self.mesh)
+
+
+def mean_metrics(
+    compiled: Compiled, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+) -> dict[str, float]:
+    """The objective's metrics over a whole dataset, weighted by tokens; `perplexity` is the exponential of `loss`."""
+    batches = dataset.plan.batches_per_epoch
+    sums: dict[str, list[float]] = {}
+    for i in range(batches):
+        for name, term in compiled.evaluate(params, compiled.put(dataset.batch(i))).items():
+            so_far = sums.setdefault(name, [0.0, 0.0])
+            so_far[0] += float(term.sum)
+            so_far[1] += float(term.count)
+        tick(i + 1, batches)
+    metrics = {name: value / count for name, (value, count) in sums.items()}
+    return {**metrics, "perplexity": math.exp(min(metrics["loss"], 700.0))}

@@ -1,0 +1,120 @@
+"""Oracles: dates written by hand; published SplitMix64 outputs; laws: one date a string, no held-out day trained on."""
+
+import datetime
+import re
+from collections import Counter
+
+import numpy as np
+import pytest
+from babel.dates import format_date
+
+from flaxformer_lite.data.dates import FORMATS, LANGUAGES, Dates, held_out, mix
+
+STYLES = [(language, format) for language in LANGUAGES for format in FORMATS]
+
+
+def days(year: int) -> list[datetime.date]:
+    first = datetime.date(year, 1, 1)
+    return [first + datetime.timedelta(n) for n in range((datetime.date(year + 1, 1, 1) - first).days)]
+
+
+def test_no_string_stands_for_two_dates() -> None:
+    # Within a year by trying all its days; across years because the year is there, as the only group of four digits.
+    assert len(LANGUAGES) == 14
+    for year in (1953, 2012):  # a common year and a leap year
+        meaning: dict[str, datetime.date] = {}
+        for language, format in STYLES:
+            for day in days(year):
+                text = format_date(day, format, locale=language)
+                assert meaning.setdefault(text, day) == day, (language, format, text)
+                assert re.findall(r"[0-9]{4,}", text) == [str(year)]
+
+
+def test_examples_are_written_as_people_do() -> None:
+    written = {
+        "2026-11-20": "Freitag, 20. November 2026|20 de noviembre de 2026|2026年11月20日|Friday, November 20, 2026",
+        "2026-02-28": "28.02.2026|samedi 28 février 2026|28 lutego 2026|2026년 2월 28일 토요일|28 feb 2026",
+        "2026-03-01": "1 Mart 2026 Pazar|domenica 1 marzo 2026|1 mrt 2026|söndag 1 mars 2026|1. března 2026",
+        "2026-12-06": "domingo, 6 de dezembro de 2026|2026/12/06|2026年12月6日星期日|Dec 6, 2026|6. 12. 2026",
+    }
+    found: dict[str, set[str]] = {}
+    for split, num_examples in (("train", 60_013), ("held_out", 9_001)):  # about four of each day and way to write it
+        for pair in Dates(split=split, num_examples=num_examples, first_year=2026, last_year=2026).open():
+            found.setdefault(pair.target, set()).add(pair.source)
+    for target, texts in written.items():
+        assert set(texts.split("|")) <= found[target]
+
+
+def test_every_example_reads_as_its_target() -> None:
+    meanings = {
+        format_date(day, format, locale=language): day.isoformat()
+        for year in (2019, 2020, 2021)
+        for day in days(year)
+        for language, format in STYLES
+    }
+    examples = Dates(first_year=2019, last_year=2021, num_examples=3_001).open()
+    assert all(meanings[pair.source] == pair.target for pair in examples)
+
+
+def test_days_and_ways_to_write_are_drawn_evenly() -> None:
+    examples = list(Dates(num_examples=10_007).open())
+    years = Counter(pair.target[:4] for pair in examples)
+    assert set(years) == {str(year) for year in range(1950, 2050)}
+    # Bounds of five standard deviations around the expected counts: 100 a year, and a 42nd part for each way.
+    assert all(50 <= count <= 150 for count in years.values())
+    english = sum(bool(re.search(r"^[A-Z][a-z]+day, [A-Z]", pair.source)) for pair in examples)
+    german_medium = sum(bool(re.fullmatch(r"\d\d\.\d\d\.\d{4}", pair.source)) for pair in examples)
+    chinese_or_japanese = sum("年" in pair.source for pair in examples)
+    for count, ways in ((english, 1), (german_medium, 1), (chinese_or_japanese, 5)):
+        expected = len(examples) * ways / 42
+        assert abs(count - expected) < 5 * expected**0.5
+
+
+def test_held_out_days_never_occur_in_training() -> None:
+    small = {"first_year": 2001, "last_year": 2003}
+    train = {pair.target for seed in (0, 1) for pair in Dates(seed=seed, num_examples=9_001, **small).open()}
+    kept = {pair.target for pair in Dates(seed=2, split="held_out", num_examples=2_003, **small).open()}
+    assert not train & kept
+    everything = {day.isoformat() for year in (2001, 2002, 2003) for day in days(year)}
+    assert train | kept == everything
+    share = sum(held_out(day) for year in range(1950, 2050) for day in days(year)) / 36_525
+    assert 0.092 < share < 0.108  # five standard deviations
+
+
+def test_an_example_depends_on_seed_split_and_index_only() -> None:
+    short, long = Dates(num_examples=11).open(), Dates(num_examples=1_009).open()
+    assert list(short) == long[:11] == [long[i] for i in range(11)]
+    assert long[np.int64(7)] == long[7]
+    assert [long[i] for i in (10, 3)] == [short[10], short[3]]
+    others = [Dates(num_examples=11, seed=1), Dates(num_examples=11, split="held_out")]
+    assert all(list(other.open()) != list(short) for other in others)
+
+
+def test_indices_outside_are_refused() -> None:
+    examples = Dates(num_examples=13).open()
+    assert len(examples) == 13
+    for index in (-1, 13):
+        with pytest.raises(IndexError, match=f"example {index} of 13"):
+            examples[index]
+
+
+def test_hash_is_split_mix_64() -> None:
+    # The first outputs of SplitMix64 from seed 1234567; output n+1 mixes the seed n golden steps further on.
+    outputs = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
+    assert [mix(1234567 + n * 0x9E3779B97F4A7C15) for n in range(5)] == outputs
+    assert mix(3, 5) == mix(mix(3) + 5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"num_examples": 0}, r"dates\.num_examples is 0: "),
+        ({"seed": -1}, r"dates\.seed is -1: "),
+        ({"first_year": 999}, r"dates\.first_year and dates\.last_year are 999 and 2049: "),
+        ({"last_year": 10_000}, r"are 1950 and 10000: "),
+        ({"first_year": 2000, "last_year": 1999}, r"are 2000 and 1999: "),
+    ],
+)
+def test_impossible_settings_are_explained(setting: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Dates(**setting)

@@ -1,0 +1,221 @@
+"""Oracles: files written by hand, byte for byte, with the pairs or the message they must give."""
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.sources import TSV, HubDataset, JSONLines, Pair, ParallelText, Source, read_lines
+
+PAIRS = [Pair("ein Haus", "a house"), Pair("zwei Hüte", "two hats"), Pair("日本", "Japan")]
+
+
+def file(folder: Path, name: str, content: bytes | str, packed: bool = False) -> str:
+    content = content.encode() if isinstance(content, str) else content
+    (folder / name).write_bytes(gzip.compress(content) if packed else content)
+    return str(folder / name)
+
+
+def message(source: Source) -> str:
+    """The one line that opening a bad source gives."""
+    with pytest.raises(ValueError) as caught:
+        list(source.open())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
+    odd = "a\u2028b\x0cc\x85d\x1ce"
+    path = file(tmp_path, "x", f"\ufeff{odd}\r\n\r\ntwo\rtwo\r\r\n  \nlast")
+    assert read_lines(path) == [odd, "", "two\rtwo\r", "  ", "last"]
+    assert read_lines(file(tmp_path, "y", "one\n\n")) == ["one", ""]
+    assert read_lines(file(tmp_path, "z", "")) == []
+
+
+def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
+    assert read_lines(file(tmp_path, "plain.gz", "a\nb\n")) == ["a", "b"]
+    assert read_lines(file(tmp_path, "packed", "a\nb\n", packed=True)) == ["a", "b"]
+    assert read_lines(file(tmp_path, "two", gzip.compress(b"a\n") + gzip.compress(b"b\n"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("cut", [5, 30])
+def test_damaged_gzip_is_named(tmp_path: Path, cut: int) -> None:
+    packed = gzip.compress(b"a sentence\nand another one\n")
+    path = file(tmp_path, "cut.gz", packed[:cut])
+    with pytest.raises(ValueError, match=rf"^{path}: damaged gzip file"):
+        read_lines(path)
+    flipped = bytearray(packed)
+    flipped[-6] ^= 1  # in the checksum
+    with pytest.raises(ValueError, match="damaged gzip file"):
+        read_lines(file(tmp_path, "flipped.gz", bytes(flipped)))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_bytes_that_are_not_utf8_are_located(tmp_path: Path, packed: bool) -> None:
+    path = file(tmp_path, "latin1", b"\xef\xbb\xbfgood\ngood\nGr\xfc\xdfe\nbad\xff\n", packed)
+    with pytest.raises(ValueError, match=rf"^{path}:3: not UTF-8 \(byte 0xfc\)"):
+        read_lines(path)
+
+
+def test_missing_files_come_with_a_hint(tmp_path: Path) -> None:
+    file(tmp_path, "train.en.gz", "")
+    with pytest.raises(ValueError, match=r"train\.en: no such file; perhaps train\.en\.gz\?$"):
+        read_lines(tmp_path / "train.en")
+    with pytest.raises(ValueError, match=rf"zzz: no such file in {tmp_path}$"):
+        read_lines(tmp_path / "zzz")
+    with pytest.raises(ValueError, match="no such file, nor a folder"):
+        read_lines(tmp_path / "nowhere" / "train.en")
+    with pytest.raises(ValueError, match="a folder, not a file"):
+        read_lines(tmp_path)
+    with pytest.raises(ValueError, match="cannot be read"):
+        read_lines(str(tmp_path / "train.en.gz" / "below-a-file"))
+    with pytest.raises(ValueError):
+        read_lines("null\0character")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None:
+    german, english = ("\n".join(side) for side in zip(*PAIRS, strict=True))
+    rows = [{"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t) in enumerate(PAIRS)]
+    json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\r\n" for row in rows), packed)
+    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t) in enumerate(PAIRS)), packed)
+    sources = [
+        ParallelText(
+            source=file(tmp_path, "x.de", german, packed), target=file(tmp_path, "x.en", english + "\n", packed)
+        ),
+        TSV(path=tsv, source_column=2, target_column=1),
+        JSONLines(path=json_lines),
+        JSONLines(path=json_lines, source_field="translation.de", target_field="translation.en"),
+    ]
+    for source in sources:
+        pairs = source.open()
+        assert list(pairs) == PAIRS
+        assert len(pairs) == 3
+        assert pairs[1] == PAIRS[1]
+        assert isinstance(pairs[1], Pair)
+    assert isinstance(Dates(num_examples=1).open()[0], Pair)
+
+
+def test_files_of_different_length(tmp_path: Path) -> None:
+    source, target = file(tmp_path, "x.de", "a\nb\nc\n"), file(tmp_path, "x.en", "a\nb\n")
+    assert message(ParallelText(source=source, target=target)).startswith(f"3 lines in {source} but 2 in {target}: ")
+
+
+def test_empty_files(tmp_path: Path) -> None:
+    empty, good = file(tmp_path, "empty", ""), file(tmp_path, "good", "a\n")
+    for source in (
+        ParallelText(source=good, target=empty),
+        ParallelText(source=empty, target=empty),
+        TSV(path=empty),
+        JSONLines(path=file(tmp_path, "empty", "", packed=True)),
+    ):
+        assert message(source) == f"{empty}: the file is empty"
+
+
+@pytest.mark.parametrize("white", ["", "  ", " \t\u3000", "\u2028"])
+def test_empty_lines_stop_or_are_dropped(tmp_path: Path, white: str) -> None:
+    source = file(tmp_path, "x.de", f"a\nb\nc\n{white}\n")
+    target = file(tmp_path, "x.en", f"A\n{white}\nC\nD\n")
+    stopped = message(ParallelText(source=source, target=target))
+    assert stopped.startswith(f"{target}:2: the target is empty; ")
+    assert "(--data.train.empty-lines drop)" in stopped
+    assert message(ParallelText(source=target, target=source)).startswith(f"{target}:2: the source is empty; ")
+    kept = ParallelText(source=source, target=target, empty_lines="drop").open()
+    assert list(kept) == [Pair("a", "A"), Pair("c", "C")]
+
+
+def test_empty_sides_and_empty_lines_of_tables(tmp_path: Path) -> None:
+    tsv = file(tmp_path, "x.tsv", "a\tA\n\n \tB\nc\t\n \nd\tD\n")
+    assert message(TSV(path=tsv)).startswith(f"{tsv}:2: the source is empty")
+    assert list(TSV(path=tsv, empty_lines="drop").open()) == [Pair("a", "A"), Pair("d", "D")]
+    lines = ['{"source": "a", "target": "A"}', "", '{"source": "b", "target": " "}', '{"source": "d", "target": "D"}']
+    json_lines = file(tmp_path, "x.jsonl", "\n".join(lines))
+    assert message(JSONLines(path=json_lines)).startswith(f"{json_lines}:2: the source is empty")
+    assert list(JSONLines(path=json_lines, empty_lines="drop").open()) == [Pair("a", "A"), Pair("d", "D")]
+    blank = file(tmp_path, "blank", "\n\n")
+    assert message(TSV(path=blank, empty_lines="drop")) == f"{blank}: no pair of sentences in it"
+
+
+def test_rows_with_too_few_columns(tmp_path: Path) -> None:
+    path = file(tmp_path, "x.tsv", "a\tA\tx\nb\tB\n")
+    assert message(TSV(path=path, target_column=2)).startswith(f"{path}:2: 2 column(s) between tabs, but column 2")
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ({"source_column": -1}, r"tsv\.source_column is -1: "),
+        ({"target_column": -2}, r"tsv\.target_column is -2: "),
+        ({"target_column": 0}, r"tsv\.source_column and tsv\.target_column are both 0: "),
+    ],
+)
+def test_impossible_columns(setting: dict[str, int], expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        TSV(path="x.tsv", **setting)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("not json", "not JSON"),
+        ('{"source": "a"', "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        (
+            '{"source": "a", "meta": {"x": {"y": 1}, "z": 2}}',
+            "no field target; the fields are source, meta.x.y, meta.z",
+        ),
+        ('["a", "b"]', "no field source; the fields are none"),
+        ('{"source": 3, "target": "b"}', "field source holds int '3', not a string"),
+        ('{"source": "a", "target": null}', "field target holds NoneType 'None', not a string"),
+        ('{"source": {"de": "a"}, "target": "b"}', "field source holds dict"),
+        ('{"source": "\\ud83d", "target": "b"}', "field source holds half a surrogate pair"),
+    ],
+)
+def test_bad_json_lines_are_located(tmp_path: Path, line: str, expected: str) -> None:
+    path = file(tmp_path, "x.jsonl", f'{{"source": "a", "target": "b"}}\n{line}\n')
+    assert message(JSONLines(path=path)).startswith(f"{path}:2: {expected}")
+
+
+def test_a_missing_datasets_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    assert 'pip install "flaxformer_lite[hub]"' in message(HubDataset(path="some/name"))
+
+
+def test_datasets_saved_to_disk(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t in PAIRS])
+    rows.save_to_disk(str(tmp_path / "one"))
+    datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
+    one, parts = str(tmp_path / "one"), str(tmp_path / "parts")
+    fields = {"source_field": "translation.de", "target_field": "translation.en"}
+    assert list(HubDataset(path=one, **fields).open()) == PAIRS
+    assert list(HubDataset(path=parts, split="test", **fields).open()) == PAIRS[2:]
+    assert "no split 'validation'; it has train, test" in message(HubDataset(path=parts, split="validation"))
+    assert "no split 'test'; it has train" in message(HubDataset(path=one, split="test"))
+    assert "name 'x' must go" in message(HubDataset(path=one, name="x"))
+    wrong = message(HubDataset(path=one, source_field="translation.fr"))
+    assert wrong == f"{one} (train):1: no field translation.fr; the fields are translation.de, translation.en"
+    assert "no field text; the fields are id, translation.de" in message(HubDataset(path=one, source_field="text"))
+    next((tmp_path / "one").glob("*.arrow")).unlink()
+    assert message(HubDataset(path=one)).startswith(f"{one} (train): cannot load this dataset: ")
+
+
+def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "files").mkdir()
+    rows = [{"de": s, "en": t} for s, t in PAIRS] + [{"de": "leer", "en": " "}]
+    file(tmp_path / "files", "train.jsonl", "\n".join(map(json.dumps, rows)))
+    source = {"path": str(tmp_path / "files"), "source_field": "de", "target_field": "en"}
+    assert message(HubDataset(**source)).startswith(f"{source['path']} (train):4: the target is empty")
+    assert list(HubDataset(**source, empty_lines="drop").open()) == PAIRS
+    assert list(HubDataset(**source, split="train[1:3]").open()) == PAIRS[1:]
+    assert 'Unknown split "dev"' in message(HubDataset(**source, split="dev"))
+    assert "BuilderConfig 'x' not found" in message(HubDataset(**source, name="x"))
+    file(tmp_path / "files", "train.jsonl", '{"de": "broken",\n')
+    assert "cannot load this dataset: " in message(HubDataset(**source))
+    missing = str(tmp_path / "missing")
+    assert message(HubDataset(path=missing)).startswith(f"{missing} (train): cannot load this dataset: ")

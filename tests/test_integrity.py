@@ -1,0 +1,115 @@
+"""Oracles: the documented byte format written out with NumPy and hashlib alone; the law that any change is noticed."""
+
+import contextlib
+import hashlib
+import json
+import shutil
+
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from flaxformer_lite.integrity import (
+    DamageError,
+    check_digests,
+    difference,
+    leaf_types,
+    parameter_digest,
+    sealed,
+    unsealed,
+    write_digests,
+)
+
+
+def test_the_parameter_digest_is_the_documented_one():
+    kernel = np.random.default_rng(0).standard_normal((3, 5)).astype("<f4")
+    bias = np.arange(7, dtype=ml_dtypes.bfloat16)
+    count = np.array(11, dtype="<i4")
+    written_out = (
+        b"decoder/bias bfloat16 7\n"
+        + bias.view("<u2").tobytes()
+        + b"encoder/attention/kernel float32 3,5\n"
+        + kernel.tobytes()
+        + b"encoder/count int32 \n"
+        + count.tobytes()
+    )
+    params = {
+        "encoder": {"count": jnp.array(count), "attention": {"kernel": jnp.array(kernel)}},
+        "decoder": {"bias": jnp.array(bias)},
+    }
+    assert parameter_digest(params) == hashlib.sha256(written_out).hexdigest()
+
+
+def test_the_parameter_digest_orders_by_the_whole_path():
+    # "a-b" < "a/c" as strings, although the name "a" comes before "a-b".
+    params = {"a": {"c": np.zeros(2, "<f4")}, "a-b": np.ones(3, "<f4")}
+    written_out = b"a-b float32 3\n" + b"\x00\x00\x80\x3f" * 3 + b"a/c float32 2\n" + bytes(8)
+    assert parameter_digest(params) == hashlib.sha256(written_out).hexdigest()
+
+
+def test_the_parameter_digest_does_not_depend_on_the_layout_in_memory():
+    kernel = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    assert parameter_digest({"kernel": np.asfortranarray(kernel)}) == parameter_digest({"kernel": kernel})
+
+
+def test_leaf_types_and_their_difference_name_paths_dtypes_and_shapes():
+    stored = leaf_types({"out": {"kernel": jnp.zeros((3, 5))}, "old": np.zeros((), np.int32)})
+    assert stored == {"out/kernel": "float32[3,5]", "old": "int32[]"}
+    wanted = leaf_types({"out": {"kernel": jnp.zeros((3, 7))}, "new": jnp.zeros(2)})
+    assert difference(stored, wanted) == (
+        "new is not in it, wanted float32[2], old is int32[], wanted is none, "
+        "out/kernel is float32[3,5], wanted float32[3,7]"
+    )
+    many = {f"leaf_{i}": "float32[]" for i in range(5)}
+    assert difference(many, {}).endswith(" and 2 more")
+
+
+def test_a_sealed_file_returns_its_content(tmp_path):
+    content = {"loss": 0.1, "nan": float("inf"), "text": "größer", "nothing": None, "list": [1, 2.5]}
+    (tmp_path / "file.json").write_text(json.dumps(sealed(content)))
+    assert unsealed(tmp_path / "file.json") == content
+
+
+def test_a_sealed_file_notices_every_changed_character(tmp_path):
+    path = tmp_path / "file.json"
+    content = {"patience": 3, "best": 0.25, "name": "bleu"}
+    text = json.dumps(sealed(content)).encode()
+    for position in range(len(text)):
+        path.write_bytes(text[:position] + bytes([text[position] ^ 1]) + text[position + 1 :])
+        with contextlib.suppress(DamageError):  # or the change was harmless, a blank become a tab
+            assert unsealed(path) == content
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"null", b"[]", b"{}", b'{"sha256": 0, "content": 0}', b"\xff\xfe", b"[" * 99999]
+)
+def test_a_file_that_was_never_sealed_is_damaged(tmp_path, text):
+    (tmp_path / "file.json").write_bytes(text)
+    with pytest.raises(DamageError, match=r"^file\.json is garbled$"):
+        unsealed(tmp_path / "file.json")
+
+
+def test_a_folder_notices_a_flipped_bit_and_a_missing_file(tmp_path):
+    folder, copy = tmp_path / "folder", tmp_path / "copy"
+    (folder / "below").mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for name, size in {"a": 997, "below/b": 13, "empty": 0}.items():
+        (folder / name).write_bytes(generator.bytes(size))
+    write_digests(folder)
+    check_digests(folder)
+    for _ in range(20):
+        name, size = (("a", 997), ("below/b", 13))[generator.integers(2)]
+        shutil.copytree(folder, copy)
+        data = bytearray((copy / name).read_bytes())
+        data[generator.integers(size)] ^= 1 << generator.integers(8)
+        (copy / name).write_bytes(data)
+        with pytest.raises(DamageError, match=f"^{name} is not as it was written$"):
+            check_digests(copy)
+        shutil.rmtree(copy)
+    (folder / "empty").unlink()
+    with pytest.raises(DamageError, match=r"^empty: No such file or directory$"):
+        check_digests(folder)
+    (folder / "digests.json").unlink()
+    with pytest.raises(DamageError, match=r"^digests\.json: No such file or directory$"):
+        check_digests(folder)
