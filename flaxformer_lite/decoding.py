@@ -226,7 +226,7 @@ def select(state: BeamState, log_probs: Float[Array, "B K V"], config: DecodeCon
     batch, k, vocab_size = log_probs.shape
     candidates = state.sums[..., None] + log_probs
     # All 2K are used below: XLA on a CPU sorts the whole vocabulary if only a slice of what top_k returns is.
-    sums, flat = jax.lax.top_k(candidates.reshape(batch, k * vocab_size), 2 * k)
+    sums, flat = jax.lax.optimization_barrier(jax.lax.top_k(candidates.reshape(batch, k * vocab_size), 2 * k))
     beam, token = flat // vocab_size, flat % vocab_size
     length = state.index + 1
 

@@ -168,6 +168,8 @@ def test_impossible_columns(setting: dict[str, int], expected: str) -> None:
             "no field target; the fields are source, meta.x.y, meta.z",
         ),
         ('["a", "b"]', "no field source; the fields are none"),
+        ('"a source and a target"', "no field source; the fields are none"),
+        ('{"source": "a", "target": "b"} {}', "not JSON"),
         ('{"source": 3, "target": "b"}', "field source holds int '3', not a string"),
         ('{"source": "a", "target": null}', "field target holds NoneType 'None', not a string"),
         ('{"source": {"de": "a"}, "target": "b"}', "field source holds dict"),

@@ -201,6 +201,11 @@ def test_sentence_piece_folds_spaces_and_keeps_other_characters() -> None:
     assert folded.decode(folded.encode("ﬁ")) == "fi"
 
 
+def test_the_two_kinds_of_subwords_differ() -> None:
+    bpe, unigram = (set(config.train(TEXT, VOCAB_SIZE).pieces(range(VOCAB_SIZE))) for config in (BPE, UNIGRAM))
+    assert bpe != unigram
+
+
 def test_the_first_merge_of_a_tiny_text() -> None:
     # The sign for a space and the letters; "ab" is the only pair that occurs more than once.
     tokenizer = BPE.train(["xab yab", "zab"], 4 + 6 + 1)
