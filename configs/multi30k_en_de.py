@@ -6,7 +6,8 @@ from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.decoding import DecodeConfig
 from flaxformer_lite.layers import PRE_NORM, DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optimizer import AdamW, InverseSquareRoot, OptimizerConfig
+from flaxformer_lite.optimizer import AdamW, OptimizerConfig
+from flaxformer_lite.schedules import InverseSquareRoot
 from flaxformer_lite.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run (Orbax's CheckpointManager behind one thin class) and the digest of a parameter tree.
+"""Checkpoints of a run: Orbax's CheckpointManager behind one thin class.
 
 One checkpoint is one folder named by its step:
 
@@ -390,7 +390,6 @@ def _manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only: boo
     registry.add("meta", ocp.args.JsonSave, document)
     options = ocp.CheckpointManagerOptions(
         preservation_policy=_Preserve(kept),
-        create=not read_only,
         read_only=read_only,
         # If the folder cannot be written, save() says so; otherwise threads would wait minutes for a folder to appear.
         async_options=ocp.AsyncOptions(create_directories_asynchronously=False),

@@ -126,13 +126,9 @@ def check_weights(weights: str, config: Config) -> None:
     elif weights not in ("last", "best", "ema"):
         raise ValueError(f"weights is {weights!r}: choose last, best, ema or average:N, for example average:5")
     if weights == "ema" and config.optimizer.ema_decay is None:
-        raise ValueError(
-            "weights is 'ema', but no average is kept: set optimizer.ema_decay, for example to 0.999"
-        )
+        raise ValueError("weights is 'ema', but no average is kept: set optimizer.ema_decay, for example to 0.999")
     if weights == "best" and config.data.eval is None:
-        raise ValueError(
-            "weights is 'best', but data.eval is None, so no checkpoint is ever the best: use 'last'"
-        )
+        raise ValueError("weights is 'best', but data.eval is None, so no checkpoint is ever the best: use 'last'")
 
 
 MAY_CHANGE = frozenset(

@@ -12,12 +12,13 @@ applied with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
+from pydantic import Discriminator
 
 Param = Callable[..., Array]
 """The `param` method of the Linen module that a setting acts for: `param(name, init, shape)`."""
@@ -267,5 +268,5 @@ class FeedForward(nn.Module):
         return dense(self.d_model, "down")(apply_dropout(self, h, self.dropout_rate))
 
 
-Norm = LayerNorm | RMSNorm
-Initializer = XavierUniform | Normal
+Norm = Annotated[LayerNorm | RMSNorm, Discriminator("kind")]
+Initializer = Annotated[XavierUniform | Normal, Discriminator("kind")]

@@ -4,30 +4,18 @@ An objective is a value. `example` runs on the host, one record at a time, and g
 model's outputs and the batch, never the model.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, SupportsIndex
 
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.losses import Term, accuracy, cross_entropy
 from flaxformer_lite.tokenizer import BOS, EOS, PAD
 from flaxformer_lite.transformer import Inputs, Outputs
-
-
-class TokenPair(NamedTuple):
-    """A record of parallel data as token ids, without special tokens."""
-
-    source: Int[np.ndarray, "S"]
-    target: Int[np.ndarray, "T"]
-
-
-class Lengths(NamedTuple):
-    """Room for source and target tokens, special tokens included."""
-
-    source: int
-    target: int
 
 
 @struct.dataclass
@@ -39,7 +27,7 @@ class Batch:
     weights: Float[Array, "B T"]
 
 
-def padded(tokens: list[int] | Int[np.ndarray, "T"], length: int) -> Int[np.ndarray, "T2"]:
+def padded(tokens: Sequence[SupportsIndex], length: int) -> Int[np.ndarray, "T"]:
     """The tokens, then padding up to `length`."""
     row = np.full(length, PAD, np.int32)
     row[: len(tokens)] = tokens

@@ -1,4 +1,4 @@
-"""Optimizers, learning-rate schedules and weight-decay masks: one optax chain, a stage a line.
+"""Optimizers and weight-decay masks: one optax chain, a stage a line.
 
 Everything that treats parameters differently goes by their names, never by their rank: with stacked layers a norm
 scale is `[L, D]` and a kernel `[L, D, E]`. The names it knows: the leaves `kernel` and `embedding`, the module `layers`
@@ -8,32 +8,27 @@ scale is `[L, D]` and a kernel `[L, D, E]`. The names it knows: the leaves `kern
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import jax
-import jax.numpy as jnp
 import optax
-from jax import Array
-from jax.typing import ArrayLike
+from pydantic import Discriminator
+
+from flaxformer_lite.schedules import Noam, Schedule, check
 
 KeyPath = tuple[Any, ...]
 
 
-def _check(holds: bool, setting: str, value: object, rule: str, remedy: str) -> None:
-    if not holds:
-        raise ValueError(f"optimizer.{setting} is {value!r}: it must be {rule}; {remedy}")
-
-
 def _check_memory(setting: str, value: float) -> None:
     remedy = "it is the share of the old average kept at each step, for example 0.9"
-    _check(0 <= value < 1, setting, value, "at least 0 and below 1", remedy)
+    check(0 <= value < 1, setting, value, "at least 0 and below 1", remedy)
 
 
 def _check_adam(b1: float, b2: float, eps: float) -> None:
     _check_memory("algorithm.b1", b1)
     _check_memory("algorithm.b2", b2)
     remedy = "it keeps parameters without gradient from dividing 0 by 0, take 1e-8"
-    _check(0 < eps < math.inf, "algorithm.eps", eps, "positive and finite", remedy)
+    check(0 < eps < math.inf, "algorithm.eps", eps, "positive and finite", remedy)
 
 
 # Parameter names
@@ -143,10 +138,10 @@ class Adafactor:
 
     def __post_init__(self) -> None:
         exponent, limit, size = self.decay_exponent, self.max_update_rms, self.min_size_to_factor
-        _check(0 < exponent <= 1, "algorithm.decay_exponent", exponent, "above 0 and at most 1", "the paper takes 0.8")
+        check(0 < exponent <= 1, "algorithm.decay_exponent", exponent, "above 0 and at most 1", "the paper takes 0.8")
         limit_holds = limit is None or 0 < limit < math.inf
-        _check(limit_holds, "algorithm.max_update_rms", limit, "positive and finite", "None switches the limit off")
-        _check(size >= 1, "algorithm.min_size_to_factor", size, "at least 1", "128 is the usual size")
+        check(limit_holds, "algorithm.max_update_rms", limit, "positive and finite", "None switches the limit off")
+        check(size >= 1, "algorithm.min_size_to_factor", size, "at least 1", "128 is the usual size")
 
     def direction(self) -> optax.GradientTransformation:
         limit = self.max_update_rms
@@ -217,8 +212,8 @@ class Muon:
         _check_adam(self.b1, self.b2, self.eps)
         _check_memory("algorithm.momentum", self.momentum)
         steps, rms = self.newton_schulz_steps, self.update_rms
-        _check(steps >= 1, "algorithm.newton_schulz_steps", steps, "at least 1", "5 is the usual number")
-        _check(0 < rms < math.inf, "algorithm.update_rms", rms, "positive and finite", "0.2 is about that of AdamW")
+        check(steps >= 1, "algorithm.newton_schulz_steps", steps, "at least 1", "5 is the usual number")
+        check(0 < rms < math.inf, "algorithm.update_rms", rms, "positive and finite", "0.2 is about that of AdamW")
 
     def direction(self) -> optax.GradientTransformation:
         # Kernels are (in, out) in their last two axes; optax takes any other axis, here the layers', as a batch.
@@ -253,214 +248,13 @@ class SGD:
         _check_memory("algorithm.momentum", self.momentum)
         useless = self.nesterov and self.momentum == 0
         remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave nesterov off"
-        _check(not useless, "algorithm.nesterov", self.nesterov, "False while the momentum is 0", remedy)
+        check(not useless, "algorithm.nesterov", self.nesterov, "False while the momentum is 0", remedy)
 
     def direction(self) -> optax.GradientTransformation:
         return optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity()
 
 
-Algorithm = AdamW | Adafactor | Lion | Muon | SGD
-
-
-# Schedules
-# In all formulas n = 1, 2, … is the step being made, p = max(warmup_steps, 1) the step that has the peak rate and
-# T = `train.steps` the last one. Up to p the rate is peak_rate · n / p, so no step is ever lost to a rate of 0 at the
-# start, and no warm-up starts at the peak. optax counts from 0: the step n has the count n - 1.
-
-
-def _check_schedule(schedule: "Schedule", least_warmup: int) -> None:
-    """Checks those of the common fields that `schedule` has."""
-    for name, remedy in {"factor": "the paper takes 1", "peak_rate": "1e-3 is a usual peak for AdamW"}.items():
-        value = getattr(schedule, name, 1.0)
-        _check(0 < value < math.inf, f"schedule.{name}", value, "positive and finite", remedy)
-    steps = schedule.warmup_steps
-    remedy = "the warm-up is counted in optimizer steps"
-    _check(steps >= least_warmup, "schedule.warmup_steps", steps, f"at least {least_warmup}", remedy)
-    fraction = getattr(schedule, "final_rate_fraction", 0.0)
-    remedy = "it is a share of the peak rate"
-    _check(0 <= fraction <= 1, "schedule.final_rate_fraction", fraction, "from 0 to 1", remedy)
-
-
-def _check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
-    if max(warmup_steps, 1) + decay_steps > total_steps:
-        decay = f", optimizer.schedule.decay_steps is {decay_steps}" if decay_steps else ""
-        raise ValueError(
-            f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule "
-            "(with at least one step up to the peak) must fit into the run; shorten it or raise train.steps"
-        )
-
-
-def _from_step_one(rate: Callable[[Array], ArrayLike]) -> optax.Schedule:
-    """The optax schedule, which is given the count n - 1, of a rate given n."""
-    return lambda count: rate(jnp.asarray(count) + 1)
-
-
-# The straight lines are not optax.linear_schedule: in float32 its difference of nearly equal numbers puts the first
-# steps of a warm-up off by 1e-4, and compiled it can end on a rate below 0.
-
-
-def _warm_up(peak_rate: float, peak_step: int, after: Callable[[Array], ArrayLike]) -> optax.Schedule:
-    """peak_rate · n / peak_step up to the peak, then `after(n - peak_step)`."""
-    return _from_step_one(optax.join_schedules([lambda n: peak_rate * n / peak_step, after], [peak_step]))
-
-
-def _fall(peak_rate: float, final_rate: float, steps: int, end: int) -> Callable[[Array], Array]:
-    """`peak_rate` for a while, then a straight line of `steps` steps down to `final_rate` at step `end`."""
-    return lambda k: final_rate + (peak_rate - final_rate) * jnp.clip((end - k) / steps, 0.0, 1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noam:
-    """The Transformer's own schedule: linear warm-up, then the inverse square root of the step.
-
-    rate(n) = factor · d_model^-0.5 · min(n^-0.5, n · warmup_steps^-1.5), with its peak at n = warmup_steps.
-
-    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
-    """
-
-    kind: Literal["noam"] = "noam"
-    factor: float = 1.0
-    """Multiplies every rate; the paper's is 1."""
-    warmup_steps: int = 4000
-    """The step with the highest rate, in optimizer steps; the paper's is 4,000."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=1)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        scale, slope = self.factor * d_model**-0.5, self.warmup_steps**-1.5
-        return _from_step_one(lambda n: scale * jnp.minimum(n**-0.5, n * slope))
-
-
-@dataclass(frozen=True, kw_only=True)
-class InverseSquareRoot:
-    """Linear warm-up, then rate(n) = peak_rate · sqrt(warmup_steps / n): Noam's shape with a peak one can name.
-
-    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3.
-    """
-
-    kind: Literal["inverse_square_root"] = "inverse_square_root"
-    peak_rate: float
-    """The highest rate, reached at step `warmup_steps`."""
-    warmup_steps: int
-    """Steps of linear warm-up; it also sets how slowly the rate falls after it."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=1)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        peak, p = self.peak_rate, self.warmup_steps
-        return _warm_up(peak, p, lambda k: peak * jnp.sqrt(p / (k + p)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cosine:
-    """Linear warm-up, then half a cosine wave down to the last step.
-
-    rate(n) = final + (peak_rate - final) · (1 + cos(pi (n - p) / (T - p))) / 2, final = peak_rate · final_rate_fraction
-
-    Raises: ValueError from `build` if the warm-up is longer than the run.
-    Reference: Loshchilov & Hutter 2017, arXiv 1608.03983, equation 5, without restarts.
-    """
-
-    kind: Literal["cosine"] = "cosine"
-    peak_rate: float
-    """The highest rate, at the end of the warm-up."""
-    warmup_steps: int = 0
-    """Steps of linear warm-up."""
-    final_rate_fraction: float = 0.0
-    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        _check_fits(total_steps, self.warmup_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
-        return _warm_up(peak, p, optax.cosine_decay_schedule(peak, max(total_steps - p, 1), self.final_rate_fraction))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Linear:
-    """Linear warm-up, then linear down to the last step (BERT's schedule).
-
-    rate(n) = final + (peak_rate - final) · (T - n) / (T - p), final = peak_rate · final_rate_fraction
-
-    Raises: ValueError from `build` if the warm-up is longer than the run.
-    Reference: Devlin et al. 2019, arXiv 1810.04805, appendix A.2.
-    """
-
-    kind: Literal["linear"] = "linear"
-    peak_rate: float
-    """The highest rate, at the end of the warm-up."""
-    warmup_steps: int = 0
-    """Steps of linear warm-up."""
-    final_rate_fraction: float = 0.0
-    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        _check_fits(total_steps, self.warmup_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
-        steps = max(total_steps - p, 1)
-        return _warm_up(peak, p, _fall(peak, peak * self.final_rate_fraction, steps, end=steps))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Constant:
-    """Linear warm-up, then rate(n) = peak_rate for ever."""
-
-    kind: Literal["constant"] = "constant"
-    peak_rate: float
-    """The rate after the warm-up."""
-    warmup_steps: int = 0
-    """Steps of linear warm-up."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        return _warm_up(self.peak_rate, max(self.warmup_steps, 1), optax.constant_schedule(self.peak_rate))
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmupStableDecay:
-    """Linear warm-up, the peak rate for most of the run, and a linear way down in its last `decay_steps` steps.
-
-    rate(n) = final + (peak_rate - final) · min(1, (T - n) / decay_steps), final = peak_rate · final_rate_fraction
-
-    A run made longer before it decays goes on as if it had been planned so. The paper's way down is exponential;
-    the linear one ends where it is told to.
-
-    Raises: ValueError from `build` if warm-up and decay together are longer than the run.
-    Reference: Hu et al. 2024, arXiv 2404.06395, section 4.
-    """
-
-    kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
-    peak_rate: float
-    """The rate between warm-up and decay."""
-    warmup_steps: int
-    """Steps of linear warm-up."""
-    decay_steps: int
-    """Steps of the way down, the last ones of the run."""
-    final_rate_fraction: float = 0.0
-    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
-
-    def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
-        steps, remedy = self.decay_steps, "the schedule without decay is called constant"
-        _check(steps >= 1, "schedule.decay_steps", steps, "at least 1", remedy)
-
-    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        _check_fits(total_steps, self.warmup_steps, self.decay_steps)
-        peak, p = self.peak_rate, max(self.warmup_steps, 1)
-        fall = _fall(peak, peak * self.final_rate_fraction, self.decay_steps, end=total_steps - p)
-        return _warm_up(peak, p, fall)
-
-
-Schedule = Noam | InverseSquareRoot | Cosine | Linear | Constant | WarmupStableDecay
+Algorithm = Annotated[AdamW | Adafactor | Lion | Muon | SGD, Discriminator("kind")]
 
 
 # The optimizer
@@ -488,10 +282,10 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         clip, decay, ema = self.clip_norm, self.weight_decay, self.ema_decay
-        _check(clip is None or 0 < clip < math.inf, "clip_norm", clip, "positive and finite", "None never clips")
-        _check(0 <= decay < math.inf, "weight_decay", decay, "0 or positive and finite", "0 switches it off")
+        check(clip is None or 0 < clip < math.inf, "clip_norm", clip, "positive and finite", "None never clips")
+        check(0 <= decay < math.inf, "weight_decay", decay, "0 or positive and finite", "0 switches it off")
         remedy = "0.999 averages about 1,000 steps, None keeps no average"
-        _check(ema is None or 0 < ema < 1, "ema_decay", ema, "above 0 and below 1", remedy)
+        check(ema is None or 0 < ema < 1, "ema_decay", ema, "above 0 and below 1", remedy)
 
     def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         """The learning rate by count, 0 for the first step.

@@ -1,14 +1,16 @@
 """The mesh of devices, and how arrays lie on it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
-def make_mesh() -> Mesh:
-    """All devices along the axis `data`: every device has the whole state and its share of each batch's rows."""
-    return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
+def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The devices (all there are by default) along the axis `data`: each has the whole state and its share of a batch's rows."""
+    devices = jax.devices() if devices is None else devices
+    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
 
 
 def check_rows(rows_multiple: int, mesh: Mesh) -> None:

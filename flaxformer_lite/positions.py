@@ -5,11 +5,12 @@ ignores `param`, which makes them.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
+from pydantic import Discriminator
 
 from flaxformer_lite.layers import Param
 
@@ -75,4 +76,4 @@ class Learned:
         return x + table[positions].astype(x.dtype)
 
 
-Positions = Sinusoidal | Learned | NoPositions
+Positions = Annotated[Sinusoidal | Learned | NoPositions, Discriminator("kind")]

@@ -15,9 +15,8 @@ from jaxtyping import Float, PyTree
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config, check_weights
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, tokenize
-from flaxformer_lite.data.sources import Pair
+from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.decoding import DecodeConfig, Decoder
-from flaxformer_lite.objectives import TokenPair
 from flaxformer_lite.parallel import make_mesh, replicated
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder
@@ -179,7 +178,5 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
     folder = RunFolder(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, params = restore_weights(
-            checkpoints, config, weights or ("last" if step else config.weights), step
-        )
+        step, params = restore_weights(checkpoints, config, weights or ("last" if step else config.weights), step)
     return Run(folder, config, params, folder.load_tokenizers(config.data), step)

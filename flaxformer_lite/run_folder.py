@@ -17,7 +17,7 @@ from typing import Any
 
 from flaxformer_lite.config import Config, differences, from_json, to_json
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
-from flaxformer_lite.data.sources import Pair
+from flaxformer_lite.data.records import Pair
 from flaxformer_lite.tokenizer import load_tokenizer
 
 

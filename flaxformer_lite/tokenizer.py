@@ -14,9 +14,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, SupportsIndex
+from typing import Annotated, ClassVar, Literal, SupportsIndex
 
 import sentencepiece
+from pydantic import Discriminator
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -313,4 +314,4 @@ def _training_error(error: RuntimeError, vocab_size: int) -> ValueError:
     return ValueError(f"{got} SentencePiece cannot learn from this training text ({error})")
 
 
-TokenizerConfig = SentencePiece | Characters | Bytes
+TokenizerConfig = Annotated[SentencePiece | Characters | Bytes, Discriminator("kind")]

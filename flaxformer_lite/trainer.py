@@ -14,7 +14,7 @@ import jax
 
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, tokenize
+from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, cut, tokenize
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics
 from flaxformer_lite.parallel import check_rows, make_mesh
@@ -117,7 +117,7 @@ class Trainer:
 
     def first_state(self) -> TrainState:
         """The newest checkpoint's state, or a fresh one. What was reported after that step is forgotten."""
-        batch = self.data.example_batch(self.data.plan.buckets[0])
+        batch = blank_batch(self.config.objective, self.data.plan.buckets[0])
         if self.checkpoints.latest() is None:
             state = self.compiled.init(batch)
             self.folder.forget_after(0)

@@ -1,10 +1,10 @@
 """Oracles: a state that is a pure function of its step, compared byte by byte; hand-worked lists of what is kept; real
 processes that are killed; files damaged on purpose; a float64 mean."""
 
-import itertools
 import logging
 import os
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -173,18 +173,22 @@ def test_parameters_or_their_average_alone(tmp_path):
 
 
 def test_the_average_is_the_mean_of_the_newest(tmp_path):
-    states = {step: state_at(step) for step in (2, 3, 5)}
-    with open_checkpoints(tmp_path) as checkpoints:
+    states = {step: state_at(step) for step in (2, 3, 5, 7)}
+    with open_checkpoints(tmp_path, keep_latest=4) as checkpoints:
         for step, state in states.items():
             checkpoints.save(step, state, {})
-        average = checkpoints.average(abstract(states[2].params), 2)
-        for n in (4, 0):
-            with pytest.raises(ValueError, match=f"^cannot average {n} checkpoints of {tmp_path}: whole are"):
+        average = checkpoints.average(abstract(states[2].params), 3)
+        for n in (5, 0):
+            with pytest.raises(ValueError, match=rf"^cannot average {n} checkpoints of {tmp_path}: whole are"):
                 checkpoints.average(abstract(states[2].params), n)
     for path, found in jax.tree_util.tree_leaves_with_path(average):
-        both = [jax.tree_util.tree_leaves_with_path(states[step].params) for step in (3, 5)]
-        mean = np.mean([np.asarray(dict(leaves)[path], np.float64) for leaves in both], axis=0)
-        assert np.array_equal(np.asarray(found), mean.astype(found.dtype), equal_nan=True)
+        leaves = [dict(jax.tree_util.tree_leaves_with_path(states[step].params))[path] for step in (3, 5, 7)]
+        mean = np.mean([np.asarray(leaf, np.float64) for leaf in leaves], axis=0)
+        assert found.dtype == leaves[0].dtype
+        if found.dtype == jnp.bfloat16:  # rounded once, at the end
+            assert np.array_equal(np.asarray(found), mean.astype(found.dtype))
+        else:
+            np.testing.assert_allclose(found, mean, rtol=1e-6)
 
 
 # --- what is kept ---
@@ -281,7 +285,7 @@ def test_replacing_metrics_leaves_no_moment_without_a_whole_checkpoint(tmp_path)
         stop.set()
         watcher.join()
     assert "end" in seen, "the watcher met a checkpoint that was not whole"
-    assert len(seen) > 3
+    assert len(seen) > 2
 
 
 # --- damage ---
@@ -364,6 +368,16 @@ def test_the_newest_whole_of_several_is_used_for_everything(folder):
             checkpoints.meta(2)
 
 
+def test_an_average_passes_over_a_damaged_checkpoint_with_one_line(folder):
+    HARMS["flipped"](largest(folder / "3", FILES[0]))
+    said = []
+    with open_checkpoints(folder, warn=said.append) as checkpoints:
+        average = checkpoints.average(state_at(0).params, 2)
+    assert len(said) == 1
+    kernels = [np.asarray(state_at(step).params["layers"]["kernel"], np.float64) for step in (1, 2)]
+    np.testing.assert_allclose(average["layers"]["kernel"], np.mean(kernels, axis=0), rtol=1e-6)
+
+
 def test_if_all_are_damaged_the_error_names_the_folder_and_each(folder):
     for step in (1, 2, 3):
         HARMS["flipped"](largest(folder / str(step), FILES[0]))
@@ -384,13 +398,11 @@ def test_training_on_after_a_damaged_checkpoint_gets_rid_of_it(folder):
         assert (step, meta) == (3, {"again": True})
         assert_same(state, state_at(3))
     HARMS["removed"](largest(folder / "3", FILES[0]))
+    shutil.move(folder / "3", folder / "30")
     with open_checkpoints(folder, keep_latest=2, keep_best=0, warn=lambda line: None) as checkpoints:
-        steps = itertools.count(checkpoints.restore(state_at(0))[0])
-        assert next(steps) == 2
-        # A checkpoint before the damaged one (Orbax alone would skip it silently), which is then of no use.
-        checkpoints.save(2, state_at(2), {"at": 2}, {"loss": 1.0})
-        checkpoints.save(30, state_at(30), {})
-    assert on_disk(folder) == [2, 30]
+        assert checkpoints.restore(state_at(0))[0] == 2
+        checkpoints.save(7, state_at(7), {})  # Orbax alone would skip it without a word, being before 30
+    assert on_disk(folder) == [2, 7]
 
 
 def test_a_save_that_fails_is_an_error_of_one_line_and_the_next_one_works(tmp_path):
@@ -405,6 +417,29 @@ def test_a_save_that_fails_is_an_error_of_one_line_and_the_next_one_works(tmp_pa
         (tmp_path / "away").rename(tmp_path / "checkpoints")
         checkpoints.save(3, state_at(3), {})
     assert on_disk(tmp_path / "checkpoints") == [3]
+
+
+def test_a_full_disk_is_an_error_of_the_next_call_and_the_next_save_works(tmp_path, caplog):
+    # One array: of several, those still being written when the first fails make Python complain from other threads.
+    state = {"kernel": state_at(1, rows=997).params["layers"]["kernel"]}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with open_checkpoints(tmp_path, keep_latest=1, keep_best=0) as checkpoints:
+        checkpoints.save(1, state, {})
+        checkpoints.wait()
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5000, limits[1]))  # no file may grow larger: almost a full disk
+            checkpoints.save(2, state, {})
+            with pytest.raises(OSError, match=rf"^saving a checkpoint in {tmp_path} failed: .*File too large"):
+                checkpoints.wait()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert checkpoints.steps() == [1]
+        assert_same(checkpoints.restore(state)[1], state)
+        checkpoints.save(2, state, {})
+    assert on_disk(tmp_path) == [2]
+    errors = [record for record in caplog.records if record.name == "absl"]
+    assert errors
+    assert all(record.levelname == "ERROR" and not record.exc_info for record in errors)
 
 
 # --- other processes ---
@@ -430,7 +465,7 @@ def sharded_over_two(tree: Any) -> Any:
 
 ON_TWO_DEVICES = """
 import warnings
-logging.basicConfig(level=logging.INFO)
+logging.basicConfig(level=logging.INFO, force=True)
 logging.getLogger("jax").setLevel(logging.WARNING)
 warnings.simplefilter("error")
 folder, shardings = Path(sys.argv[1]), sharded_over_two(state_at(0))
@@ -453,7 +488,7 @@ def test_any_number_of_devices_reads_what_any_other_has_written_and_orbax_is_sil
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(5, jax.device_put(state_at(5), one), {})
     process = child(ON_TWO_DEVICES, tmp_path, devices=2)
-    output = process.communicate(timeout=60)
+    output = process.communicate(timeout=300)
     assert (process.returncode, *output) == (0, "", "")
     with open_checkpoints(tmp_path) as checkpoints:
         step, state, _ = checkpoints.restore(abstract(state_at(0), one))
@@ -463,6 +498,7 @@ def test_any_number_of_devices_reads_what_any_other_has_written_and_orbax_is_sil
 
 
 SAVE_FOREVER = """
+import itertools
 with open_checkpoints(Path(sys.argv[1]), keep_latest=2, keep_best=1) as checkpoints:
     for step in itertools.count((checkpoints.latest() or 0) + 1):
         checkpoints.save(step, state_at(step, rows=20011), {"at": step}, {"loss": -step} if step % 3 else None)

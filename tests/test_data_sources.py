@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.data.dates import Dates
-from flaxformer_lite.data.sources import TSV, HubDataset, JSONLines, Pair, ParallelText, Source, read_lines
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.sources import TSV, HubDataset, JSONLines, ParallelText, Source, read_lines
 
 PAIRS = [Pair("ein Haus", "a house"), Pair("zwei Hüte", "two hats"), Pair("日本", "Japan")]
 

@@ -8,7 +8,8 @@ import json
 import sys
 from typing import Any
 
-from flaxformer_lite.data.sources import Pair, ParallelText
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.evaluation import bleu, chrf, exact_match
 from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load

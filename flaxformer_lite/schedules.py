@@ -1,0 +1,218 @@
+"""Learning-rate schedules: values that build optax schedules."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import jax.numpy as jnp
+import optax
+from jax import Array
+from jax.typing import ArrayLike
+from pydantic import Discriminator
+
+
+def check(holds: bool, setting: str, value: object, rule: str, remedy: str) -> None:
+    """Raises: ValueError that names the setting, its value, the rule and the way out, unless the rule `holds`."""
+    if not holds:
+        raise ValueError(f"optimizer.{setting} is {value!r}: it must be {rule}; {remedy}")
+
+
+# In all formulas n = 1, 2, … is the step being made, p = max(warmup_steps, 1) the step that has the peak rate and
+# T = `train.steps` the last one. Up to p the rate is peak_rate · n / p, so no step is ever lost to a rate of 0 at the
+# start, and no warm-up starts at the peak. optax counts from 0: the step n has the count n - 1.
+
+
+def _check_schedule(schedule: "Schedule", least_warmup: int) -> None:
+    """Checks those of the common fields that `schedule` has."""
+    for name, remedy in {"factor": "the paper takes 1", "peak_rate": "1e-3 is a usual peak for AdamW"}.items():
+        value = getattr(schedule, name, 1.0)
+        check(0 < value < math.inf, f"schedule.{name}", value, "positive and finite", remedy)
+    steps = schedule.warmup_steps
+    remedy = "the warm-up is counted in optimizer steps"
+    check(steps >= least_warmup, "schedule.warmup_steps", steps, f"at least {least_warmup}", remedy)
+    fraction = getattr(schedule, "final_rate_fraction", 0.0)
+    remedy = "it is a share of the peak rate"
+    check(0 <= fraction <= 1, "schedule.final_rate_fraction", fraction, "from 0 to 1", remedy)
+
+
+def _check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
+    if max(warmup_steps, 1) + decay_steps > total_steps:
+        decay = f", optimizer.schedule.decay_steps is {decay_steps}" if decay_steps else ""
+        raise ValueError(
+            f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule "
+            "(with at least one step up to the peak) must fit into the run; shorten it or raise train.steps"
+        )
+
+
+def _from_step_one(rate: Callable[[Array], ArrayLike]) -> optax.Schedule:
+    """The optax schedule, which is given the count n - 1, of a rate given n."""
+    return lambda count: rate(jnp.asarray(count) + 1)
+
+
+# The straight lines are not optax.linear_schedule: in float32 its difference of nearly equal numbers puts the first
+# steps of a warm-up off by 1e-4, and compiled it can end on a rate below 0.
+
+
+def _warm_up(peak_rate: float, peak_step: int, after: Callable[[Array], ArrayLike]) -> optax.Schedule:
+    """peak_rate · n / peak_step up to the peak, then `after(n - peak_step)`."""
+    return _from_step_one(optax.join_schedules([lambda n: peak_rate * n / peak_step, after], [peak_step]))
+
+
+def _fall(peak_rate: float, final_rate: float, steps: int, end: int) -> Callable[[Array], Array]:
+    """`peak_rate` for a while, then a straight line of `steps` steps down to `final_rate` at step `end`."""
+    return lambda k: final_rate + (peak_rate - final_rate) * jnp.clip((end - k) / steps, 0.0, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noam:
+    """The Transformer's own schedule: linear warm-up, then the inverse square root of the step.
+
+    rate(n) = factor · d_model^-0.5 · min(n^-0.5, n · warmup_steps^-1.5), with its peak at n = warmup_steps.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3, equation 3.
+    """
+
+    kind: Literal["noam"] = "noam"
+    factor: float = 1.0
+    """Multiplies every rate; the paper's is 1."""
+    warmup_steps: int = 4000
+    """The step with the highest rate, in optimizer steps; the paper's is 4,000."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=1)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        scale, slope = self.factor * d_model**-0.5, self.warmup_steps**-1.5
+        return _from_step_one(lambda n: scale * jnp.minimum(n**-0.5, n * slope))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSquareRoot:
+    """Linear warm-up, then rate(n) = peak_rate · sqrt(warmup_steps / n): Noam's shape with a peak one can name.
+
+    Reference: Vaswani et al. 2017, arXiv 1706.03762, section 5.3.
+    """
+
+    kind: Literal["inverse_square_root"] = "inverse_square_root"
+    peak_rate: float
+    """The highest rate, reached at step `warmup_steps`."""
+    warmup_steps: int
+    """Steps of linear warm-up; it also sets how slowly the rate falls after it."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=1)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        peak, p = self.peak_rate, self.warmup_steps
+        return _warm_up(peak, p, lambda k: peak * jnp.sqrt(p / (k + p)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine:
+    """Linear warm-up, then half a cosine wave down to the last step.
+
+    rate(n) = final + (peak_rate - final) · (1 + cos(pi (n - p) / (T - p))) / 2, final = peak_rate · final_rate_fraction
+
+    Raises: ValueError from `build` if the warm-up is longer than the run.
+    Reference: Loshchilov & Hutter 2017, arXiv 1608.03983, equation 5, without restarts.
+    """
+
+    kind: Literal["cosine"] = "cosine"
+    peak_rate: float
+    """The highest rate, at the end of the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        return _warm_up(peak, p, optax.cosine_decay_schedule(peak, max(total_steps - p, 1), self.final_rate_fraction))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear:
+    """Linear warm-up, then linear down to the last step (BERT's schedule).
+
+    rate(n) = final + (peak_rate - final) · (T - n) / (T - p), final = peak_rate · final_rate_fraction
+
+    Raises: ValueError from `build` if the warm-up is longer than the run.
+    Reference: Devlin et al. 2019, arXiv 1810.04805, appendix A.2.
+    """
+
+    kind: Literal["linear"] = "linear"
+    peak_rate: float
+    """The highest rate, at the end of the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        steps = max(total_steps - p, 1)
+        return _warm_up(peak, p, _fall(peak, peak * self.final_rate_fraction, steps, end=steps))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant:
+    """Linear warm-up, then rate(n) = peak_rate for ever."""
+
+    kind: Literal["constant"] = "constant"
+    peak_rate: float
+    """The rate after the warm-up."""
+    warmup_steps: int = 0
+    """Steps of linear warm-up."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        return _warm_up(self.peak_rate, max(self.warmup_steps, 1), optax.constant_schedule(self.peak_rate))
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmupStableDecay:
+    """Linear warm-up, the peak rate for most of the run, and a linear way down in its last `decay_steps` steps.
+
+    rate(n) = final + (peak_rate - final) · min(1, (T - n) / decay_steps), final = peak_rate · final_rate_fraction
+
+    A run made longer before it decays goes on as if it had been planned so. The paper's way down is exponential;
+    the linear one ends where it is told to.
+
+    Raises: ValueError from `build` if warm-up and decay together are longer than the run.
+    Reference: Hu et al. 2024, arXiv 2404.06395, section 4.
+    """
+
+    kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
+    peak_rate: float
+    """The rate between warm-up and decay."""
+    warmup_steps: int
+    """Steps of linear warm-up."""
+    decay_steps: int
+    """Steps of the way down, the last ones of the run."""
+    final_rate_fraction: float = 0.0
+    """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
+
+    def __post_init__(self) -> None:
+        _check_schedule(self, least_warmup=0)
+        steps, remedy = self.decay_steps, "the schedule without decay is called constant"
+        check(steps >= 1, "schedule.decay_steps", steps, "at least 1", remedy)
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        _check_fits(total_steps, self.warmup_steps, self.decay_steps)
+        peak, p = self.peak_rate, max(self.warmup_steps, 1)
+        fall = _fall(peak, peak * self.final_rate_fraction, self.decay_steps, end=total_steps - p)
+        return _warm_up(peak, p, fall)
+
+
+Schedule = Annotated[Noam | InverseSquareRoot | Cosine | Linear | Constant | WarmupStableDecay, Discriminator("kind")]

@@ -1,0 +1,56 @@
+"""Small experiments that several tests train: a config, and one like it on files."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.schedules import Constant
+from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.transformer import ModelConfig
+
+
+def tiny_config(**changes: Any) -> Config:
+    """Dates with a model of a few thousand parameters, dropout on; `changes` replace whole parts."""
+    parts: dict[str, Any] = {
+        "model": ModelConfig(
+            vocab_size=149,
+            d_model=12,
+            num_heads=3,
+            d_ff=23,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            dropout=DropoutRates(embedding_rate=0.1, attention_rate=0.2, feed_forward_rate=0.3, residual_rate=0.1),
+        ),
+        "objective": Seq2Seq(label_smoothing=0.1),
+        "data": DataConfig(
+            train=Dates(num_examples=200),
+            eval=Dates(split="held_out", num_examples=20),
+            tokenizer=Characters(),
+            tokens_per_batch=16 * 16,
+            rows_multiple=8,
+            bucket_lengths=(20,),
+            max_source_length=40,
+            max_target_length=11,
+        ),
+        "optimizer": OptimizerConfig(schedule=Constant(peak_rate=1e-2), weight_decay=0.01, ema_decay=0.9),
+        "train": TrainConfig(steps=12, eval_every=5, checkpoint_every=4, log_every=3, text_metrics=("exact_match",)),
+    }
+    return Config(**{**parts, **changes})
+
+
+def write_config_file(path: Path, config: Config) -> Path:
+    """The config as a JSON file that train.py takes."""
+    from flaxformer_lite.config import to_json
+
+    path.write_text(to_json(config), encoding="utf-8")
+    return path
+
+
+def with_train(config: Config, **changes: Any) -> Config:
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))

@@ -1,0 +1,113 @@
+"""Contracts by discovery: whatever lies in `configs/` or in the package keeps the rules, newcomers included."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from flaxformer_lite.config import from_json, load_config, to_json
+from flaxformer_lite.data.pipeline import blank_batch
+from flaxformer_lite.training import Task, init_state, train_step
+
+ROOT = Path(__file__).parent.parent
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
+MODULES = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
+
+LEVELS = [
+    {"train", "configs", "commands", "__main__"},
+    {"__init__"},
+    {"run"},
+    {"trainer"},
+    {"run_folder", "training", "evaluation", "progress"},
+    {"config", "parallel", "checkpoint", "integrity"},
+    {"data", "objectives", "decoding"},
+    {"transformer", "optimizer", "schedules"},
+    {"attention", "positions", "layers", "losses", "tokenizer", "version"},
+]
+"""The floors of the house, top to bottom: a module imports from its own floor or below."""
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_lowers(path: Path):
+    """Its whole train step is traced and lowered at every shape it declares first and last, from shapes alone."""
+    config = load_config(str(path))
+    assert from_json(to_json(config)) == config
+    task = Task.of(config)
+    for bucket in (config.data.buckets[0], config.data.buckets[-1]):
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank_batch(config.objective, bucket))
+        state = jax.eval_shape(functools.partial(init_state, task), batch)
+        jax.jit(functools.partial(train_step, task)).lower(state, batch)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_says_source_command_and_expectation(path: Path):
+    header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    for word in ("Source:", "Command:", "Expected:"):
+        assert word in header
+    assert f"configs/{path.name}" in header
+
+
+def level(module: str) -> int:
+    """The floor of a dotted module of this repository."""
+    parts = module.split(".")
+    name = parts[0] if parts[0] in ("train", "configs") else parts[1] if len(parts) > 1 else "__init__"
+    (floor,) = [number for number, names in enumerate(LEVELS) if name in names]
+    return floor
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of this repository that a file imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" if node.module == "flaxformer_lite" else node.module for alias in node.names}
+    return {name for name in found if name.split(".")[0] in ("flaxformer_lite", "configs")}
+
+
+@pytest.mark.parametrize("path", [*MODULES, ROOT / "train.py", *CONFIGS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_point_down(path: Path):
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for imported in imports(path):
+        assert level(imported) >= level(module), f"{module} imports {imported}, which is above it"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_files_and_functions_stay_small(path: Path):
+    """A file is at most 400 lines, a function at most 60: past that, look for the second idea."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno <= 60, node.name
+
+
+def test_the_file_map_of_the_readme_is_true():
+    """Every file it names is there, and every module is named."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.split("## The files", 1)[1].split("```")[1]
+    named, folder = set(), ""
+    for line in block.strip().splitlines():
+        name = line.split()[0]
+        if not line.startswith(" "):
+            folder = ""
+        path = folder + name
+        assert (ROOT / path).exists(), path
+        if name.endswith("/") and not line.startswith("  "):
+            folder = path
+        named.add(path)
+    for module in (ROOT / "flaxformer_lite").glob("*.py"):
+        if not module.stem.startswith("__"):
+            assert f"flaxformer_lite/{module.name}" in named, module.name
+
+
+def test_the_readme_names_commands_and_settings_that_exist():
+    """Every `python -m flaxformer_lite COMMAND` of the README and the guides is a command."""
+    commands = {path.stem for path in (ROOT / "flaxformer_lite" / "commands").glob("*.py")}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for command in re.findall(r"python -m flaxformer_lite (\w+)", page.read_text(encoding="utf-8")):
+            assert command in commands, f"{page.name}: {command}"

@@ -1,0 +1,69 @@
+"""Laws of the plan: every example once an epoch, the same number of batches each epoch, a function of (seed, step)."""
+
+import numpy as np
+
+from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, bucket_of, make_buckets
+from flaxformer_lite.data.records import Lengths
+
+BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]
+
+
+def some_lengths(number: int = 101) -> list[Lengths]:
+    rng = np.random.default_rng(3)
+    return [Lengths(int(s), int(t)) for s, t in zip(rng.integers(2, 12, number), rng.integers(2, 9, number), strict=True)]
+
+
+def test_an_example_belongs_to_the_first_bucket_that_holds_both_sides():
+    """Oracle: worked by hand."""
+    lengths = [Lengths(5, 5), Lengths(6, 5), Lengths(5, 6), Lengths(9, 7), Lengths(10, 2), Lengths(2, 8)]
+    assert bucket_of(lengths, BUCKETS).tolist() == [0, 1, 1, 1, 2, 2]
+
+
+def test_every_example_that_fits_comes_once_an_epoch():
+    """Oracle: the multiset of examples of three epochs, and the same number of batches in each."""
+    lengths = some_lengths()
+    plan = Plan(lengths, BUCKETS, seed=5)
+    fits = sorted(i for i, length in enumerate(lengths) if length.source <= 9 and length.target <= 7)
+    for epoch in range(3):
+        steps = range(epoch * plan.batches_per_epoch, (epoch + 1) * plan.batches_per_epoch)
+        seen = np.concatenate([plan.batch(step).examples for step in steps])
+        assert sorted(seen[seen != EMPTY].tolist()) == fits
+
+
+def test_every_batch_has_its_buckets_rows_and_lengths_that_fit():
+    lengths = some_lengths()
+    plan = Plan(lengths, BUCKETS, seed=5)
+    for step in range(plan.batches_per_epoch):
+        bucket, examples = plan.batch(step)
+        assert len(examples) == bucket.rows
+        for i in examples[examples != EMPTY]:
+            assert lengths[i].source <= bucket.lengths.source
+            assert lengths[i].target <= bucket.lengths.target
+
+
+def test_the_plan_is_a_function_of_seed_and_step():
+    """Oracle: another plan, asked in another order; another seed and another epoch differ."""
+    lengths = some_lengths()
+    plan, again, other = Plan(lengths, BUCKETS, seed=5), Plan(lengths, BUCKETS, seed=5), Plan(lengths, BUCKETS, seed=6)
+    steps = [31, 2, 17, 2]
+    for step in steps:
+        assert plan.batch(step).bucket == again.batch(step).bucket
+        np.testing.assert_array_equal(plan.batch(step).examples, again.batch(step).examples)
+    n = plan.batches_per_epoch
+    order = [tuple(plan.batch(step).examples) for step in range(n)]
+    assert order != [tuple(other.batch(step).examples) for step in range(n)]
+    assert order != [tuple(plan.batch(step).examples) for step in range(n, 2 * n)]
+
+
+def test_buckets_hold_about_the_tokens_asked_for():
+    """Oracle: worked by hand. 100 / 10 = 10 rows, rounded to 8; 100 / 24 rounds to 4; the last length is the longest."""
+    buckets = make_buckets((10, 24, 50), Lengths(30, 20), tokens_per_batch=100, rows_multiple=4)
+    assert buckets == [
+        Bucket(Lengths(10, 10), 8),
+        Bucket(Lengths(24, 20), 4),
+        Bucket(Lengths(30, 20), 4),
+    ]
+
+
+def test_rows_never_fall_below_the_multiple():
+    assert make_buckets((10,), Lengths(1000, 1000), tokens_per_batch=64, rows_multiple=8)[-1].rows == 8

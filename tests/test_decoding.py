@@ -1,0 +1,371 @@
+"""Oracles: a slow search in plain Python over full passes of the model, all sequences there are, hand-worked values, and laws."""
+
+import functools
+import itertools
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.attention import DotProduct
+from flaxformer_lite.decoding import DecodeConfig, Decoder, Hypothesis, beam_search, greedy, plan_batches
+from flaxformer_lite.layers import POST_NORM, RMSNorm
+from flaxformer_lite.positions import Learned
+from flaxformer_lite.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.transformer import Inputs, ModelConfig, Transformer
+
+VOCAB = 11
+SMALL = ModelConfig(
+    vocab_size=VOCAB,
+    d_model=13,
+    num_heads=3,
+    d_ff=17,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    attention=DotProduct(d_key=5, d_value=7),
+)
+OTHER = replace(
+    SMALL,
+    target_vocab_size=19,
+    num_heads=6,
+    attention=DotProduct(d_key=5, d_value=7, num_kv_heads=2),
+    positions=Learned(max_positions=47, stddev=0.5),
+    activation="swiglu",
+    norm=RMSNorm(),
+    residual=POST_NORM,
+    share_source_target=False,
+    share_target_output=False,
+    scan_unroll=2,
+)
+SOURCES = [[5, 7, 9, EOS], [4, EOS], [10, 4, 4, 6, 8, 5, EOS], [6, 6, EOS], [9, 8, 7, 6, 5, EOS]]
+
+
+@functools.lru_cache
+def model_of(config, seed=0, scale=2.0):
+    """A model with random weights, made larger so that its distributions are peaked and differ from step to step."""
+    model = Transformer(config)
+    tokens = jnp.ones((1, 3), jnp.int32)
+    params = model.init(jax.random.key(seed), Inputs(source_tokens=tokens, target_tokens=tokens))
+    return model, jax.tree.map(lambda p: p * scale, params)
+
+
+def padded(sources, width):
+    """Source tokens and mask, filled up on the right with ids that would change the answer were they seen."""
+    tokens = np.full((len(sources), width), VOCAB - 1, np.int32)
+    for row, source in zip(tokens, sources, strict=True):
+        row[: len(source)] = source
+    return tokens, np.arange(width) < np.array([[len(source)] for source in sources])
+
+
+@functools.lru_cache
+def compiled(model, search, config):
+    return jax.jit(functools.partial(search, model, config=config), static_argnames="room")
+
+
+def decode(search, model, params, sources, config, max_lengths, width=7, room=None):
+    tokens, mask = padded(sources, width)
+    max_lengths = np.broadcast_to(np.int32(max_lengths), len(sources))
+    return jax.device_get(
+        compiled(model, search, config)(
+            params, tokens, mask, room=room or int(max(max_lengths)), max_lengths=max_lengths
+        )
+    )
+
+
+def answers(decoded):
+    """The answers of each sentence as (tokens, score); checks what stands after the tokens."""
+    rows = []
+    for tokens, lengths, scores in zip(*decoded, strict=True):
+        assert all((t[n:] == PAD).all() for t, n in zip(tokens, lengths, strict=True))
+        rows.append([(tuple(t[:n].tolist()), float(s)) for t, n, s in zip(tokens, lengths, scores, strict=True)])
+    return rows
+
+
+def assert_same(found, expected, tolerance=1e-5):
+    for one, other in zip(found, expected, strict=True):
+        assert [tokens for tokens, _ in one] == [tokens for tokens, _ in other]
+        np.testing.assert_allclose([s for _, s in one], [s for _, s in other], rtol=0, atol=tolerance)
+
+
+# The oracle: no cache, no padding, one sentence at a time ---------------------------------------------------------------
+
+
+@functools.lru_cache
+def full_pass(model):
+    return jax.jit(lambda params, source, target: model.apply(params, Inputs(source, target)).logits)
+
+
+def log_probs(model, params, source, prefixes, width):
+    """Log-probabilities after each position of the prefixes, by one full pass. What follows a prefix cannot matter."""
+    target = np.full((len(prefixes), width), PAD, np.int32)
+    for row, prefix in zip(target, prefixes, strict=True):
+        row[: len(prefix) + 1] = [BOS, *prefix]
+    source = np.broadcast_to(np.int32(source), (len(prefixes), len(source)))
+    logits = np.asarray(full_pass(model)(params, source, target), np.float64)
+    logits -= logits.max(-1, keepdims=True)
+    return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+
+def reference_score(log_prob, words, config):
+    length = words + 1
+    penalty = {"none": 1, "average": length**config.alpha, "gnmt": ((5 + length) / 6) ** config.alpha}
+    return log_prob / penalty[config.length_penalty]
+
+
+def reference_greedy(model, params, source, max_length, config):
+    words, log_prob = (), 0.0
+    for _ in range(max_length):
+        row = log_probs(model, params, source, [words], max_length)[0, len(words)]
+        log_prob += row.max()
+        if row.argmax() == EOS:
+            break
+        words += (int(row.argmax()),)
+    return [(words, reference_score(log_prob, len(words), config))]
+
+
+def reference_beam(model, params, source, max_length, config):
+    k, opened, finished = config.beam_size, [(0.0, ())], []
+    for length in range(1, max_length + 1):
+        prefixes = [words for _, words in opened] + [()] * (k - len(opened))
+        rows = log_probs(model, params, source, prefixes, max_length)[:, length - 1]
+        candidates = [
+            (s + row[t], (*words, t)) for (s, words), row in zip(opened, rows, strict=False) for t in range(len(row))
+        ]
+        candidates = sorted(candidates, reverse=True)[: 2 * k]
+        ended = [(s, words[:-1]) for s, words in candidates[:k] if words[-1] == EOS]
+        finished += [(words, reference_score(s, len(words), config)) for s, words in ended]
+        finished = sorted(finished, key=lambda answer: -answer[1])[:k]
+        bound = reference_score(candidates[0][0], length - 1, config)
+        if len(finished) == k and (config.early_stopping or finished[-1][1] >= bound):
+            return finished
+        opened = [(s, words) for s, words in candidates if words[-1] != EOS][:k]
+    finished += [(words, reference_score(s, len(words), config)) for s, words in opened]
+    return sorted(finished, key=lambda answer: -answer[1])[:k]
+
+
+# Searches --------------------------------------------------------------------------------------------------------------
+
+BEAMS = {
+    "early": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=3, length_penalty="none"), 7),
+    "late": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False, alpha=0.5), 12),
+    "other model": (OTHER, DecodeConfig(beam_size=5, num_hypotheses=5, length_penalty="gnmt", alpha=0.6), 9),
+    "room in stages": (OTHER, DecodeConfig(beam_size=2, num_hypotheses=2, early_stopping=False, alpha=2.0), 37),
+}
+
+
+@pytest.mark.parametrize(("config", "settings", "max_length"), BEAMS.values(), ids=BEAMS)
+def test_beam_search_equals_uncached_reference(config, settings, max_length):
+    """Oracle: the algorithm in plain Python over full passes; tokens equal, scores to 1e-5."""
+    model, params = model_of(config)
+    found = answers(decode(beam_search, model, params, SOURCES, settings, max_length))
+    expected = [reference_beam(model, params, source, max_length, settings) for source in SOURCES]
+    assert_same(found, expected)
+    if max_length > 32:
+        assert max(len(tokens) for row in found for tokens, _ in row) > 16, "no answer reached the second stage"
+
+
+@pytest.mark.parametrize(("config", "max_length"), [(SMALL, 12), (OTHER, 37)], ids=["small", "room in stages"])
+def test_greedy_equals_uncached_reference(config, max_length):
+    """Oracle: arg-max in plain Python over full passes."""
+    model, params = model_of(config)
+    settings = DecodeConfig(length_penalty="gnmt", alpha=0.6)
+    found = answers(decode(greedy, model, params, SOURCES, settings, max_length))
+    assert_same(found, [reference_greedy(model, params, source, max_length, settings) for source in SOURCES])
+    lengths = {len(row[0][0]) for row in found}
+    assert min(lengths) < max_length, "no answer ended"
+
+
+@pytest.mark.parametrize("penalty", [("none", 1.0), ("average", 0.7), ("gnmt", 1.3)], ids=lambda p: p[0])
+def test_wide_beam_equals_exhaustive_search(penalty):
+    """Oracle: all 341 answers over five ids of at most four tokens, scored by full passes and the printed formulas."""
+    model, params = model_of(replace(SMALL, vocab_size=5), scale=3.0)
+    source, longest = [4, 1, EOS], 4
+    settings = DecodeConfig(beam_size=347, num_hypotheses=347, length_penalty=penalty[0], alpha=penalty[1])
+    words = [w for w in range(5) if w != EOS]
+    longest_answers = list(itertools.product(words, repeat=longest))
+    rows = log_probs(model, params, source, [answer[:-1] for answer in longest_answers], longest)
+    expected = {}
+    for answer, row in zip(longest_answers, rows, strict=True):
+        sums = np.cumsum([0, *(row[i, token] for i, token in enumerate(answer))])
+        expected[answer] = reference_score(sums[-1], longest, settings)
+        for n in range(longest):
+            expected[answer[:n]] = reference_score(sums[n] + row[n, EOS], n, settings)
+    found = answers(decode(beam_search, model, params, [source], settings, longest, width=3))[0]
+    real = [(tokens, score) for tokens, score in found if score > -math.inf]
+    assert len(real) == len(expected) == 341
+    assert {tokens for tokens, _ in real} == set(expected)
+    np.testing.assert_allclose([s for _, s in real], [expected[t] for t, _ in real], rtol=0, atol=1e-5)
+    np.testing.assert_allclose([s for _, s in real], sorted(expected.values(), reverse=True), rtol=0, atol=1e-5)
+
+
+def test_beam_of_one_is_greedy():
+    """Law: one beam that stops at its first end is greedy search, scores included."""
+    model, params = model_of(SMALL, seed=1)
+    sources = [[*np.random.default_rng(i).integers(4, VOCAB, 1 + i % 6), EOS] for i in range(53)]
+    found = [decode(search, model, params, sources, DecodeConfig(), 13) for search in (greedy, beam_search)]
+    np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+    np.testing.assert_array_equal(found[0].lengths, found[1].lengths)
+    np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0, atol=1e-5)
+    assert len(set(found[0].lengths[:, 0].tolist())) > 2, "all answers are of one length: nothing was compared"
+
+
+def constant_model(probabilities):
+    """A model that gives the next token these probabilities whatever it reads."""
+    config = replace(SMALL, vocab_size=len(probabilities), share_target_output=False)
+    model, variables = model_of(config)
+    params = jax.tree.map(jnp.zeros_like, variables["params"])
+    params["decoder"]["final_norm"]["bias"] = params["decoder"]["final_norm"]["bias"].at[0].set(1.0)
+    params["head"]["kernel"] = params["head"]["kernel"].at[0].set(np.log(probabilities))
+    return model, {"params": params}
+
+
+def test_scores_by_hand():
+    """Oracle: worked by hand for a model that says EOS with 0.3, `4` with 0.6 and others with 0.1 in total, at every step."""
+    model, params = constant_model([0.05, 0.03, 0.02, 0.3, 0.6])
+    end, word = math.log(0.3), math.log(0.6)
+    settings = DecodeConfig(beam_size=2, num_hypotheses=2, length_penalty="none")
+    # Step 1: `4` is best and EOS second: "" is finished. Step 2: `4 4` and `4 EOS`: "4" is finished, the list is full.
+    assert_same(answers(decode(beam_search, model, params, [[4, EOS]], settings, 9)), [[((), end), ((4,), word + end)]])
+    # Cut at two tokens; by the mean over len the open `4 4`, which counts three, is best of those found.
+    average = replace(settings, length_penalty="average", beam_size=3)
+    expected = [((4, 4), 2 * word / 3), ((4,), (word + end) / 2)]
+    assert_same(answers(decode(beam_search, model, params, [[4, EOS]], average, 2)), [expected])
+    # Greedy: `4` up to the limit.
+    gnmt = DecodeConfig(length_penalty="gnmt", alpha=0.6)
+    expected = [((4,) * 7, 7 * word / ((5 + 8) / 6) ** 0.6)]
+    assert_same(answers(decode(greedy, model, params, [[4, EOS]], gnmt, 7)), [expected])
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_padding_and_neighbours_change_nothing(search):
+    """Law: a sentence alone gives what it gives in a batch of longer ones, of other maximum lengths, and of empty rows."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig(beam_size=1 if search is greedy else 3, num_hypotheses=1 if search is greedy else 2)
+    limits = [11, 2, 5, 1, 8]
+    sources, max_lengths = [*SOURCES, [4, EOS], []], np.array([*limits, 0, 0], np.int32)
+    together = decode(search, model, params, sources, settings, max_lengths, room=17)
+    assert (together.lengths[: len(SOURCES)] <= np.array(limits)[:, None]).all()
+    for i, (source, limit) in enumerate(zip(SOURCES, limits, strict=True)):
+        alone = decode(search, model, params, [source], settings, np.array([limit], np.int32), len(source), room=17)
+        assert_same(answers(alone), [answers(together)[i]])
+    assert (together.lengths[5:, 0] == 0).all()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("bfloat16", 0.15)])
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_other_types(search, dtype, tolerance):
+    """Law: an answer's score is what a full pass of the same type gives its tokens; sums are not narrower than float32."""
+    with jax.enable_x64(dtype == "float64"):
+        model, params = model_of(replace(SMALL, dtype=dtype))
+        settings = DecodeConfig(beam_size=1 if search is greedy else 2, length_penalty="none")
+        decoded = decode(search, model, params, SOURCES, settings, 6)
+        assert decoded.scores.dtype == ("float64" if dtype == "float64" else "float32")
+        assert decoded.tokens.dtype == decoded.lengths.dtype == np.int32
+        for source, [(words, score)] in zip(SOURCES, answers(decoded), strict=True):
+            row = log_probs(model, params, source, [words[:5]], 6)[0]
+            said = words if len(words) == 6 else (*words, EOS)
+            assert score == pytest.approx(sum(row[i, token] for i, token in enumerate(said)), abs=tolerance)
+
+
+# The host side ---------------------------------------------------------------------------------------------------------
+
+
+def many_sources(count=37, longest=23):
+    generator = np.random.default_rng(2)
+    return [[*generator.integers(4, VOCAB, generator.integers(1, longest)).tolist(), EOS] for _ in range(count)]
+
+
+def test_generate_answers_in_order_and_compiles_once_a_shape():
+    """Law: answers to many are the answers to each alone, in order; a jit's cache holds one entry for each shape."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig(beam_size=2, num_hypotheses=2, batch_tokens=64, max_length_ratio=0.5, max_length_extra=3)
+    decoder, told = Decoder(model, settings), []
+    sources = many_sources()
+    together = decoder.generate(params, sources, progress=lambda done, total: told.append((done, total)))
+    shapes = {(b.rows, b.source_length) for b in plan_batches([len(s) for s in sources], settings.batch_tokens)}
+    assert len(shapes) < len(told) and told[-1] == (37, 37) and told == sorted(told)
+    assert decoder.search._cache_size() == len(shapes)
+    for source, hypotheses in list(zip(sources, together, strict=True))[::6]:
+        assert_same([decoder.generate(params, [source])[0]], [hypotheses])
+    grown = decoder.search._cache_size()
+    assert grown <= len(shapes) + 3, "one sentence has three shapes here: 8, 16 and 32 long"
+    decoder.generate(jax.tree.map(lambda p: p / 2, params), sources[::-1])
+    assert decoder.search._cache_size() == grown
+    for source, hypotheses in zip(sources, together, strict=True):
+        assert all(isinstance(h, Hypothesis) and len(h.tokens) <= len(source) // 2 + 3 for h in hypotheses)
+        assert EOS not in itertools.chain(*(h.tokens for h in hypotheses))
+        first, second = hypotheses
+        assert first.tokens != second.tokens and first.score >= second.score
+    assert decoder.generate(params, []) == []
+
+
+def test_plan_batches_by_hand():
+    """Oracle: worked by hand: longest first, lengths to a power of two from 8, rows to 1, 8, … or what 64 tokens allow."""
+    assert plan_batches([3, 20, 9, 16], 64) == [([1, 3], 2, 32), ([2, 0], 4, 16)]
+    assert plan_batches([8] * 11, 64) == [(list(range(8)), 8, 8), ([8, 9, 10], 8, 8)]
+    assert plan_batches([100, 5], 64) == [([0], 1, 128), ([1], 1, 8)]
+    assert plan_batches([], 64) == []
+
+
+def test_plan_batches_has_few_shapes():
+    """Law: every sentence once, no batch over the limit, and few shapes for a long list of any lengths."""
+    lengths = np.random.default_rng(3).integers(0, 129, 5003).tolist()
+    plan = plan_batches(lengths, 2048)
+    assert sorted(i for batch in plan for i in batch.sentences) == list(range(5003))
+    for batch in plan:
+        assert len(batch.sentences) <= batch.rows and batch.rows * batch.source_length <= 2048
+        assert max(lengths[i] for i in batch.sentences) <= batch.source_length
+    assert len({(batch.rows, batch.source_length) for batch in plan}) <= 6
+
+
+def test_max_length():
+    """Oracle: worked by hand; a model that never ends is cut at ratio * source + extra tokens, or where positions end."""
+    never = [0.1, 0.1, 0.1, 1e-9, 0.7 - 1e-9]
+    model, params = constant_model(never)
+    sources = [[4] * 6 + [EOS], [4, EOS]]
+    lengths = lambda settings: [len(h[0].tokens) for h in Decoder(model, settings).generate(params, sources)]  # noqa: E731
+    assert lengths(DecodeConfig(max_length_ratio=1.5, max_length_extra=2)) == [12, 5]
+    assert lengths(DecodeConfig(max_length_ratio=0.25, max_length_extra=0, beam_size=2)) == [1, 1]
+    model, params = model_of(replace(OTHER, positions=Learned(max_positions=5)))
+    decoder = Decoder(model, DecodeConfig(max_length_ratio=9.0))
+    assert all(len(h.tokens) <= 5 for h in decoder.generate(params, [[4, 5, 6, 7, EOS]])[0])
+    with pytest.raises(ValueError, match=r"source 1 has 6 tokens, but model.positions.max_positions is 5"):
+        decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_model_of_nan_still_answers(beam_size):
+    """Law: every sentence has at least one answer, also from weights that training has spoilt."""
+    model, params = model_of(SMALL)
+    params = jax.tree.map(lambda p: p * jnp.nan, params)
+    found = Decoder(model, DecodeConfig(beam_size=beam_size)).generate(params, SOURCES[:2])
+    assert [len(hypotheses) for hypotheses in found] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam_size": 0}, "decode.beam_size is 0: give a finite number, at least 1"),
+        ({"alpha": -0.1}, "decode.alpha is -0.1: give a finite number, at least 0"),
+        ({"alpha": math.nan}, "decode.alpha is nan"),
+        ({"alpha": 0.6, "length_penalty": "none"}, "decode.alpha is 0.6, but decode.length_penalty 'none'"),
+        ({"num_hypotheses": 2}, "decode.num_hypotheses is 2: give 1 to decode.beam_size, which is 1"),
+        ({"num_hypotheses": 0}, "decode.num_hypotheses is 0"),
+        ({"max_length_ratio": math.inf}, "decode.max_length_ratio is inf"),
+        ({"max_length_extra": -1}, "decode.max_length_extra is -1"),
+        (
+            {"max_length_ratio": 0.0, "max_length_extra": 0},
+            "decode.max_length_ratio and decode.max_length_extra are both 0",
+        ),
+        ({"batch_tokens": 0}, "decode.batch_tokens is 0"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    """Oracle: the messages, one line each."""
+    with pytest.raises(ValueError) as error:
+        DecodeConfig(**settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)

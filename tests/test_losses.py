@@ -1,0 +1,125 @@
+"""Oracles: hand-worked numbers, float64 numpy one position at a time, the closed form of the gradient."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.losses import Term, accuracy, cross_entropy
+
+B, T, V = 2, 3, 11
+
+
+@pytest.fixture(autouse=True, scope="module")
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+loss = jax.jit(cross_entropy, static_argnames="label_smoothing")
+
+
+def by_hand(logits, targets, weights, smoothing: float) -> float:
+    """Szegedy et al. 2016: cross-entropy against (1 - e) of the target and e / V of every class."""
+    total = 0.0
+    for row, target, weight in zip(logits, targets, weights, strict=True):
+        partition = math.log(sum(math.exp(z) for z in row))
+        for v, z in enumerate(row):
+            wanted = smoothing / V + (1 - smoothing if v == target else 0)
+            total -= weight * wanted * (z - partition)
+    return total
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(1)
+    weights = np.array([[1.0, 0.5, 0.0], [2.0, 0.0, 0.25]])
+    return tuple(map(jnp.asarray, (3 * rng.normal(size=(B, T, V)), rng.integers(0, V, (B, T)), weights)))
+
+
+@pytest.mark.parametrize(
+    ("smoothing", "expected"),
+    [
+        (0.0, math.log(4)),  # p = 1/4
+        (0.1, 0.9 * math.log(4) + 0.05 * (math.log(4) + math.log(4 / 3))),
+        (0.5, 0.5 * math.log(4) + 0.25 * (math.log(4) + math.log(4 / 3))),
+    ],
+)
+def test_two_classes_by_hand(smoothing, expected):
+    """Logits 0 and ln 3 give the probabilities 1/4 and 3/4; the target is the first."""
+    term = cross_entropy(jnp.array([[0.0, math.log(3)]]), jnp.array([0]), jnp.ones(1), label_smoothing=smoothing)
+    assert isinstance(term, Term)
+    assert float(term.sum) == pytest.approx(expected, rel=1e-14)
+    assert float(term.count) == 1 and term.weight == 1
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_cross_entropy_equals_the_float64_reference(data, smoothing):
+    logits, targets, weights = map(np.asarray, data)
+    term = loss(*data, label_smoothing=smoothing)
+    want = by_hand(logits.reshape(-1, V), targets.reshape(-1), weights.reshape(-1), smoothing)
+    assert float(term.sum) == pytest.approx(want, rel=1e-13)
+    assert float(term.count) == 3.75
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_gradient_is_probability_minus_smoothed_target(data, smoothing):
+    logits, targets, weights = data
+    gradient = jax.jit(jax.grad(lambda z: loss(z, targets, weights, label_smoothing=smoothing).sum))(logits)
+    probability = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    wanted = (1 - smoothing) * np.eye(V)[targets] + smoothing / V
+    np.testing.assert_allclose(gradient, weights[..., None] * (probability - wanted), atol=1e-13)
+    assert (np.asarray(gradient)[weights == 0] == 0).all()
+
+
+def test_rows_of_weight_zero_count_for_nothing(data):
+    """Other logits and targets there leave both sums bit for bit as they were."""
+    logits, targets, weights = data
+    away = weights == 0
+    others = jnp.where(away[..., None], 50 - logits, logits), jnp.where(away, (targets + 5) % V, targets), weights
+    for measure in (loss, accuracy):
+        assert measure(*data) == measure(*others)
+
+
+def test_all_weights_zero_gives_zero_sum_and_zero_count(data):
+    logits, targets, weights = data
+    for measure in (loss, accuracy):
+        term = measure(logits, targets, 0 * weights)
+        assert (float(term.sum), float(term.count)) == (0, 0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_large_logits_stay_finite_and_a_common_shift_changes_nothing(smoothing):
+    logits, targets, weights = jnp.array([[0.0, 1.0, 4.0]]), jnp.array([1]), jnp.ones(1)
+    near, far = (loss(z, targets, weights, label_smoothing=smoothing).sum for z in (logits, logits + 2048))
+    assert float(far) == pytest.approx(float(near), abs=1e-11)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_bfloat16_logits_add_up_in_float32(smoothing):
+    """1009 positions of V = 11: exact to float32 on the rounded logits; sums in bfloat16 have three digits at most."""
+    rng = np.random.default_rng(2)
+    logits = jnp.asarray(3 * rng.normal(size=(1009, V)), jnp.bfloat16)
+    targets = rng.integers(0, V, 1009)
+    weights = jnp.ones(1009, jnp.float32)
+    term = loss(logits, jnp.asarray(targets), weights, label_smoothing=smoothing)
+    assert term.sum.dtype == term.count.dtype == jnp.float32
+    want = by_hand(np.asarray(logits, np.float64), targets, np.asarray(weights), smoothing)
+    assert float(term.sum) == pytest.approx(want, rel=2e-6)
+
+
+def test_accuracy_is_the_weight_of_right_positions():
+    logits = jnp.array([[[5.0, 1.0, 0.0], [0.0, 1.0, 5.0], [1.0, 5.0, 0.0]]])
+    term = accuracy(logits, jnp.array([[0, 1, 1]]), jnp.array([[2.0, 1.0, 0.5]]))
+    assert (float(term.sum), float(term.count), term.weight) == (2.5, 3.5, 1)
+
+
+def test_any_leading_shape_gives_the_same_sums(data):
+    """[B, T], one row of B·T, and the sum over single positions agree."""
+    rows = [array.reshape(-1, *array.shape[2:]) for array in data]
+    for measure in (loss, accuracy):
+        single = jax.vmap(measure)(*rows)
+        for term in (measure(*rows), Term(single.sum.sum(), single.count.sum())):
+            np.testing.assert_allclose(term[:2], measure(*data)[:2], rtol=1e-14)
