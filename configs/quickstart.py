@@ -26,7 +26,7 @@ def get_config() -> Config:
             d_ff=512,
             num_encoder_layers=2,
             num_decoder_layers=2,
-            dropout=DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0),
+            dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.0),
             scan_unroll=2,
         ),
         objective=Seq2Seq(label_smoothing=0.0),

@@ -17,9 +17,7 @@ import json
 import logging
 import math
 import os
-import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,17 +28,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from flaxformer_lite.integrity import (
-    DamageError,
-    check_digests,
-    difference,
-    leaf_types,
-    sealed,
-    unsealed,
-    write_digests,
-)
-
-_META = "meta.json"
+from flaxformer_lite.integrity import DamageError, difference, leaf_types, sealed
+from flaxformer_lite.orbax_manager import META, Quiet, make_manager, read_document, why_damaged
 
 
 class Checkpoints:
@@ -90,12 +79,12 @@ class Checkpoints:
         self._metrics: dict[int, dict[str, float]] = {}
         self._damaged: dict[int, str] = {}
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
-        self._quiet = _Quiet()
+        self._quiet = Quiet()
         logging.getLogger("absl").addFilter(self._quiet)
-        self._manager: ocp.CheckpointManager | None = _manager(self._folder, self._kept, read_only)
+        self._manager: ocp.CheckpointManager | None = make_manager(self._folder, self._kept, read_only)
         for step in self._orbax.all_steps():
             try:
-                metrics = _document(self._folder, step)["metrics"]
+                metrics = read_document(self._folder, step)["metrics"]
             except DamageError:
                 continue  # told when somebody wants to restore it
             if metrics is not None:
@@ -162,10 +151,7 @@ class Checkpoints:
         """
         self.wait()
         if step is None:
-            step = next(self._whole_steps(), None)
-            if step is None:
-                damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
-                raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged or 'it has none'}")
+            step = self.newest_whole()
         else:
             self._require_whole(step)
         self._require_fit(step, leaf_types(abstract_state), "")
@@ -209,6 +195,19 @@ class Checkpoints:
         """Returns the newest step, or None."""
         return max(self.steps(), default=None)
 
+    def newest_whole(self) -> int:
+        """Returns the newest step whose files are all as they were written, with a warning for each one passed over.
+
+        Raises:
+            ValueError: there is none.
+        """
+        self.wait()
+        step = next(self._whole_steps(), None)
+        if step is None:
+            damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
+            raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged or 'it has none'}")
+        return step
+
     def best(self) -> int | None:
         """Returns the best step by `best_metric` among the checkpoints that have it, or None."""
         return next(iter(self._ranked(self.steps())), None)
@@ -223,7 +222,7 @@ class Checkpoints:
         self.wait()
         self._require(step)
         try:
-            meta: dict[str, Any] = _document(self._folder, step)["meta"]
+            meta: dict[str, Any] = read_document(self._folder, step)["meta"]
         except DamageError as damage:
             raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {damage}") from None
         return meta
@@ -276,7 +275,7 @@ class Checkpoints:
         else:
             self._metrics[step] = content["metrics"]
         if jax.process_index() == 0:
-            path = self._folder / str(step) / "meta" / _META
+            path = self._folder / str(step) / "meta" / META
             new = path.with_suffix(".new")
             new.write_text(json.dumps(sealed(content)), encoding="utf-8")
             os.replace(new, path)
@@ -296,7 +295,7 @@ class Checkpoints:
             raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damaged[step]}")
 
     def _require_fit(self, step: int, wanted: dict[str, str], prefix: str) -> None:
-        leaves = _document(self._folder, step)["leaves"]
+        leaves = read_document(self._folder, step)["leaves"]
         stored = {path: leaf for path, leaf in leaves.items() if path.startswith(prefix)}
         if stored != wanted:
             what = difference(stored, wanted)
@@ -304,7 +303,7 @@ class Checkpoints:
 
     def _is_whole(self, step: int) -> bool:
         """Whether every file is as it was written; the first process looks, all agree."""
-        reason = _damage(self._folder, step) if jax.process_index() == 0 else None
+        reason = why_damaged(self._folder, step) if jax.process_index() == 0 else None
         if multihost_utils.broadcast_one_to_all(np.array(reason is not None)):
             self._damaged[step] = reason or "so the first process found"
         else:
@@ -339,73 +338,3 @@ class Checkpoints:
             partial_restore=partial_restore,
         )
         return self._orbax.restore(step, args=ocp.args.Composite(state=arguments)).state
-
-
-class _Quiet(logging.Filter):
-    """Drops what Orbax logs (through absl) below errors; everybody else's lines pass.
-
-    Errors lose their tracebacks, many screens for one full disk: the exception reaches the caller anyway.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if f"{os.sep}orbax{os.sep}" not in record.pathname:
-            return True
-        record.exc_info = record.exc_text = None
-        return record.levelno >= logging.ERROR
-
-
-@dataclass(frozen=True)
-class _Preserve:
-    """Orbax's preservation policy, asked with the checkpoints there are after each save.
-
-    Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, where one damaged file would stop
-    it, and knows nothing of checkpoints that are damaged or of NaN.
-    """
-
-    kept: Callable[[list[int]], set[int]]
-
-    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
-        del context
-        kept = self.kept([info.step for info in checkpoints])
-        return [info.step in kept for info in checkpoints]
-
-
-class _CheckedTree(ocp.PyTreeCheckpointHandler):
-    """Orbax's handler for trees, which at last, before the atomic rename, writes down what its files should hold."""
-
-    def finalize(self, directory: Any) -> None:
-        super().finalize(directory)
-        write_digests(Path(directory))
-
-
-def _manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only: bool) -> ocp.CheckpointManager:
-    if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
-        for half_written in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
-            shutil.rmtree(half_written)
-    registry = ocp.DefaultCheckpointHandlerRegistry()
-    tree, document = _CheckedTree(), ocp.JsonCheckpointHandler(filename=_META)
-    # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
-    registry.add("state", ocp.args.PyTreeSave, tree)
-    registry.add("state", ocp.args.PyTreeRestore, tree)
-    registry.add("meta", ocp.args.JsonSave, document)
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=_Preserve(kept),
-        read_only=read_only,
-        # If the folder cannot be written, save() says so; otherwise threads would wait minutes for a folder to appear.
-        async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-    )
-    return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
-
-
-def _document(folder: Path, step: int) -> dict[str, Any]:
-    return unsealed(folder / str(step) / "meta" / _META)
-
-
-def _damage(folder: Path, step: int) -> str | None:
-    """Why a checkpoint is not whole, in a few words; None if it is."""
-    try:
-        _document(folder, step)
-        check_digests(folder / str(step) / "state")
-    except DamageError as damage:
-        return str(damage)
-    return None

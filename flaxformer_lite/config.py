@@ -151,8 +151,12 @@ def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
         yield from dataclasses_in(argument, seen)
 
 
-for _type in dataclasses_in(Config, set()):
+TYPES = list(dataclasses_in(Config, set()))
+for _type in TYPES:
     _type.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+
+KINDS = {_type.kind for _type in TYPES if hasattr(_type, "kind")}
+"""The names of all variants, which pydantic puts into the paths of its errors."""
 
 ADAPTER = pydantic.TypeAdapter(Config)
 
@@ -172,8 +176,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
 
 def explain(error: Any) -> str:
     """One pydantic error in one line: a path as on the command line, what was found, what is wanted."""
-    path = [str(part) for part in error["loc"] if not str(part).startswith("function-")]
-    setting = ".".join(path)
+    setting = ".".join(str(part) for part in error["loc"] if part not in KINDS)
     if error["type"] == "unexpected_keyword_argument":
         known = [leaf for leaf in settings_of(Config) if leaf.count(".") == setting.count(".")]
         near = difflib.get_close_matches(setting, known, 3)

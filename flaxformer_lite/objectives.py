@@ -6,10 +6,9 @@ model's outputs and the batch, never the model.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex
+from typing import Literal, NamedTuple, SupportsIndex
 
 import numpy as np
-from flax import struct
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
@@ -18,8 +17,7 @@ from flaxformer_lite.tokenizer import BOS, EOS, PAD
 from flaxformer_lite.transformer import Inputs, Outputs
 
 
-@struct.dataclass
-class Batch:
+class Batch(NamedTuple):
     """One step's data: the model's inputs, the token expected after every target token, and how much each counts."""
 
     inputs: Inputs

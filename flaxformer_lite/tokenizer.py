@@ -314,4 +314,6 @@ def _training_error(error: RuntimeError, vocab_size: int) -> ValueError:
     return ValueError(f"{got} SentencePiece cannot learn from this training text ({error})")
 
 
-TokenizerConfig = Annotated[SentencePiece | Characters | Bytes, Discriminator("kind")]
+Tokenizers = SentencePiece | Characters | Bytes
+TokenizerConfig = Annotated[Tokenizers, Discriminator("kind")]
+OptionalTokenizerConfig = Annotated[Tokenizers | None, Discriminator("kind")]

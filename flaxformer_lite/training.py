@@ -8,12 +8,11 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from flax import struct
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -25,8 +24,7 @@ from flaxformer_lite.parallel import abstract, by_rows, replicated
 from flaxformer_lite.transformer import Transformer
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(NamedTuple):
     """All that training changes. `ema` is a moving average of the parameters, or None."""
 
     step: Int[Array, ""]

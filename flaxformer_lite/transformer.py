@@ -5,11 +5,10 @@ the middle and the head on top. The layers of a stack are one set of parameters 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 from flax import linen as nn
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.attention import (
@@ -103,8 +102,7 @@ class ModelConfig:
             )
 
 
-@struct.dataclass
-class Inputs:
+class Inputs(NamedTuple):
     """What goes into the model: token ids, and which of them are tokens (True) rather than padding. No mask: all are."""
 
     source_tokens: Int[Array, "B S"]
@@ -113,8 +111,7 @@ class Inputs:
     target_mask: Bool[Array, "B T"] | None = None
 
 
-@struct.dataclass
-class Outputs:
+class Outputs(NamedTuple):
     """What comes out: scores of the next token, the decoder's last layer, and the encoder's."""
 
     logits: Float[Array, "B T V"]
@@ -122,16 +119,14 @@ class Outputs:
     memory: Float[Array, "B S D"]
 
 
-@struct.dataclass
-class LayerCache:
+class LayerCache(NamedTuple):
     """What a decoder keeps between steps, stacked over its layers: its own keys and values, and the memory's."""
 
     own: KeyValue
     memory: KeyValue
 
 
-@struct.dataclass
-class Context:
+class Context(NamedTuple):
     """What all layers of a stack see alike: masks, the memory, and while decoding the position being written."""
 
     mask: Bool[Array, "..."] | None = None
@@ -170,7 +165,7 @@ class Block(nn.Module):
         own = self.attention.key_value(h)
         if cache is not None:
             own = cache.own.write(own, context.index)
-            cache = cache.replace(own=own)
+            cache = cache._replace(own=own)
         x = self.post("attention", self.attention.attend(h, own, mask=context.mask), x)
         if self.cross:
             h = self.pre("cross_attention", x)

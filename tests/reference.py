@@ -34,7 +34,9 @@ GATED = {"reglu": relu, "geglu": erf_gelu, "geglu_tanh": tanh_gelu, "swiglu": si
 def layer_norm(x, scale, bias, epsilon: float = 1e-6) -> np.ndarray:
     mean = sum(x) / len(x)
     variance = sum((v - mean) ** 2 for v in x) / len(x)
-    return np.array([s * (v - mean) / math.sqrt(variance + epsilon) + b for v, s, b in zip(x, scale, bias, strict=True)])
+    return np.array(
+        [s * (v - mean) / math.sqrt(variance + epsilon) + b for v, s, b in zip(x, scale, bias, strict=True)]
+    )
 
 
 def rms_norm(x, scale, epsilon: float = 1e-6) -> np.ndarray:

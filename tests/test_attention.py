@@ -174,8 +174,9 @@ def test_a_row_without_keys_is_zero_and_has_zero_gradient():
     away = ~mask.any(-1)[:, 0]
 
     @jax.jit
-    def output(query, key, value, mask=jnp.asarray(mask)):
-        return weighted_values(attention_weights(query, key, mask=mask, bias=None, scale=1.0), value)
+    def output(query, key, value):
+        weights = attention_weights(query, key, mask=jnp.asarray(mask), bias=None, scale=1.0)
+        return weighted_values(weights, value)
 
     out, pull = jax.vjp(output, query, key, value)
     pull = jax.jit(pull)
@@ -231,7 +232,9 @@ def test_weights_are_sown_before_dropout():
     drops = MultiHeadAttention(plain.d_model, plain.num_heads, plain.variant, 0.5, jnp.float64)
 
     def run(module, **rngs):
-        return jax.jit(lambda p, x: module.apply({"params": p}, x, mutable=["intermediates"], rngs=rngs))(params, *inputs)
+        return jax.jit(lambda p, x: module.apply({"params": p}, x, mutable=["intermediates"], rngs=rngs))(
+            params, *inputs
+        )
 
     (out, sown), (dropped, sown_too), (without_key, _) = run(plain), run(drops, dropout=KEY), run(drops)
     np.testing.assert_array_equal(sown["intermediates"]["weights"], sown_too["intermediates"]["weights"])

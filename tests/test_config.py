@@ -86,8 +86,14 @@ def test_text_that_is_not_json_is_refused_in_one_line():
     [
         (lambda: changed("model", num_heads=5), ["model.d_model 12", "model.num_heads 5", "model.attention.d_key"]),
         (lambda: changed("model", num_heads=0), ["model.num_heads is 0", "at least 1"]),
-        (lambda: changed("model", target_vocab_size=17), ["model.target_vocab_size is 17", "model.share_source_target"]),
-        (lambda: changed("model", positions=Learned(max_positions=39)), ["max_positions 39", "data.max_source_length 40"]),
+        (
+            lambda: changed("model", target_vocab_size=17),
+            ["model.target_vocab_size is 17", "model.share_source_target"],
+        ),
+        (
+            lambda: changed("model", positions=Learned(max_positions=39)),
+            ["max_positions 39", "data.max_source_length 40"],
+        ),
         (lambda: changed("data", target_tokenizer=Bytes()), ["data.target_tokenizer", "model.share_source_target"]),
         (lambda: changed("data", bucket_lengths=()), ["data.bucket_lengths"]),
         (lambda: changed("data", eval=None), ["data.eval is None", "train.text_metrics"]),
@@ -95,10 +101,16 @@ def test_text_that_is_not_json_is_refused_in_one_line():
         (lambda: changed("train", steps=0), ["train.steps is 0", "at least 1"]),
         (lambda: changed("train", seed=-1), ["train.seed is -1"]),
         (lambda: changed("train", patience=0), ["train.patience is 0"]),
-        (lambda: changed("train", best_metric="bleu"), ["train.best_metric is 'bleu'", "train.text_metrics", "perplexity"]),
+        (
+            lambda: changed("train", best_metric="bleu"),
+            ["train.best_metric is 'bleu'", "train.text_metrics", "perplexity"],
+        ),
         (lambda: dataclasses.replace(CONFIG, weights="averag:3"), ["weights is 'averag:3'", "average:N"]),
         (lambda: dataclasses.replace(CONFIG, weights="average:4"), ["average:4", "train.keep_latest", "at least 4"]),
-        (lambda: changed("optimizer", schedule=Cosine(peak_rate=1, warmup_steps=13)), ["warmup_steps", "train.steps is 12"]),
+        (
+            lambda: changed("optimizer", schedule=Cosine(peak_rate=1, warmup_steps=13)),
+            ["warmup_steps", "train.steps is 12"],
+        ),
         (lambda: changed("decode", num_hypotheses=2), ["decode.num_hypotheses", "decode.beam_size"]),
         (lambda: changed("objective", label_smoothing=-0.1), ["objective.label_smoothing is -0.1"]),
     ],
@@ -134,16 +146,20 @@ def test_settings_are_listed_as_on_the_command_line():
 def test_overrides_reach_into_the_variant_that_the_config_chose(tmp_path: Path):
     file = tmp_path / "small.json"
     file.write_text(to_json(CONFIG))
-    config = load_config(str(file), ["--train.checkpoint-every", "40", "--data.train.num-examples", "50", "--model.scan-unroll", "2"])
-    assert (config.train.checkpoint_every, config.data.train.num_examples, config.model.scan_unroll) == (40, 50, 2)
+    config = load_config(
+        str(file), ["--train.checkpoint-every", "40", "--data.eval.num-examples", "50", "--model.scan-unroll", "2"]
+    )
+    assert (config.train.checkpoint_every, config.data.eval.num_examples, config.model.scan_unroll) == (40, 50, 2)
     assert config == dataclasses.replace(
         with_train(CONFIG, checkpoint_every=40),
-        data=dataclasses.replace(CONFIG.data, train=dataclasses.replace(CONFIG.data.train, num_examples=50)),
+        data=dataclasses.replace(CONFIG.data, eval=dataclasses.replace(CONFIG.data.eval, num_examples=50)),
         model=dataclasses.replace(CONFIG.model, scan_unroll=2),
     )
 
 
-@pytest.mark.parametrize("override", [["--train.stpes", "9"], ["--train.steps", "nine"], ["--model.norm.kind", "rms_norm"]])
+@pytest.mark.parametrize(
+    "override", [["--train.stpes", "9"], ["--train.steps", "nine"], ["--model.norm.kind", "rms_norm"]]
+)
 def test_a_wrong_override_exits_with_status_2(tmp_path: Path, override: list[str], capsys):
     file = tmp_path / "small.json"
     file.write_text(to_json(CONFIG))

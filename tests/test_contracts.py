@@ -22,7 +22,7 @@ LEVELS = [
     {"run"},
     {"trainer"},
     {"run_folder", "training", "evaluation", "progress"},
-    {"config", "parallel", "checkpoint", "integrity"},
+    {"config", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding"},
     {"transformer", "optimizer", "schedules"},
     {"attention", "positions", "layers", "losses", "tokenizer", "version"},
@@ -65,7 +65,10 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {f"{node.module}.{alias.name}" if node.module == "flaxformer_lite" else node.module for alias in node.names}
+            found |= {
+                f"{node.module}.{alias.name}" if node.module == "flaxformer_lite" else node.module
+                for alias in node.names
+            }
     return {name for name in found if name.split(".")[0] in ("flaxformer_lite", "configs")}
 
 

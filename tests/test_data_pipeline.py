@@ -82,5 +82,7 @@ def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tok
 def test_a_blank_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     bucket = dataset.plan.batch(0).bucket
     blank = blank_batch(CONFIG.objective, bucket)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(lambda x: (x.shape, x.dtype), dataset.batch(0))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), dataset.batch(0)
+    )
     assert not blank.weights.any()

@@ -10,7 +10,9 @@ BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]
 
 def some_lengths(number: int = 101) -> list[Lengths]:
     rng = np.random.default_rng(3)
-    return [Lengths(int(s), int(t)) for s, t in zip(rng.integers(2, 12, number), rng.integers(2, 9, number), strict=True)]
+    return [
+        Lengths(int(s), int(t)) for s, t in zip(rng.integers(2, 12, number), rng.integers(2, 9, number), strict=True)
+    ]
 
 
 def test_an_example_belongs_to_the_first_bucket_that_holds_both_sides():

@@ -43,13 +43,23 @@ OTHER = replace(
 SOURCES = [[5, 7, 9, EOS], [4, EOS], [10, 4, 4, 6, 8, 5, EOS], [6, 6, EOS], [9, 8, 7, 6, 5, EOS]]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def quick_compiler():
+    """These tests compile for seconds what runs for microseconds: half as long, if XLA takes less trouble."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @functools.lru_cache
-def model_of(config, seed=0, scale=2.0):
-    """A model with random weights, made larger so that its distributions are peaked and differ from step to step."""
-    model = Transformer(config)
+def model_of(config, seed=0, scale=1.5):
+    """A model with random weights, so large that its distributions are peaked and differ from step to step."""
+    model, generator = Transformer(config), np.random.default_rng(seed)
     tokens = jnp.ones((1, 3), jnp.int32)
-    params = model.init(jax.random.key(seed), Inputs(source_tokens=tokens, target_tokens=tokens))
-    return model, jax.tree.map(lambda p: p * scale, params)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), Inputs(source_tokens=tokens, target_tokens=tokens))
+    return model, jax.tree.map(
+        lambda x: np.float32(generator.normal(size=x.shape)) * scale * x.shape[-1] ** -0.5, shapes
+    )
 
 
 def padded(sources, width):
@@ -149,62 +159,57 @@ def reference_beam(model, params, source, max_length, config):
 # Searches --------------------------------------------------------------------------------------------------------------
 
 BEAMS = {
-    "early": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=3, length_penalty="none"), 7),
-    "late": (SMALL, DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False, alpha=0.5), 12),
-    "other model": (OTHER, DecodeConfig(beam_size=5, num_hypotheses=5, length_penalty="gnmt", alpha=0.6), 9),
-    "room in stages": (OTHER, DecodeConfig(beam_size=2, num_hypotheses=2, early_stopping=False, alpha=2.0), 37),
+    "early": (SMALL, 7, DecodeConfig(beam_size=3, num_hypotheses=3, length_penalty="none")),
+    "late": (SMALL, 13, DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False, alpha=0.5)),
+    "other model": (OTHER, 37, DecodeConfig(beam_size=5, num_hypotheses=5, length_penalty="gnmt", alpha=0.6)),
 }
 
 
-@pytest.mark.parametrize(("config", "settings", "max_length"), BEAMS.values(), ids=BEAMS)
-def test_beam_search_equals_uncached_reference(config, settings, max_length):
+@pytest.mark.parametrize(("config", "max_length", "settings"), BEAMS.values(), ids=BEAMS)
+def test_beam_search_equals_uncached_reference(config, max_length, settings):
     """Oracle: the algorithm in plain Python over full passes; tokens equal, scores to 1e-5."""
     model, params = model_of(config)
     found = answers(decode(beam_search, model, params, SOURCES, settings, max_length))
-    expected = [reference_beam(model, params, source, max_length, settings) for source in SOURCES]
-    assert_same(found, expected)
-    if max_length > 32:
-        assert max(len(tokens) for row in found for tokens, _ in row) > 16, "no answer reached the second stage"
+    assert_same(found, [reference_beam(model, params, source, max_length, settings) for source in SOURCES])
+    longest = max(len(tokens) for row in found for tokens, _ in row)
+    assert max_length < 32 or longest > 16, "no answer is longer than the cache's first stage"
 
 
-@pytest.mark.parametrize(("config", "max_length"), [(SMALL, 12), (OTHER, 37)], ids=["small", "room in stages"])
-def test_greedy_equals_uncached_reference(config, max_length):
-    """Oracle: arg-max in plain Python over full passes."""
-    model, params = model_of(config)
+def test_greedy_equals_uncached_reference():
+    """Oracle: arg-max in plain Python over full passes; the cache grows on the way."""
+    model, params = model_of(OTHER)
     settings = DecodeConfig(length_penalty="gnmt", alpha=0.6)
-    found = answers(decode(greedy, model, params, SOURCES, settings, max_length))
-    assert_same(found, [reference_greedy(model, params, source, max_length, settings) for source in SOURCES])
-    lengths = {len(row[0][0]) for row in found}
-    assert min(lengths) < max_length, "no answer ended"
+    found = answers(decode(greedy, model, params, SOURCES, settings, 37))
+    assert_same(found, [reference_greedy(model, params, source, 37, settings) for source in SOURCES])
+    lengths = [len(tokens) for [(tokens, _)] in found]
+    assert min(lengths) < 37 and max(lengths) > 16, "answers end, and one is longer than the cache's first stage"
 
 
-@pytest.mark.parametrize("penalty", [("none", 1.0), ("average", 0.7), ("gnmt", 1.3)], ids=lambda p: p[0])
-def test_wide_beam_equals_exhaustive_search(penalty):
-    """Oracle: all 341 answers over five ids of at most four tokens, scored by full passes and the printed formulas."""
-    model, params = model_of(replace(SMALL, vocab_size=5), scale=3.0)
-    source, longest = [4, 1, EOS], 4
-    settings = DecodeConfig(beam_size=347, num_hypotheses=347, length_penalty=penalty[0], alpha=penalty[1])
-    words = [w for w in range(5) if w != EOS]
-    longest_answers = list(itertools.product(words, repeat=longest))
-    rows = log_probs(model, params, source, [answer[:-1] for answer in longest_answers], longest)
+@pytest.mark.parametrize(("penalty", "alpha"), [("none", 1.0), ("average", 0.7), ("gnmt", 1.3)])
+def test_wide_beam_equals_exhaustive_search(penalty, alpha):
+    """Oracle: all 85 answers over five ids of at most three tokens, scored by a full pass and the printed formulas."""
+    model, params = model_of(replace(SMALL, vocab_size=5))
+    source, longest = [4, 1, EOS], 3
+    settings = DecodeConfig(beam_size=89, num_hypotheses=89, length_penalty=penalty, alpha=alpha)
+    cut = list(itertools.product([w for w in range(5) if w != EOS], repeat=longest))
+    rows = log_probs(model, params, source, [answer[:-1] for answer in cut], longest)
     expected = {}
-    for answer, row in zip(longest_answers, rows, strict=True):
+    for answer, row in zip(cut, rows, strict=True):
         sums = np.cumsum([0, *(row[i, token] for i, token in enumerate(answer))])
         expected[answer] = reference_score(sums[-1], longest, settings)
         for n in range(longest):
             expected[answer[:n]] = reference_score(sums[n] + row[n, EOS], n, settings)
     found = answers(decode(beam_search, model, params, [source], settings, longest, width=3))[0]
-    real = [(tokens, score) for tokens, score in found if score > -math.inf]
-    assert len(real) == len(expected) == 341
-    assert {tokens for tokens, _ in real} == set(expected)
-    np.testing.assert_allclose([s for _, s in real], [expected[t] for t, _ in real], rtol=0, atol=1e-5)
-    np.testing.assert_allclose([s for _, s in real], sorted(expected.values(), reverse=True), rtol=0, atol=1e-5)
+    found = [(tokens, score) for tokens, score in found if score > -math.inf]
+    assert len(found) == len(expected) == 85
+    assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
 
 
 def test_beam_of_one_is_greedy():
     """Law: one beam that stops at its first end is greedy search, scores included."""
     model, params = model_of(SMALL, seed=1)
-    sources = [[*np.random.default_rng(i).integers(4, VOCAB, 1 + i % 6), EOS] for i in range(53)]
+    generator = np.random.default_rng(1)
+    sources = [[*generator.integers(4, VOCAB, 1 + i % 6), EOS] for i in range(53)]
     found = [decode(search, model, params, sources, DecodeConfig(), 13) for search in (greedy, beam_search)]
     np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
     np.testing.assert_array_equal(found[0].lengths, found[1].lengths)
@@ -213,56 +218,55 @@ def test_beam_of_one_is_greedy():
 
 
 def constant_model(probabilities):
-    """A model that gives the next token these probabilities whatever it reads."""
+    """A model that gives the next token these probabilities, whatever it reads."""
     config = replace(SMALL, vocab_size=len(probabilities), share_target_output=False)
     model, variables = model_of(config)
-    params = jax.tree.map(jnp.zeros_like, variables["params"])
-    params["decoder"]["final_norm"]["bias"] = params["decoder"]["final_norm"]["bias"].at[0].set(1.0)
-    params["head"]["kernel"] = params["head"]["kernel"].at[0].set(np.log(probabilities))
+    params = jax.tree.map(np.zeros_like, variables["params"])
+    params["decoder"]["final_norm"]["bias"][0] = 1.0
+    params["head"]["kernel"][0] = np.log(probabilities)
     return model, {"params": params}
 
 
-def test_scores_by_hand():
-    """Oracle: worked by hand for a model that says EOS with 0.3, `4` with 0.6 and others with 0.1 in total, at every step."""
+def test_answers_by_hand():
+    """Oracle: worked by hand for a model that at every step says EOS with 0.3, `4` with 0.6, anything else with 0.1."""
     model, params = constant_model([0.05, 0.03, 0.02, 0.3, 0.6])
     end, word = math.log(0.3), math.log(0.6)
     settings = DecodeConfig(beam_size=2, num_hypotheses=2, length_penalty="none")
-    # Step 1: `4` is best and EOS second: "" is finished. Step 2: `4 4` and `4 EOS`: "4" is finished, the list is full.
-    assert_same(answers(decode(beam_search, model, params, [[4, EOS]], settings, 9)), [[((), end), ((4,), word + end)]])
-    # Cut at two tokens; by the mean over len the open `4 4`, which counts three, is best of those found.
+    # Step 1: EOS comes second, "" is finished; `4` and `0` stay open. Step 2: `4 EOS` comes second, the list is full.
+    found = decode(beam_search, model, params, [[4, EOS]], settings, 9)
+    assert_same(answers(found), [[((), end), ((4,), word + end)]])
+    # Step 2 is the last: `4 EOS` is found and, as three are not, the open `4 4` too, which counts as three tokens.
     average = replace(settings, length_penalty="average", beam_size=3)
-    expected = [((4, 4), 2 * word / 3), ((4,), (word + end) / 2)]
-    assert_same(answers(decode(beam_search, model, params, [[4, EOS]], average, 2)), [expected])
-    # Greedy: `4` up to the limit.
-    gnmt = DecodeConfig(length_penalty="gnmt", alpha=0.6)
-    expected = [((4,) * 7, 7 * word / ((5 + 8) / 6) ** 0.6)]
-    assert_same(answers(decode(greedy, model, params, [[4, EOS]], gnmt, 7)), [expected])
+    found = decode(beam_search, model, params, [[4, EOS]], average, 2)
+    assert_same(answers(found), [[((4, 4), 2 * word / 3), ((4,), (word + end) / 2)]])
 
 
 @pytest.mark.parametrize("search", [greedy, beam_search])
-def test_padding_and_neighbours_change_nothing(search):
-    """Law: a sentence alone gives what it gives in a batch of longer ones, of other maximum lengths, and of empty rows."""
+def test_neighbours_change_nothing(search):
+    """Law: an answer is the same beside other sentences with other maximum lengths as beside empty rows."""
     model, params = model_of(SMALL)
-    settings = DecodeConfig(beam_size=1 if search is greedy else 3, num_hypotheses=1 if search is greedy else 2)
-    limits = [11, 2, 5, 1, 8]
-    sources, max_lengths = [*SOURCES, [4, EOS], []], np.array([*limits, 0, 0], np.int32)
-    together = decode(search, model, params, sources, settings, max_lengths, room=17)
-    assert (together.lengths[: len(SOURCES)] <= np.array(limits)[:, None]).all()
-    for i, (source, limit) in enumerate(zip(SOURCES, limits, strict=True)):
-        alone = decode(search, model, params, [source], settings, np.array([limit], np.int32), len(source), room=17)
-        assert_same(answers(alone), [answers(together)[i]])
-    assert (together.lengths[5:, 0] == 0).all()
+    settings = DecodeConfig() if search is greedy else DecodeConfig(beam_size=3, num_hypotheses=2)
+    limits = np.array([11, 2, 5, 1, 8], np.int32)
+    together = decode(search, model, params, SOURCES, settings, limits, room=13)
+    assert (together.lengths <= limits[:, None]).all()
+    for i, source in enumerate(SOURCES):
+        sources = [[EOS]] * 5
+        sources[-i] = source
+        alone = decode(
+            search, model, params, sources, settings, np.where(np.arange(5) == -i % 5, limits[i], 0), room=13
+        )
+        assert_same([answers(alone)[-i]], [answers(together)[i]])
+        assert np.delete(alone.lengths, -i, 0)[:, 0].max() == 0
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("bfloat16", 0.15)])
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@pytest.mark.parametrize(("search", "dtype", "tolerance"), [(beam_search, "float64", 1e-12), (greedy, "bfloat16", 0.1)])
 def test_other_types(search, dtype, tolerance):
     """Law: an answer's score is what a full pass of the same type gives its tokens; sums are not narrower than float32."""
     with jax.enable_x64(dtype == "float64"):
         model, params = model_of(replace(SMALL, dtype=dtype))
         settings = DecodeConfig(beam_size=1 if search is greedy else 2, length_penalty="none")
         decoded = decode(search, model, params, SOURCES, settings, 6)
-        assert decoded.scores.dtype == ("float64" if dtype == "float64" else "float32")
+        assert decoded.scores.dtype == (np.float64 if dtype == "float64" else np.float32)
         assert decoded.tokens.dtype == decoded.lengths.dtype == np.int32
         for source, [(words, score)] in zip(SOURCES, answers(decoded), strict=True):
             row = log_probs(model, params, source, [words[:5]], 6)[0]
@@ -273,32 +277,27 @@ def test_other_types(search, dtype, tolerance):
 # The host side ---------------------------------------------------------------------------------------------------------
 
 
-def many_sources(count=37, longest=23):
-    generator = np.random.default_rng(2)
-    return [[*generator.integers(4, VOCAB, generator.integers(1, longest)).tolist(), EOS] for _ in range(count)]
-
-
 def test_generate_answers_in_order_and_compiles_once_a_shape():
-    """Law: answers to many are the answers to each alone, in order; a jit's cache holds one entry for each shape."""
+    """Law: the answers to many are the answers to each alone, in order; a jit's cache has one entry for each shape."""
     model, params = model_of(SMALL)
-    settings = DecodeConfig(beam_size=2, num_hypotheses=2, batch_tokens=64, max_length_ratio=0.5, max_length_extra=3)
+    settings = DecodeConfig(beam_size=2, num_hypotheses=2, batch_tokens=32, max_length_ratio=0.5, max_length_extra=3)
+    generator = np.random.default_rng(2)
+    sources = [[*generator.integers(4, VOCAB, 1 + 5 * i % 13).tolist(), EOS] for i in range(23)]
     decoder, told = Decoder(model, settings), []
-    sources = many_sources()
     together = decoder.generate(params, sources, progress=lambda done, total: told.append((done, total)))
     shapes = {(b.rows, b.source_length) for b in plan_batches([len(s) for s in sources], settings.batch_tokens)}
-    assert len(shapes) < len(told) and told[-1] == (37, 37) and told == sorted(told)
+    assert len(shapes) < len(told) and told[-1] == (23, 23) and told == sorted(told)
     assert decoder.search._cache_size() == len(shapes)
-    for source, hypotheses in list(zip(sources, together, strict=True))[::6]:
-        assert_same([decoder.generate(params, [source])[0]], [hypotheses])
-    grown = decoder.search._cache_size()
-    assert grown <= len(shapes) + 3, "one sentence has three shapes here: 8, 16 and 32 long"
-    decoder.generate(jax.tree.map(lambda p: p / 2, params), sources[::-1])
-    assert decoder.search._cache_size() == grown
     for source, hypotheses in zip(sources, together, strict=True):
-        assert all(isinstance(h, Hypothesis) and len(h.tokens) <= len(source) // 2 + 3 for h in hypotheses)
-        assert EOS not in itertools.chain(*(h.tokens for h in hypotheses))
+        if len(source) <= 8:
+            assert_same([decoder.generate(params, [source])[0]], [hypotheses])
+        assert all(isinstance(h, Hypothesis) and EOS not in h.tokens for h in hypotheses)
+        assert all(len(h.tokens) <= len(source) // 2 + 3 for h in hypotheses)
         first, second = hypotheses
         assert first.tokens != second.tokens and first.score >= second.score
+    assert decoder.search._cache_size() == len(shapes | {(1, 8)})
+    decoder.generate(jax.tree.map(lambda p: p / 2, params), sources[::-1])
+    assert decoder.search._cache_size() == len(shapes | {(1, 8)})
     assert decoder.generate(params, []) == []
 
 
@@ -322,26 +321,29 @@ def test_plan_batches_has_few_shapes():
 
 
 def test_max_length():
-    """Oracle: worked by hand; a model that never ends is cut at ratio * source + extra tokens, or where positions end."""
-    never = [0.1, 0.1, 0.1, 1e-9, 0.7 - 1e-9]
-    model, params = constant_model(never)
-    sources = [[4] * 6 + [EOS], [4, EOS]]
-    lengths = lambda settings: [len(h[0].tokens) for h in Decoder(model, settings).generate(params, sources)]  # noqa: E731
-    assert lengths(DecodeConfig(max_length_ratio=1.5, max_length_extra=2)) == [12, 5]
-    assert lengths(DecodeConfig(max_length_ratio=0.25, max_length_extra=0, beam_size=2)) == [1, 1]
+    """Oracle: worked by hand; a model that never ends is cut there."""
+    settings = DecodeConfig(max_length_ratio=1.5, max_length_extra=2)
+    assert [settings.max_length(n) for n in (0, 1, 2, 7)] == [2, 3, 5, 12]
+    assert DecodeConfig(max_length_ratio=0.25, max_length_extra=0).max_length(3) == 1
+    model, params = constant_model([0.1, 0.1, 0.1, 1e-9, 0.7])
+    found = Decoder(model, settings).generate(params, [[4] * 6 + [EOS], [4, EOS]])
+    assert [len(hypotheses[0].tokens) for hypotheses in found] == [12, 5]
+
+
+def test_learned_positions_end():
+    """Law: no answer goes, and no source may go, past the last learned position."""
     model, params = model_of(replace(OTHER, positions=Learned(max_positions=5)))
     decoder = Decoder(model, DecodeConfig(max_length_ratio=9.0))
-    assert all(len(h.tokens) <= 5 for h in decoder.generate(params, [[4, 5, 6, 7, EOS]])[0])
+    assert len(decoder.generate(params, [[4, 5, 6, 7, EOS]])[0][0].tokens) <= 5
     with pytest.raises(ValueError, match=r"source 1 has 6 tokens, but model.positions.max_positions is 5"):
         decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-def test_a_model_of_nan_still_answers(beam_size):
-    """Law: every sentence has at least one answer, also from weights that training has spoilt."""
+def test_weights_of_nan_still_answer():
+    """Law: every sentence has an answer, also from weights that training has spoilt."""
     model, params = model_of(SMALL)
-    params = jax.tree.map(lambda p: p * jnp.nan, params)
-    found = Decoder(model, DecodeConfig(beam_size=beam_size)).generate(params, SOURCES[:2])
+    params = jax.tree.map(lambda p: p * np.nan, params)
+    found = Decoder(model, DecodeConfig(beam_size=3)).generate(params, SOURCES[:2])
     assert [len(hypotheses) for hypotheses in found] == [1, 1]
 
 

@@ -87,7 +87,9 @@ def test_rows_are_written_once_and_in_order(uninterrupted: Path):
     """Oracle: worked by hand for 12 steps, log every 3, evaluation every 5 and at the end."""
     found = [(row["step"], row["split"]) for row in rows(uninterrupted)]
     assert found == [(3, "train"), (5, "eval"), (6, "train"), (9, "train"), (10, "eval"), (12, "train"), (12, "eval")]
-    assert all(row["perplexity"] == pytest.approx(np.exp(row["loss"])) for row in rows(uninterrupted) if row["split"] == "eval")
+    assert all(
+        row["perplexity"] == pytest.approx(np.exp(row["loss"])) for row in rows(uninterrupted) if row["split"] == "eval"
+    )
 
 
 def test_the_run_folder_explains_itself(uninterrupted: Path):
@@ -135,7 +137,11 @@ def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path
 
 
 def test_a_finished_run_does_nothing_and_more_steps_go_on(uninterrupted, tmp_path, capfd):
-    before = {p: p.stat().st_mtime_ns for p in uninterrupted.rglob("*") if p.is_file() and p.name not in ("train.log", "config.json")}
+    before = {
+        p: p.stat().st_mtime_ns
+        for p in uninterrupted.rglob("*")
+        if p.is_file() and p.name not in ("train.log", "config.json")
+    }
     trainer.train(NO_TEXT, uninterrupted)
     assert "all 12 steps are done; nothing to do" in capfd.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
@@ -150,7 +156,9 @@ def test_a_run_can_be_made_longer(tmp_path):
 
 
 def test_another_config_is_refused_with_what_differs(uninterrupted):
-    other = dataclasses.replace(NO_TEXT, optimizer=OptimizerConfig(schedule=Constant(peak_rate=2e-2), weight_decay=0.01, ema_decay=0.9))
+    other = dataclasses.replace(
+        NO_TEXT, optimizer=OptimizerConfig(schedule=Constant(peak_rate=2e-2), weight_decay=0.01, ema_decay=0.9)
+    )
     with pytest.raises(ValueError, match=r"optimizer\.schedule\.peak_rate was 0\.01 and is now 0\.02"):
         trainer.train(other, uninterrupted)
 
@@ -200,14 +208,20 @@ def start(config: Path, folder: Path, cache: Path) -> subprocess.Popen:
 @pytest.mark.slow
 def test_killed_at_random_times_it_ends_the_same(tmp_path):
     """Law, with SIGKILL on real processes at five random moments between the first row and the end of the run."""
-    config = write_config_file(tmp_path / "tiny.json", with_train(CONFIG, steps=400, eval_every=100, checkpoint_every=20))
+    config = write_config_file(
+        tmp_path / "tiny.json", with_train(CONFIG, steps=400, eval_every=100, checkpoint_every=20)
+    )
     first = start(config, tmp_path / "whole", tmp_path / "cache")
     assert first.wait(300) == 0
     generator = random.Random(0)
     for _ in range(5):
         process = start(config, tmp_path / "killed", tmp_path / "cache")
         deadline = time.monotonic() + 120
-        seen = len((tmp_path / "killed" / "metrics.jsonl").read_text()) if (tmp_path / "killed" / "metrics.jsonl").exists() else 0
+        seen = (
+            len((tmp_path / "killed" / "metrics.jsonl").read_text())
+            if (tmp_path / "killed" / "metrics.jsonl").exists()
+            else 0
+        )
         while process.poll() is None and time.monotonic() < deadline:
             metrics = tmp_path / "killed" / "metrics.jsonl"
             if metrics.exists() and len(metrics.read_text()) > seen:

@@ -30,7 +30,7 @@ CONFIGS = {
         share_target_output=False,
         residual=POST_NORM,
         positions=Learned(max_positions=23),
-        activation="gelu",
+        activation="tanh",
         scale_embeddings=False,
         **SHAPE,
     ),
@@ -58,6 +58,7 @@ CONFIGS = {
 WITHOUT_MASKS = "pre_norm_all_shared"
 NOTHING_SHARED = "post_norm_nothing_shared"
 GROUPED = "rms_gated_own_head"
+KEYS = [jax.random.key(seed) for seed in (6, 7)]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -74,7 +75,7 @@ def shapes(config: ModelConfig) -> dict:
     """The parameters' shapes and types, as they are made without 64-bit numbers."""
     with jax.enable_x64(False):
         dtype = "float32" if config.dtype == "float64" else config.dtype
-        return jax.eval_shape(initial(dataclasses.replace(config, dtype=dtype)), jax.random.key(1))
+        return jax.eval_shape(initial(dataclasses.replace(config, dtype=dtype)), KEYS[0])
 
 
 def initial(config: ModelConfig):
@@ -264,7 +265,7 @@ def test_padding_does_not_matter():
     cotangent = np.random.default_rng(5).normal(size=(B, T, 19)) * real_target[..., None]
     logits, gradient = pull_back()(source, target, cotangent)
     other_logits, other_gradient = pull_back()(*others, cotangent)
-    assert not np.allclose(logits[1, 2:], other_logits[1, 2:])  # the padding did change
+    assert np.isfinite(logits).all() and not np.allclose(logits[1, 2:], other_logits[1, 2:])  # the padding did change
     np.testing.assert_allclose(np.asarray(logits)[real_target], np.asarray(other_logits)[real_target], rtol=1e-13)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), gradient, other_gradient)
 
@@ -281,7 +282,7 @@ def decoded(config: ModelConfig, params: dict, source, source_mask, target) -> j
         variables = {"params": params}
         memory = model.apply(variables, source, source_mask, method="encode")
         cache = model.apply(variables, memory, T + 2, method="start_cache")
-        cache = cache.replace(own=jax.tree.map(lambda x: x + 50, cache.own))
+        cache = cache._replace(own=jax.tree.map(lambda x: x + 50, cache.own))
 
         def step(cache, now):
             index, tokens = now
@@ -413,10 +414,23 @@ def test_sharing_decides_the_tables(name, expected):
     assert tables == expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_parameters_stay_float32(dtype):
-    config = dataclasses.replace(CONFIGS[NOTHING_SHARED], dtype=dtype)
+def test_parameters_of_a_bfloat16_model_stay_float32():
+    config = dataclasses.replace(CONFIGS[NOTHING_SHARED], dtype="bfloat16")
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes(config))} == {jnp.dtype("float32")}
+
+
+@pytest.mark.xfail(strict=True, reason="norms and learned positions leave the type to JAX's default")
+def test_parameters_of_a_float64_model_stay_float32():
+    values = jax.eval_shape(initial(CONFIGS[NOTHING_SHARED]), KEYS[0])
+    assert {leaf.dtype for leaf in jax.tree.leaves(values)} == {jnp.dtype("float32")}
+
+
+def test_inputs_and_outputs_may_hold_shapes():
+    """As `jax.eval_shape` returns them and `jax.jit(…).lower` takes them."""
+    config = CONFIGS[NOTHING_SHARED]
+    inputs = jax.eval_shape(lambda: inputs_of(*arrays(config)))
+    outputs = jax.eval_shape(Transformer(config).apply, {"params": shapes(config)}, inputs)
+    assert outputs.logits.shape == (B, T, 19)
 
 
 def test_bfloat16_computes_in_bfloat16_and_weighs_in_float32():
@@ -438,9 +452,15 @@ def test_bfloat16_computes_in_bfloat16_and_weighs_in_float32():
 
 RATES = DropoutRates(embedding_rate=0.11, attention_rate=0.13, feed_forward_rate=0.17, residual_rate=0.19)
 DROPS = ModelConfig(
-    **SHAPE | {"vocab_size": 101, "dtype": "float32"}, d_model=12, num_heads=2, share_target_output=False, dropout=RATES
+    vocab_size=101,
+    d_model=12,
+    num_heads=2,
+    d_ff=F,
+    num_encoder_layers=2,
+    num_decoder_layers=1,
+    share_target_output=False,
+    dropout=RATES,
 )
-KEYS = [jax.random.key(seed) for seed in (6, 7)]
 
 
 @functools.cache
@@ -464,13 +484,13 @@ def logits_from(scan_unroll: int):
 
 
 def test_unrolled_scan_has_the_same_tree_and_first_values_bit_for_bit():
-    rolled, unrolled = started(1), started(3)
+    rolled, unrolled = started(1), started(2)
     assert jax.tree.structure(rolled) == jax.tree.structure(unrolled)
     jax.tree.map(np.testing.assert_array_equal, rolled, unrolled)
 
 
 def test_unrolled_scan_gives_the_same_logits():
-    np.testing.assert_allclose(logits_from(1)(), logits_from(3)(), atol=1e-6, rtol=1e-6)
+    np.testing.assert_allclose(logits_from(1)(), logits_from(2)(), atol=1e-6, rtol=1e-6)
 
 
 def test_dropout_is_a_function_of_the_key():
@@ -487,7 +507,7 @@ def test_first_values_are_glorots():
             bound = math.sqrt(6 / sum(layer.shape))
             assert 0.8 * bound < np.abs(layer).max() <= bound
     by_value = {layer.tobytes() for x in kernels.values() for layer in x.reshape(-1, *x.shape[-2:])}
-    assert len(by_value) == 3 * (4 + 2) + 2 * (8 + 2) + 1  # no two layers, and no two kernels, start alike
+    assert len(by_value) == 2 * (4 + 2) + 1 * (8 + 2) + 1  # no two layers, and no two kernels, start alike
 
 
 def test_other_first_values_are_zeros_ones_and_a_normal_table():
