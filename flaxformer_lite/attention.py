@@ -81,9 +81,9 @@ def attention_weights(
     """
     batch, length, num_heads, width = query.shape
     dtype = accumulation_dtype(query)
-    grouped = (query * scale).reshape(batch, length, key.shape[2], -1, width)
+    grouped = query.reshape(batch, length, key.shape[2], -1, width)
     scores = jnp.einsum("BTKGH,BSKH->BKGTS", grouped, key, preferred_element_type=dtype)
-    scores = scores.reshape(batch, num_heads, length, -1)
+    scores = scale * scores.reshape(batch, num_heads, length, -1)
     if bias is not None:
         scores = scores + bias
     if mask is None:
@@ -130,7 +130,8 @@ class DotProduct:
             )
         if self.num_kv_heads is not None and num_heads % self.num_kv_heads:
             raise ValueError(
-                f"model.num_heads {num_heads} is not divisible by model.attention.num_kv_heads {self.num_kv_heads}"
+                f"model.num_heads {num_heads} is not divisible by model.attention.num_kv_heads {self.num_kv_heads}: "
+                "give a divisor of model.num_heads, or leave it out for one each"
             )
 
 

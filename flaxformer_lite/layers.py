@@ -67,8 +67,8 @@ class LayerNorm:
     """Learn a bias beside the scale."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
-        scale = param("scale", nn.initializers.ones, x.shape[-1:])
-        bias = param("bias", nn.initializers.zeros, x.shape[-1:]) if self.bias else None
+        scale = param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32)
+        bias = param("bias", nn.initializers.zeros, x.shape[-1:], jnp.float32) if self.bias else None
         return layer_norm(x, scale, bias, self.epsilon)
 
 
@@ -81,7 +81,7 @@ class RMSNorm:
     """Added to the mean square."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
-        return rms_norm(x, param("scale", nn.initializers.ones, x.shape[-1:]), self.epsilon)
+        return rms_norm(x, param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32), self.epsilon)
 
 
 class Normalize(nn.Module):
@@ -107,10 +107,11 @@ def dropout(x: Float[Array, "*B D"], rate: float, key: Array) -> Float[Array, "*
     Reference: Srivastava et al. 2014, Journal of Machine Learning Research 15, section 4 (there scaled at test time).
     """
     *batch, width = x.shape
-    threshold = round(rate * 2**16)
+    threshold = min(round(rate * 2**16), 2**16 - 1)
     words = jax.random.bits(key, (*batch, (width + 1) // 2), jnp.uint32)
     halves = jax.lax.bitcast_convert_type(words, jnp.uint16).reshape(*batch, -1)[..., :width]
-    return jnp.where(halves >= threshold, x / (1 - threshold / 2**16), jnp.zeros((), x.dtype))
+    scaled = x.astype(accumulation_dtype(x)) / (1 - threshold / 2**16)
+    return jnp.where(halves >= threshold, scaled, 0).astype(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

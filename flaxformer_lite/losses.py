@@ -13,7 +13,7 @@ class Term(NamedTuple):
     """One part of an objective. The objective is the sum over its terms of `weight * sum / count`, with global sums and counts."""
 
     sum: Float[Array, ""]
-    count: Float[Array, ""]
+    count: Float[Array, ""]  # type: ignore[assignment]  # tuples have a method of that name
     weight: float = 1.0
 
 

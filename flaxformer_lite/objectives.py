@@ -58,11 +58,9 @@ class Seq2Seq:
             np.arange(lengths.source) <= len(record.source),
             np.arange(lengths.target) <= len(record.target),
         )
-        return Batch(
-            inputs=Inputs(source_tokens=source, source_mask=is_source, target_tokens=target, target_mask=is_target),
-            targets=padded([*record.target, EOS], lengths.target),
-            weights=is_target.astype(np.float32),
-        )
+        # NumPy here on the host; the model sees the same on devices.
+        inputs = Inputs(source_tokens=source, source_mask=is_source, target_tokens=target, target_mask=is_target)  # type: ignore[arg-type]
+        return Batch(inputs, padded([*record.target, EOS], lengths.target), is_target.astype(np.float32))  # type: ignore[arg-type]
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""

@@ -21,11 +21,11 @@ def sinusoids(
     layout: Literal["interleaved", "half_split"],
     max_wavelength: float = 10_000.0,
 ) -> Float[Array, "B T D"]:
-    """Sines and cosines of `position / max_wavelength ** (2j / width)` for j = 0 … width/2 - 1, in float32.
+    """Sines and cosines of `position / max_wavelength ** (2j / width)` for j = 0 … width/2 - 1, in at least float32.
 
     interleaved: sin, cos, sin, cos, …   half_split: all sines, then all cosines.
 
-    Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5 (interleaved); tensor2tensor's code has half_split.
+    Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.5 (there interleaved).
     """
     rates = jnp.exp(jnp.arange(0, width, 2) * (-jnp.log(max_wavelength) / width))
     angles = positions[..., None] * rates
@@ -59,11 +59,14 @@ class Sinusoidal:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned:
-    """A trained vector for each position, added to the embeddings. Reference: Gehring et al. 2017, arXiv:1705.03122, section 3.1."""
+    """A trained vector for each position, added to the embeddings.
+
+    Reference: Gehring et al. 2017, arXiv:1705.03122, section 3.1.
+    """
 
     kind: Literal["learned"] = "learned"
     max_positions: int = 512
-    """Rows of the table. Sequences are cut or dropped at `data.max_source_length` and `data.max_target_length`, which may not be larger."""
+    """Rows of the table; `data.max_source_length` and `data.max_target_length` may not be larger."""
     stddev: float = 0.02
     """Standard deviation of the first values."""
 
@@ -72,7 +75,7 @@ class Learned:
             raise ValueError(f"model.positions.max_positions is {self.max_positions}: at least 1 position is needed")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "B T"], param: Param) -> Float[Array, "B T D"]:
-        table = param("embedding", nn.initializers.normal(self.stddev), (self.max_positions, x.shape[-1]))
+        table = param("embedding", nn.initializers.normal(self.stddev), (self.max_positions, x.shape[-1]), jnp.float32)
         return x + table[positions].astype(x.dtype)
 
 

@@ -24,7 +24,7 @@ class Progress:
         )
         self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
         self.task = self.bar.add_task("starting", total=total, details="")
-        self.log = open(log, "a", encoding="utf-8") if log else None
+        self.log = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
 
     def __enter__(self) -> "Progress":
         self.bar.start()
@@ -46,8 +46,9 @@ class Progress:
 
     def update(self, description: str, step: int | None = None, details: str | None = None) -> None:
         """What is going on now."""
-        changes = {} if details is None else {"details": details}
-        self.bar.update(self.task, description=description, completed=step, **changes)
+        self.bar.update(self.task, description=description, completed=step)
+        if details is not None:
+            self.bar.update(self.task, details=details)
 
 
 def warn(line: str) -> None:

@@ -153,8 +153,7 @@ def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step
     check_weights(weights, config)
     shapes = abstract_params(config)
     if step is not None:
-        field = "ema" if weights == "ema" else "params"
-        return step, checkpoints.restore_params(shapes, step, field=field)
+        return step, checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
     if weights.startswith("average:"):
         params = checkpoints.average(shapes, int(weights.removeprefix("average:")))
         return checkpoints.latest() or 0, params

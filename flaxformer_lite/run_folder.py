@@ -55,7 +55,8 @@ class RunFolder:
                     f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items()
                 )
                 raise ValueError(
-                    f"the run folder {self.path} was made with another config: {changes}. Use another --workdir, or the old settings"
+                    f"the run folder {self.path} was made with another config: {changes}. Use another --workdir, or the "
+                    "old settings"
                 )
         elif self.path.is_file():
             raise ValueError(f"--workdir {self.path} is a file: give a folder")

@@ -286,7 +286,8 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     if step >= config.train.steps:
         return f"all {step} steps are done"
     if checkpoints.meta(step)["stopped_early"]:
-        return f"stopped early at step {step}, after {config.train.patience} evaluations without a better {config.train.best_metric}"
+        train = config.train
+        return f"stopped early at step {step}, after {train.patience} evaluations without a better {train.best_metric}"
     return None
 
 
@@ -310,7 +311,9 @@ def train(config: Config, workdir: str | Path) -> None:
         Trainer(config, folder, checkpoints, progress, stop).run()
         reason = why_finished(config, checkpoints)
         if reason is None:
-            progress.say(f"{stop.signal}: saved after step {checkpoints.latest()}; the same command goes on from there")
+            step = checkpoints.latest()
+            done = "before the first step" if step is None else f"saved after step {step}"
+            progress.say(f"{stop.signal}: {done}; the same command goes on from there")
         else:
             summarize(folder, checkpoints, reason, progress)
 

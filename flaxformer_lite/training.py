@@ -71,7 +71,8 @@ def init_state(task: Task, batch: Batch) -> TrainState:
 
 def loss_terms(task: Task, params: PyTree, batch: Batch, key: Array) -> dict[str, Term]:
     """The objective's terms on a batch, with dropout."""
-    return task.objective.loss(task.model.apply({"params": params}, batch.inputs, rngs={"dropout": key}), batch)
+    outputs: Any = task.model.apply({"params": params}, batch.inputs, rngs={"dropout": key})
+    return task.objective.loss(outputs, batch)
 
 
 def total(terms: dict[str, Term], counts: dict[str, Array]) -> Float[Array, ""]:
@@ -127,7 +128,8 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
 
 def eval_step(task: Task, params: PyTree, batch: Batch) -> dict[str, Term]:
     """The objective's metrics on a batch, without dropout."""
-    return task.objective.metrics(task.model.apply({"params": params}, batch.inputs), batch)
+    outputs: Any = task.model.apply({"params": params}, batch.inputs)
+    return task.objective.metrics(outputs, batch)
 
 
 def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:

@@ -94,6 +94,8 @@ class ModelConfig:
         ):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"model.{name} is {value}: give at least 1")
+        if self.target_vocab_size is not None and self.target_vocab_size < 1:
+            raise ValueError(f"model.target_vocab_size is {self.target_vocab_size}: give at least 1, or leave it out")
         self.attention.check(self.d_model, self.num_heads)
         if self.target_vocab_size is not None and self.share_source_target:
             raise ValueError(
@@ -132,7 +134,7 @@ class Context(NamedTuple):
     mask: Bool[Array, "..."] | None = None
     memory: Float[Array, "B S D"] | None = None
     memory_mask: Bool[Array, "..."] | None = None
-    index: Int[Array, ""] | None = None
+    index: Int[Array, ""] | None = None  # type: ignore[assignment]  # tuples have a method of that name
 
 
 class Block(nn.Module):
@@ -164,12 +166,13 @@ class Block(nn.Module):
         h = self.pre("attention", x)
         own = self.attention.key_value(h)
         if cache is not None:
+            assert context.index is not None
             own = cache.own.write(own, context.index)
             cache = cache._replace(own=own)
         x = self.post("attention", self.attention.attend(h, own, mask=context.mask), x)
         if self.cross:
             h = self.pre("cross_attention", x)
-            memory = self.cross_attention.key_value(context.memory) if cache is None else cache.memory
+            memory = self.memory_key_value(None, None, context)[1] if cache is None else cache.memory
             x = self.post("cross_attention", self.cross_attention.attend(h, memory, mask=context.memory_mask), x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
@@ -177,6 +180,7 @@ class Block(nn.Module):
 
     def memory_key_value(self, carry: None, cache: None, context: Context) -> tuple[None, KeyValue]:
         """What cross-attention needs of the memory: decoding asks once a sentence. Shaped like `__call__`, for the scan."""
+        assert context.memory is not None
         return carry, self.cross_attention.key_value(context.memory)
 
     def pre(self, sublayer: str, x: Array) -> Array:
@@ -254,7 +258,7 @@ class Transformer(nn.Module):
         def embedding(size: int) -> nn.Embed:
             return nn.Embed(size, c.d_model, dtype=DTYPES[c.dtype], embedding_init=c.initializer.embedding(c.d_model))
 
-        target_size = c.target_vocab_size or c.vocab_size
+        target_size = c.vocab_size if c.target_vocab_size is None else c.target_vocab_size
         if c.share_source_target:
             self.embedding = embedding(c.vocab_size)
         else:
@@ -296,8 +300,9 @@ class Transformer(nn.Module):
         room = cache.own.key.shape[2]
         context = Context(mask=prefix_mask(index, room), memory_mask=padding(source_mask), index=index)
         positions = jnp.broadcast_to(index, (tokens.shape[0], 1))
-        hidden, cache = self.decoder(self.embed(tokens[:, None], self.target_table), positions, context, cache)
-        return self.logits(hidden)[:, 0], cache
+        hidden, filled = self.decoder(self.embed(tokens[:, None], self.target_table), positions, context, cache)
+        assert filled is not None
+        return self.logits(hidden)[:, 0], filled
 
     @property
     def source_table(self) -> nn.Embed:

@@ -232,7 +232,7 @@ def test_a_mistake_is_one_line_and_status_2(
 
 
 def test_stdin_that_is_not_utf8_names_its_line(folder: Path, command):
-    status, out, err = command("translate", folder, stdin=b"20 nov 2026\n\xff\xfe\n")
+    status, _, err = command("translate", folder, stdin=b"20 nov 2026\n\xff\xfe\n")
     assert status == 2
     assert "stdin, line 2" in err
 

@@ -40,7 +40,7 @@ OTHER = replace(
     share_target_output=False,
     scan_unroll=2,
 )
-SOURCES = [[5, 7, 9, EOS], [4, EOS], [10, 4, 4, 6, 8, 5, EOS], [6, 6, EOS], [9, 8, 7, 6, 5, EOS]]
+SOURCES = [[5, 7, 9, EOS], [4, 10, 6, EOS], [10, 4, 4, 6, 8, 5, EOS], [8, 6, 5, EOS], [9, 8, 7, 6, 5, 4, EOS]]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -52,19 +52,22 @@ def quick_compiler():
 
 
 @functools.lru_cache
-def model_of(config, seed=0, scale=1.5):
-    """A model with random weights, so large that its distributions are peaked and differ from step to step."""
+def model_of(config, seed=4):
+    """A model with random weights, so large that its answers to several sources differ, and end here and there."""
     model, generator = Transformer(config), np.random.default_rng(seed)
     tokens = jnp.ones((1, 3), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), Inputs(source_tokens=tokens, target_tokens=tokens))
-    return model, jax.tree.map(
-        lambda x: np.float32(generator.normal(size=x.shape)) * scale * x.shape[-1] ** -0.5, shapes
-    )
+
+    def draw(path, x):
+        scale = (0.7 if "embedding" in jax.tree_util.keystr(path) else 4.0) * x.shape[-1] ** -0.5
+        return np.float32(scale * generator.normal(size=x.shape))
+
+    return model, jax.tree_util.tree_map_with_path(draw, shapes)
 
 
 def padded(sources, width):
-    """Source tokens and mask, filled up on the right with ids that would change the answer were they seen."""
-    tokens = np.full((len(sources), width), VOCAB - 1, np.int32)
+    """Source tokens and mask, filled up on the right with a word, which would change the answer were it seen."""
+    tokens = np.full((len(sources), width), 4, np.int32)
     for row, source in zip(tokens, sources, strict=True):
         row[: len(source)] = source
     return tokens, np.arange(width) < np.array([[len(source)] for source in sources])
@@ -114,7 +117,7 @@ def log_probs(model, params, source, prefixes, width):
     for row, prefix in zip(target, prefixes, strict=True):
         row[: len(prefix) + 1] = [BOS, *prefix]
     source = np.broadcast_to(np.int32(source), (len(prefixes), len(source)))
-    logits = np.asarray(full_pass(model)(params, source, target), np.float64)
+    logits = np.array(full_pass(model)(params, source, target), np.float64)
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
@@ -168,7 +171,7 @@ BEAMS = {
 @pytest.mark.parametrize(("config", "max_length", "settings"), BEAMS.values(), ids=BEAMS)
 def test_beam_search_equals_uncached_reference(config, max_length, settings):
     """Oracle: the algorithm in plain Python over full passes; tokens equal, scores to 1e-5."""
-    model, params = model_of(config)
+    model, params = model_of(config, seed=0 if config is OTHER else 4)
     found = answers(decode(beam_search, model, params, SOURCES, settings, max_length))
     assert_same(found, [reference_beam(model, params, source, max_length, settings) for source in SOURCES])
     longest = max(len(tokens) for row in found for tokens, _ in row)
@@ -177,7 +180,7 @@ def test_beam_search_equals_uncached_reference(config, max_length, settings):
 
 def test_greedy_equals_uncached_reference():
     """Oracle: arg-max in plain Python over full passes; the cache grows on the way."""
-    model, params = model_of(OTHER)
+    model, params = model_of(OTHER, seed=0)
     settings = DecodeConfig(length_penalty="gnmt", alpha=0.6)
     found = answers(decode(greedy, model, params, SOURCES, settings, 37))
     assert_same(found, [reference_greedy(model, params, source, 37, settings) for source in SOURCES])
@@ -207,7 +210,7 @@ def test_wide_beam_equals_exhaustive_search(penalty, alpha):
 
 def test_beam_of_one_is_greedy():
     """Law: one beam that stops at its first end is greedy search, scores included."""
-    model, params = model_of(SMALL, seed=1)
+    model, params = model_of(SMALL)
     generator = np.random.default_rng(1)
     sources = [[*generator.integers(4, VOCAB, 1 + i % 6), EOS] for i in range(53)]
     found = [decode(search, model, params, sources, DecodeConfig(), 13) for search in (greedy, beam_search)]

@@ -419,7 +419,6 @@ def test_parameters_of_a_bfloat16_model_stay_float32():
     assert {leaf.dtype for leaf in jax.tree.leaves(shapes(config))} == {jnp.dtype("float32")}
 
 
-@pytest.mark.xfail(strict=True, reason="norms and learned positions leave the type to JAX's default")
 def test_parameters_of_a_float64_model_stay_float32():
     values = jax.eval_shape(initial(CONFIGS[NOTHING_SHARED]), KEYS[0])
     assert {leaf.dtype for leaf in jax.tree.leaves(values)} == {jnp.dtype("float32")}
@@ -567,6 +566,10 @@ def test_every_place_drops_out_at_its_own_rate(monkeypatch):
             ({name: value}, rf"^model\.{name} is {value}: give at least 1\Z")
             for name in ("vocab_size", "d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers")
             for value in (0, -2)
+        ),
+        (
+            {"target_vocab_size": 0, "share_source_target": False},
+            r"^model\.target_vocab_size is 0: give at least 1, or leave it out\Z",
         ),
         ({"scan_unroll": 0}, r"^model\.scan_unroll is 0: give at least 1\Z"),
         ({"d_model": 7}, r"^model\.d_model 7 is not divisible by model\.num_heads 2: change one, or set .*d_key\Z"),

@@ -6,7 +6,7 @@ The translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
 import argparse
 import json
 import sys
-from typing import Any
+from typing import Any, Literal
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
     name, pairs = chosen_pairs(loaded, arguments)
-    decode = {} if arguments.beam is None else {"beam_size": arguments.beam}
+    decode: dict[str, Any] = {} if arguments.beam is None else {"beam_size": arguments.beam}
     scores = evaluate(loaded, pairs, name, decode)
     weights = arguments.weights or loaded.config.weights
     report = json.dumps(
@@ -56,7 +56,7 @@ def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[
     return split, list(source.open())
 
 
-def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, int]) -> dict[str, Any]:
+def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) -> dict[str, Any]:
     """All scores of the run's translations of `pairs`."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
@@ -64,7 +64,7 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, int]) 
         answers = loaded.hypotheses(sources, progress=lambda done, of: progress.update("translating", done), **decode)
     hypotheses = [best[0].text for best in answers]
     loaded.folder.write_hypotheses(name, pairs, hypotheses)
-    tokenize = "none" if loaded.config.data.tokenized else "13a"
+    tokenize: Literal["none", "13a"] = "none" if loaded.config.data.tokenized else "13a"
     scores = {
         "bleu": bleu(hypotheses, references, tokenize=tokenize),
         "bleu_lowercase": bleu(hypotheses, references, tokenize=tokenize, lowercase=True),

@@ -8,6 +8,7 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from flaxformer_lite.data.sources import read_lines
 from flaxformer_lite.progress import Progress, warn
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
-    decode = {} if arguments.beam is None else {"beam_size": arguments.beam}
+    decode: dict[str, Any] = {} if arguments.beam is None else {"beam_size": arguments.beam}
     if arguments.n_best is not None:
         decode["num_hypotheses"] = arguments.n_best
     loaded.decoder(**decode)
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         start += len(chunk)
 
 
-def translated(loaded: Run, lines: list[str], decode: dict[str, int], start: int) -> list[list[Translation]]:
+def translated(loaded: Run, lines: list[str], decode: dict[str, Any], start: int) -> list[list[Translation]]:
     with Progress(len(lines)) as progress:
         return loaded.hypotheses(
             lines,
@@ -74,7 +75,7 @@ def stdin_lines() -> Iterator[str]:
             raise ValueError(f"stdin, line {number}: not UTF-8; convert it, for example with iconv") from None
 
 
-def converse(loaded: Run, decode: dict[str, int], arguments: argparse.Namespace) -> None:
+def converse(loaded: Run, decode: dict[str, Any], arguments: argparse.Namespace) -> None:
     """Answers line by line until the end of input."""
     import readline  # noqa: F401  (input() then has line editing and a history)
 
