@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,19 +65,16 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def before_step(monkeypatch: pytest.MonkeyPatch, step: int, action) -> None:
-    """Has `action` happen just before the train step number `step` (from 1) of the next training."""
-    original = Compiled.put
-    puts = 0
+def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
+    original = trainer.Trainer.show
 
-    def put(self, batch):
-        nonlocal puts
-        puts += 1
-        if puts == step:
+    def show(self: trainer.Trainer, at: int) -> None:
+        if at == step:
             action()
-        return original(self, batch)
+        original(self, at)
 
-    monkeypatch.setattr(Compiled, "put", put)
+    monkeypatch.setattr(trainer.Trainer, "show", show)
 
 
 def crash() -> None:
@@ -103,7 +101,7 @@ def test_the_run_folder_explains_itself(uninterrupted: Path):
 def test_stopped_by_sigterm_it_saves_and_goes_on_as_if_nothing_was(uninterrupted, tmp_path, monkeypatch, step: int):
     """Law: bit-identical state and equal rows, wherever the signal falls; step 11's falls between checkpoints and rows."""
     with monkeypatch.context() as patch:
-        before_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        during_step(patch, step, lambda: os.kill(os.getpid(), signal.SIGTERM))
         trainer.train(NO_TEXT, tmp_path / "run")
     with trainer.open_checkpoints(NO_TEXT, RunFolder(tmp_path / "run"), read_only=True) as checkpoints:
         assert checkpoints.latest() == step
@@ -114,9 +112,9 @@ def test_stopped_by_sigterm_it_saves_and_goes_on_as_if_nothing_was(uninterrupted
 
 @pytest.mark.parametrize("step", [6, 12])
 def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch, step: int):
-    """Law: as after SIGTERM; before step 6 the newest checkpoint is 5's, before step 12 it is 10's."""
+    """Law: as after SIGTERM; in step 6 the newest checkpoint is 5's, in step 12 it is 10's."""
     with monkeypatch.context() as patch:
-        before_step(patch, step, crash)
+        during_step(patch, step, crash)
         with pytest.raises(Crash):
             trainer.train(NO_TEXT, tmp_path / "run")
     trainer.train(NO_TEXT, tmp_path / "run")

@@ -1,0 +1,137 @@
+"""From records to batches: tokenise once, then any batch on demand."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import grain
+import jax
+import numpy as np
+
+from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
+from flaxformer_lite.data.records import Pair, TokenPair, Lengths
+from flaxformer_lite.data.sources import OptionalSource, Source
+from flaxformer_lite.objectives import Batch, Objective
+from flaxformer_lite.tokenizer import OptionalTokenizerConfig, SentencePiece, Tokenizer, TokenizerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is trained and evaluated on, how it is tokenised, and how batches are cut."""
+
+    train: Source
+    """What the model learns from."""
+    eval: OptionalSource = None
+    """What it is watched on while training, for the best checkpoints and early stopping."""
+    test: OptionalSource = None
+    """What only the `evaluate` command looks at."""
+    tokenizer: TokenizerConfig = SentencePiece()
+    """Trained on the training text only, and kept in the run folder; for both sides where `target_tokenizer` is None."""
+    target_tokenizer: OptionalTokenizerConfig = None
+    """The target's own tokenizer, with `model.target_vocab_size` entries."""
+    tokens_per_batch: int = 4096
+    """Positions of the source, and as many of the target, in a batch (padding included): rows times length, roughly."""
+    rows_multiple: int = 64
+    """Rows of a batch are a multiple of this, so that they divide over the devices; the number of devices must divide it."""
+    bucket_lengths: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    """Lengths that batches are padded to, in tokens with EOS; each is one compiled shape."""
+    max_source_length: int = 256
+    """In tokens with EOS. Training drops and counts longer pairs; evaluation and translation cut, with a warning."""
+    max_target_length: int = 256
+    """The same for targets."""
+    tokenized: bool = False
+    """The text is already tokenised, words and punctuation apart: BLEU then splits at spaces only (sacreBLEU's `tokenize=none`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_batch", "rows_multiple"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"data.{name} is {value}: give at least 1")
+        for name in ("max_source_length", "max_target_length"):
+            if (value := getattr(self, name)) < 2:
+                raise ValueError(f"data.{name} is {value}: give at least 2, one token and EOS")
+        if not self.bucket_lengths or min(self.bucket_lengths) < 2:
+            raise ValueError(f"data.bucket_lengths is {self.bucket_lengths}: give one or more lengths of at least 2")
+
+    @property
+    def longest(self) -> Lengths:
+        return Lengths(self.max_source_length, self.max_target_length)
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        return make_buckets(
+            self.bucket_lengths, self.longest, tokens_per_batch=self.tokens_per_batch, rows_multiple=self.rows_multiple
+        )
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The two sides' tokenizers; one object for both where the vocabulary is joint."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+
+def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
+    """All records as token ids."""
+    pairs = list(pairs)
+    sources = tokenizers.source.encode_batch([pair.source for pair in pairs])
+    targets = tokenizers.target.encode_batch([pair.target for pair in pairs])
+    return [TokenPair(np.asarray(s, np.int32), np.asarray(t, np.int32)) for s, t in zip(sources, targets, strict=True)]
+
+
+def cut(
+    records: Sequence[TokenPair], longest: Lengths, warn: Callable[[str], None], first_line: int = 1
+) -> list[TokenPair]:
+    """The records with room for EOS within `longest`, each cut one reported with its line number."""
+    result = []
+    for number, record in enumerate(records, first_line):
+        source, target = record.source[: longest.source - 1], record.target[: longest.target - 1]
+        for side, whole, kept in (("source", record.source, source), ("target", record.target, target)):
+            if len(kept) < len(whole):
+                warn(f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)")
+        result.append(TokenPair(source, target))
+    return result
+
+
+class Dataset:
+    """Batches by step number, from records that all have a place in the plan.
+
+    `dropped` counts the records that were longer than the longest bucket. `fingerprint` changes when the data does.
+    """
+
+    def __init__(self, records: Sequence[TokenPair], objective: Objective, config: DataConfig, seed: int):
+        lengths = [objective.lengths(record) for record in records]
+        self.records, self.objective, self.seed = records, objective, seed
+        self.plan = Plan(lengths, config.buckets, seed)
+        placed = sum(len(examples) for _, examples in self.plan.members)
+        self.dropped = len(records) - placed
+        if not placed:
+            raise ValueError(
+                f"none of the {len(records)} training pairs fits in data.max_source_length {config.max_source_length} and "
+                f"data.max_target_length {config.max_target_length}: raise them, or check the data"
+            )
+        self.fingerprint = hashlib.sha256(b"".join(side.tobytes() for record in records for side in record)).hexdigest()
+        positions = sum(-(-len(e) // b.rows) * b.rows * sum(b.lengths) for b, e in self.plan.members)
+        tokens = sum(sum(lengths[i]) for _, examples in self.plan.members for i in examples)
+        self.padding = 1 - tokens / positions
+
+    def batch(self, step: int) -> Batch:
+        """Batch `step` as NumPy arrays `[B, …]`; rows that only fill up are all padding and weigh nothing."""
+        planned = self.plan.batch(step)
+        lengths = planned.bucket.lengths
+        rows = [self.objective.example(self.records[i], lengths) for i in planned.examples if i != EMPTY]
+        blank = jax.tree.map(np.zeros_like, rows[0])
+        rows += [blank] * (len(planned.examples) - len(rows))
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+
+    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+        """Batches `start` … `stop - 1`, made ahead of time in two threads."""
+        steps = grain.MapDataset.range(start, stop).map(self.batch)
+        return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+
+
+def blank_batch(objective: Objective, bucket: Bucket) -> Batch:
+    """A batch of the bucket's shape with nothing in it."""
+    nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    row = objective.example(nothing, bucket.lengths)
+    return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)
