@@ -21,8 +21,6 @@ from flaxformer_lite.layers import accumulation_dtype
 from flaxformer_lite.tokenizer import BOS, EOS, PAD
 from flaxformer_lite.transformer import Context, LayerCache, Transformer, padding
 
-# Settings -------------------------------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeConfig:
@@ -45,8 +43,6 @@ class DecodeConfig:
     """Tokens; see max_length_ratio."""
     batch_tokens: int = 2048
     """Source tokens decoded at once, padding included: the more there are in a sentence, the fewer sentences."""
-    weights: str = "last"
-    """Which weights answer: last, best, ema, or average:N, the mean of the last N checkpoints."""
 
     def __post_init__(self) -> None:
         least = {"beam_size": 1, "alpha": 0, "max_length_ratio": 0, "max_length_extra": 0, "batch_tokens": 1}
@@ -126,7 +122,7 @@ State = TypeVar("State", GreedyState, BeamState)
 
 def greedy(
     model: Transformer,
-    params: VariableDict,
+    variables: VariableDict,
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     *,
@@ -138,11 +134,11 @@ def greedy(
 
     It ends with EOS, or is cut at `max_lengths` tokens (EOS counts), which may not be more than `room`.
     """
-    cache = start_cache(model, params, source_tokens, source_mask)
+    cache = start_cache(model, variables, source_tokens, source_mask)
 
     def step(state: GreedyState) -> GreedyState:
         tokens = state.tokens[:, state.position]
-        logits, cache = model.bind(params).decode_step(tokens, state.position, state.cache, source_mask)
+        logits, cache = model.bind(variables).decode_step(tokens, state.position, state.cache, source_mask)
         logits = logits.astype(accumulation_dtype(logits))
         best, token = (x[:, 0] for x in jax.lax.top_k(logits, 1))  # on a CPU argmax takes several times as long
         word = state.active & (token != EOS)
@@ -172,7 +168,7 @@ def greedy(
 
 def beam_search(
     model: Transformer,
-    params: VariableDict,
+    variables: VariableDict,
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     *,
@@ -191,11 +187,11 @@ def beam_search(
     """
     k = config.beam_size
     batch = source_tokens.shape[0]
-    cache = start_cache(model, params, source_tokens, source_mask)
+    cache = start_cache(model, variables, source_tokens, source_mask)
 
     def step(state: BeamState) -> BeamState:
         state = state._replace(slots=state.slots.at[..., state.position].set(jnp.arange(k, dtype=jnp.int32)))
-        log_probs, cache = beam_log_probs(model.bind(params), state, source_mask)
+        log_probs, cache = beam_log_probs(model.bind(variables), state, source_mask)
         return select(state._replace(cache=cache), log_probs, max_lengths, config)
 
     zeros = jnp.zeros((batch, k), accumulation_dtype(cache.own.key))
@@ -277,10 +273,10 @@ def take_beams(x: Array, beams: Int[Array, "B K"]) -> Array:
 
 
 def start_cache(
-    model: Transformer, params: VariableDict, source_tokens: Int[Array, "B S"], source_mask: Bool[Array, "B S"]
+    model: Transformer, variables: VariableDict, source_tokens: Int[Array, "B S"], source_mask: Bool[Array, "B S"]
 ) -> LayerCache:
     """What decoding starts from: the memory's keys and values, and no room yet for the decoder's own."""
-    bound = model.bind(params)
+    bound = model.bind(variables)
     return bound.start_cache(bound.encode(source_tokens, source_mask), 0)
 
 
@@ -357,7 +353,7 @@ class Decoder:
 
     def generate(
         self,
-        params: VariableDict,
+        variables: VariableDict,
         sources: Sequence[Sequence[int]],
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[list[Hypothesis]]:
@@ -376,7 +372,7 @@ class Decoder:
         answers: list[list[Hypothesis]] = [[] for _ in sources]
         done = 0
         for batch in plan_batches([len(source) for source in sources], self.config.batch_tokens):
-            found = self.answer(params, [sources[i] for i in batch.sentences], batch, limit)
+            found = self.answer(variables, [sources[i] for i in batch.sentences], batch, limit)
             for i, hypotheses in zip(batch.sentences, found, strict=True):
                 answers[i] = hypotheses
             done += len(batch.sentences)
@@ -384,7 +380,7 @@ class Decoder:
         return answers
 
     def answer(
-        self, params: VariableDict, sources: Sequence[Sequence[int]], batch: Batch, limit: int | None
+        self, variables: VariableDict, sources: Sequence[Sequence[int]], batch: Batch, limit: int | None
     ) -> list[list[Hypothesis]]:
         """The answers to one batch; rows without a sentence have a maximum length of 0 and so are done at once."""
         width = min(batch.source_length, limit or batch.source_length)
@@ -396,7 +392,7 @@ class Decoder:
             tokens[row, : len(source)] = source
             mask[row, : len(source)] = True
             max_lengths[row] = min(room, self.config.max_length(len(source)))
-        decoded = jax.device_get(self.search(params, tokens, mask, room=room, max_lengths=max_lengths))
+        decoded = jax.device_get(self.search(variables, tokens, mask, room=room, max_lengths=max_lengths))
         return [
             [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
             for row in zip(*(x[: len(sources)] for x in decoded), strict=True)

@@ -92,22 +92,17 @@ class Run:
         ids = self.tokenizers.source.encode_batch(list(texts))
         records = [TokenPair(np.asarray(tokens, np.int32), np.zeros(0, np.int32)) for tokens in ids]
         records = cut(records, self.config.data.longest, warn, first_line)
-        filled = [i for i, record in enumerate(records) if len(record.source)]
+        filled = [i for i, record in enumerate(records) if len(record.source) and texts[i].strip()]
         sources = [[*records[i].source.tolist(), EOS] for i in filled]
         answers = self.decoder(**decode).generate({"params": self.params}, sources, progress=progress)
         translations = [[Translation("", 0.0)] for _ in texts]
         for i, hypotheses in zip(filled, answers, strict=True):
-            translations[i] = [Translation(self.text(h.tokens), h.score) for h in hypotheses]
+            translations[i] = [Translation(self.tokenizers.target_text(h.tokens), h.score) for h in hypotheses]
         return translations
 
     def decoder(self, **decode: Any) -> Decoder:
         settings = dataclasses.replace(self.config.decode, **decode)
         return self.decoders.setdefault(settings, Decoder(self.model, settings))
-
-    def text(self, tokens: Sequence[int]) -> str:
-        """The target text of some ids; ids that the model has but the tokenizer never made are left out."""
-        size = self.tokenizers.target.vocab_size
-        return self.tokenizers.target.decode([token for token in tokens if token < size])
 
     def metrics(self, pairs: Sequence[Pair], *, progress: Callable[[int, int], None] = ignore) -> dict[str, float]:
         """The objective's metrics on some pairs: loss in unsmoothed nats per target token, perplexity, accuracy."""

@@ -226,11 +226,11 @@ class Trainer:
         metrics = mean_metrics(self.compiled, self.state.params, self.eval.dataset, lambda *_: self.tick("evaluating"))
         names = self.config.train.text_metrics
         if names:
-            sources = [[*record.source, EOS] for record in self.eval.records]
+            sources = [[*record.source.tolist(), EOS] for record in self.eval.records]
             answers = self.decoder.generate(
                 {"params": self.state.params}, sources, progress=lambda done, of: self.tick(f"translating {done}/{of}")
             )
-            texts = [self.tokenizers.target.decode(hypotheses[0].tokens) for hypotheses in answers]
+            texts = [self.tokenizers.target_text(hypotheses[0].tokens) for hypotheses in answers]
             references = [pair.target for pair in self.eval.pairs]
             metrics |= text_metrics(names, texts, references, tokenized=self.config.data.tokenized)
             self.folder.write_hypotheses(f"eval-step-{step:08}", self.eval.pairs, texts)

@@ -122,7 +122,7 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
         # Young averages forget faster, so that the first values do not linger: (1 + n) / (10 + n), at most the decay.
         decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         ema = optax.incremental_update(params, state.ema, 1 - decay)
-    measured = {"loss": loss, "tokens": sum(counts.values()), "gradient_norm": optax.global_norm(grads)}
+    measured = {"loss": loss, "tokens": sum(counts.values()), "gradient_norm": optax.tree.norm(grads)}
     return TrainState(state.step + 1, params, opt_state, ema), measured
 
 

@@ -4,6 +4,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import jax
+import pytest
+
 from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.dates import Dates
@@ -11,6 +14,7 @@ from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.parallel import make_mesh
 from flaxformer_lite.schedules import Constant
 from flaxformer_lite.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
@@ -54,6 +58,12 @@ def write_config_file(path: Path, config: Config) -> Path:
 
     path.write_text(to_json(config), encoding="utf-8")
     return path
+
+
+def use_one_device(patch: pytest.MonkeyPatch) -> None:
+    """Runs are trained and loaded on the first device alone, as on a machine that has no more."""
+    for module in ("trainer", "run"):
+        patch.setattr(f"flaxformer_lite.{module}.make_mesh", lambda: make_mesh(jax.devices()[:1]))
 
 
 def with_train(config: Config, **changes: Any) -> Config:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from experiments import tiny_config, with_train
+from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
@@ -23,8 +23,15 @@ LINES = ["20 nov 2026", "", "Freitag, 20. November 2026", "  ", "2026年11月20�
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "tiny"
-    train(CONFIG, path)
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        train(CONFIG, path)
     return path
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
 
 
 @pytest.fixture
@@ -108,7 +115,7 @@ def test_evaluate_prints_json_with_signatures(folder: Path, command, tmp_path: P
     assert report["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, [references]).score)
     assert "tok:13a" in report["bleu_signature"]
     assert "case:lc" in report["bleu_lowercase_signature"]
-    assert report["reference_words"] == 20
+    assert report["reference_words"] == 20 * 5  # 13a takes 2026-11-20 apart
     assert report["perplexity"] == pytest.approx(np.exp(report["loss"]))
     eval_row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
     assert report["loss"] == pytest.approx(eval_row["loss"], rel=1e-5)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from experiments import tiny_config, with_train, write_config_file
+from experiments import tiny_config, use_one_device, with_train, write_config_file
 
 from flaxformer_lite import trainer
 from flaxformer_lite.data.pipeline import blank_batch
@@ -36,7 +36,7 @@ class Crash(Exception):
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trainer, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
+    use_one_device(monkeypatch)
 
 
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
@@ -60,7 +60,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "make_mesh", lambda: make_mesh(jax.devices()[:1]))
+        use_one_device(patch)
         trainer.train(NO_TEXT, folder)
     return folder
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
-from flaxformer_lite.data.records import Pair, TokenPair, Lengths
+from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.sources import OptionalSource, Source
 from flaxformer_lite.objectives import Batch, Objective
 from flaxformer_lite.tokenizer import OptionalTokenizerConfig, SentencePiece, Tokenizer, TokenizerConfig
@@ -70,6 +70,10 @@ class Tokenizers:
     source: Tokenizer
     target: Tokenizer
 
+    def target_text(self, tokens: Sequence[int]) -> str:
+        """The target text of some ids. Ids that the model has and the tokenizer does not, as young models say, are left out."""
+        return self.target.decode([token for token in tokens if token < self.target.vocab_size])
+
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
     """All records as token ids."""
@@ -88,7 +92,9 @@ def cut(
         source, target = record.source[: longest.source - 1], record.target[: longest.target - 1]
         for side, whole, kept in (("source", record.source, source), ("target", record.target, target)):
             if len(kept) < len(whole):
-                warn(f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)")
+                warn(
+                    f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)"
+                )
         result.append(TokenPair(source, target))
     return result
 
