@@ -42,5 +42,5 @@ def get_config() -> Config:
         optimizer=OptimizerConfig(
             algorithm=AdamW(), schedule=Cosine(peak_rate=2e-3, warmup_steps=100), weight_decay=0.01
         ),
-        train=TrainConfig(steps=1_200, eval_every=400, checkpoint_every=400, text_metrics=("exact_match",)),
+        train=TrainConfig(steps=800, eval_every=400, checkpoint_every=400, text_metrics=("exact_match",)),
     )

@@ -33,12 +33,12 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         arguments.run(arguments)
-    except ValueError as error:
-        fail(str(error))
     except BrokenPipeError:
         # Whoever read our results has closed: there is no one left to tell.
         sys.stderr.close()
         sys.exit(1)
+    except (ValueError, OSError) as error:
+        fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import importlib.util
-import sys
+import traceback
 import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -241,13 +241,19 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
 
 def run_config_file(file: Path) -> Config:
     """What the file's `get_config()` returns."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a config: give a .py file with a function get_config(), or a .json file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
-    spec.loader.exec_module(module)
-    config = module.get_config() if hasattr(module, "get_config") else None
+    try:
+        spec.loader.exec_module(module)
+        config = module.get_config() if hasattr(module, "get_config") else None
+    except ValueError:
+        raise
+    except Exception as error:
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+        raise ValueError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
         raise ValueError(f"{file} has no function get_config() that returns a flaxformer_lite.config.Config")
     return config

@@ -147,6 +147,10 @@ def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step
     """
     check_weights(weights, config)
     shapes = abstract_params(config)
+    if step is not None and weights not in ("last", "ema"):
+        raise ValueError(
+            f"weights {weights!r} have no --step of their own: leave out --step {step}, or choose last or ema"
+        )
     if step is not None:
         return step, checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
     if weights.startswith("average:"):
@@ -172,5 +176,7 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
     folder = RunFolder(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, params = restore_weights(checkpoints, config, weights or ("last" if step else config.weights), step)
+        step, params = restore_weights(
+            checkpoints, config, weights or (config.weights if step is None else "last"), step
+        )
     return Run(folder, config, params, folder.load_tokenizers(config.data), step)

@@ -18,6 +18,7 @@ from typing import Any
 from flaxformer_lite.config import Config, differences, from_json, to_json
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.progress import warn
 from flaxformer_lite.tokenizer import load_tokenizer
 
 
@@ -47,10 +48,21 @@ class RunFolder:
             )
         return from_json(file.read_bytes(), str(file))
 
+    @property
+    def trained(self) -> bool:
+        """Whether there is a checkpoint."""
+        return self.checkpoints.is_dir() and any(step.name.isdecimal() for step in self.checkpoints.iterdir())
+
     def claim(self, config: Config) -> None:
         """Makes this the run folder of `config`: new, or to be resumed. Raises: ValueError where it belongs to another config."""
         if (self.path / "config.json").is_file():
-            if different := differences(self.config(), config):
+            different = differences(self.config(), config)
+            if different and not self.trained:
+                # Nothing was trained with the old settings, a mistake perhaps: what was made from them is made again.
+                for pattern in ("tokenizer.*", "target_tokenizer.*", "metrics.jsonl"):
+                    for file in self.path.glob(pattern):
+                        file.unlink()
+            elif different:
                 changes = "; ".join(
                     f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items()
                 )
@@ -96,8 +108,14 @@ class RunFolder:
         """The rows of metrics.jsonl; a last line cut short by a crash does not count."""
         if not self.metrics.is_file():
             return []
-        *lines, _ = self.metrics.read_text(encoding="utf-8").split("\n")
-        return [json.loads(line) for line in lines]
+        rows = []
+        for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
+            try:
+                row = json.loads(line)
+                rows.append({"step": row["step"], "split": row["split"], **row})
+            except (ValueError, LookupError, TypeError):
+                warn(f"{self.metrics}, line {number} is not a row of metrics; it is left out")
+        return rows
 
     def forget_after(self, step: int, *, evaluated: bool = True) -> None:
         """Drops the rows of what is to be made again: all after `step`, and its `eval` row unless it was `evaluated`."""

@@ -165,7 +165,13 @@ class Trainer:
 
     def settle(self) -> None:
         """Waits for the steps under way and adds up what they measured."""
-        for measured in jax.device_get(self.pending):
+        first = int(self.state.step) - len(self.pending) + 1
+        for step, measured in enumerate(jax.device_get(self.pending), first):
+            if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
+                raise ValueError(
+                    f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}: lower "
+                    "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
+                )
             self.memory.loss_sum += float(measured["loss"]) * float(measured["tokens"])
             self.memory.tokens += float(measured["tokens"])
             self.row_tokens += float(measured["tokens"])
@@ -198,11 +204,6 @@ class Trainer:
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"rate {row['learning_rate']:.2e}"
         )
-        if not math.isfinite(memory.loss_sum):
-            raise ValueError(
-                f"the loss is {row['loss']} at step {step}: lower optimizer.schedule.peak_rate or lengthen its warm-up; "
-                "the checkpoints before it are untouched"
-            )
         memory.loss_sum = memory.tokens = self.row_tokens = 0.0
         self.row_started = time.perf_counter()
 
@@ -278,13 +279,15 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
 
 def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     """Why there is nothing left to train, or None if there is."""
-    step = checkpoints.latest()
-    if step is not None and (origin := checkpoints.meta(step)["parameters_only"]):
+    if checkpoints.latest() is None:
+        return None
+    step = checkpoints.newest_whole()
+    if origin := checkpoints.meta(step)["parameters_only"]:
         return f"it holds parameters only, {origin}"
-    if step is None or (config.data.eval is not None and checkpoints.metrics(step) is None):
+    if config.data.eval is not None and checkpoints.metrics(step) is None:
         return None
     if step >= config.train.steps:
-        return f"all {step} steps are done"
+        return f"all {step} steps are done; --train.steps can be raised to train on"
     if checkpoints.meta(step)["stopped_early"]:
         train = config.train
         return f"stopped early at step {step}, after {train.patience} evaluations without a better {train.best_metric}"
@@ -306,7 +309,7 @@ def train(config: Config, workdir: str | Path) -> None:
     ):
         reason = why_finished(config, checkpoints)
         if reason is not None:
-            progress.say(f"{folder.path}: {reason}; nothing to do (raise --train.steps to train on)")
+            progress.say(f"nothing to do in {folder.path}: {reason}")
             return
         Trainer(config, folder, checkpoints, progress, stop).run()
         reason = why_finished(config, checkpoints)

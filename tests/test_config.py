@@ -175,5 +175,8 @@ def test_a_config_file_must_have_get_config(tmp_path: Path):
     (tmp_path / "mine.py").write_text("x = 1\n")
     with pytest.raises(ValueError, match=r"mine\.py has no function get_config"):
         load_config(str(tmp_path / "mine.py"))
+    (tmp_path / "torn.py").write_text("def get_config():\n    return 1 / 0\n")
+    with pytest.raises(ValueError, match=r"torn\.py, line 2: ZeroDivisionError"):
+        load_config(str(tmp_path / "torn.py"))
     with pytest.raises(ValueError, match=r"there is no config file .*yours\.py; in that folder: .*mine\.py"):
         load_config(str(tmp_path / "yours.py"))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from experiments import tiny_config, use_one_device, with_train, write_config_fi
 
 from flaxformer_lite import trainer
 from flaxformer_lite.data.pipeline import blank_batch
+from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.optimizer import OptimizerConfig
 from flaxformer_lite.parallel import make_mesh
 from flaxformer_lite.run_folder import RunFolder
@@ -141,7 +143,7 @@ def test_a_finished_run_does_nothing_and_more_steps_go_on(uninterrupted, tmp_pat
         if p.is_file() and p.name not in ("train.log", "config.json")
     }
     trainer.train(NO_TEXT, uninterrupted)
-    assert "all 12 steps are done; nothing to do" in capfd.readouterr().err
+    assert "all 12 steps are done" in capfd.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
@@ -187,9 +189,43 @@ def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, 
     assert "stopped early at step 8, after 2 evaluations without a better loss" in capfd.readouterr().err
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path):
-    wild = dataclasses.replace(NO_TEXT, optimizer=OptimizerConfig(schedule=Constant(peak_rate=1e30), clip_norm=None))
-    with pytest.raises(ValueError, match=r"the loss is nan at step 3: lower optimizer\.schedule\.peak_rate"):
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(uninterrupted, tmp_path, capfd):
+    """Law: with the description of step 12 garbled the run goes on from step 10, says so, and ends bit for bit the same."""
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "12" / "meta" / "meta.json").write_bytes(b"{")
+    trainer.train(NO_TEXT, tmp_path / "run")
+    assert "using checkpoint 10 instead" in capfd.readouterr().err
+    assert final_state(tmp_path / "run") == final_state(uninterrupted)
+    assert rows(tmp_path / "run") == rows(uninterrupted)
+
+
+def test_a_mistake_at_the_first_start_can_be_mended(tmp_path):
+    """Nothing was trained, so the folder does not insist on the wrong config."""
+    wrong = dataclasses.replace(
+        NO_TEXT, data=dataclasses.replace(NO_TEXT.data, train=ParallelText(source="no", target="where"))
+    )
+    with pytest.raises(ValueError, match="no"):
+        trainer.train(wrong, tmp_path / "run")
+    trainer.train(with_train(NO_TEXT, steps=1), tmp_path / "run")
+
+
+def test_a_garbled_row_does_not_stop_the_run(uninterrupted, tmp_path, capfd):
+    shutil.copytree(uninterrupted, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_bytes().split(b"\n")
+    lines[1] = b"\0" * 8
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    trainer.train(with_train(NO_TEXT, steps=13), tmp_path / "run")
+    assert "line 2 is not a row of metrics" in capfd.readouterr().err
+    assert len(rows(tmp_path / "run")) == 6 + 2
+
+
+@pytest.mark.parametrize("log_every", [3, 50])
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, log_every: int):
+    wild = dataclasses.replace(
+        with_train(NO_TEXT, log_every=log_every),
+        optimizer=OptimizerConfig(schedule=Constant(peak_rate=1e30), clip_norm=None),
+    )
+    with pytest.raises(ValueError, match=r"the loss is nan .* at step \d: lower optimizer\.schedule\.peak_rate"):
         trainer.train(wild, tmp_path / "run")
 
 

@@ -71,8 +71,11 @@ class Tokenizers:
     target: Tokenizer
 
     def target_text(self, tokens: Sequence[int]) -> str:
-        """The target text of some ids. Ids that the model has and the tokenizer does not, as young models say, are left out."""
-        return self.target.decode([token for token in tokens if token < self.target.vocab_size])
+        """The target text of some ids. Ids that the model has and the tokenizer does not, as young models say, are left out,
+        and line breaks become spaces: an answer is one line.
+        """
+        text = self.target.decode([token for token in tokens if token < self.target.vocab_size])
+        return text.replace("\n", " ").replace("\r", " ")
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
