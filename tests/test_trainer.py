@@ -190,7 +190,7 @@ def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, 
 
 
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(uninterrupted, tmp_path, capfd):
-    """Law: with the description of step 12 garbled the run goes on from step 10, says so, and ends bit for bit the same."""
+    """Law: with step 12 garbled the run goes on from step 10, says so, and ends bit for bit the same."""
     shutil.copytree(uninterrupted, tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "12" / "meta" / "meta.json").write_bytes(b"{")
     trainer.train(NO_TEXT, tmp_path / "run")
