@@ -66,10 +66,9 @@ def assert_trees_close(a, b, tolerance: float) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation() -> Iterator[None]:
     """Laws hold whatever the compiler does; this halves its time."""
-    before = jax.config.jax_disable_most_optimizations
     jax.config.update("jax_disable_most_optimizations", True)
     yield
-    jax.config.update("jax_disable_most_optimizations", before)
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
