@@ -17,7 +17,7 @@ from flaxformer_lite.config import Config, check_weights
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.decoding import DecodeConfig, Decoder
-from flaxformer_lite.parallel import make_mesh, replicated
+from flaxformer_lite.parallel import abstract, make_mesh
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.tokenizer import BOS, EOS
@@ -136,8 +136,7 @@ def abstract_params(config: Config) -> PyTree:
     tokens = jnp.zeros((1, 1), jnp.int32)
     inputs = Inputs(source_tokens=tokens, target_tokens=tokens)
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), inputs)["params"]
-    whole = replicated(make_mesh())
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), shapes)
+    return abstract(shapes, make_mesh())
 
 
 def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step: int | None) -> tuple[int, PyTree]:

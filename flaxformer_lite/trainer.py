@@ -94,8 +94,7 @@ class Trainer:
         progress.update("reading data")
         pairs = list(config.data.train.open())
         progress.update("tokenizing")
-        vocab_sizes = config.model.vocab_size, config.model.target_vocab_size or config.model.vocab_size
-        self.tokenizers = folder.tokenizers(config.data, vocab_sizes, pairs)
+        self.tokenizers = folder.tokenizers(config.data, config.model.vocab_sizes, pairs)
         self.data = Dataset(tokenize(pairs, self.tokenizers), config.objective, config.data, config.train.seed)
         self.eval = None if config.data.eval is None else EvalData(config, self.tokenizers)
         plan = self.data.plan

@@ -1,4 +1,4 @@
-"""The train step and the loop around it.
+"""The train step and the evaluation step; the loop around them is in `trainer.py`.
 
 `train_step` is a pure function of the state and a batch. It names no model and no objective: what it needs of them is a
 `Task`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.

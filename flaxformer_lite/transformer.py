@@ -103,6 +103,11 @@ class ModelConfig:
                 "leave it out, or set model.share_source_target to False"
             )
 
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """The source's and the target's vocabulary size."""
+        return self.vocab_size, self.vocab_size if self.target_vocab_size is None else self.target_vocab_size
+
 
 class Inputs(NamedTuple):
     """What goes into the model: token ids, and which of them are tokens (True) rather than padding. No mask: all are."""
@@ -258,7 +263,7 @@ class Transformer(nn.Module):
         def embedding(size: int) -> nn.Embed:
             return nn.Embed(size, c.d_model, dtype=DTYPES[c.dtype], embedding_init=c.initializer.embedding(c.d_model))
 
-        target_size = c.vocab_size if c.target_vocab_size is None else c.target_vocab_size
+        target_size = c.vocab_sizes[1]
         if c.share_source_target:
             self.embedding = embedding(c.vocab_size)
         else:

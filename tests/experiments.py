@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from flaxformer_lite.attention import DotProduct
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config import Config, TrainConfig, to_json
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.layers import DropoutRates
@@ -54,8 +54,6 @@ def tiny_config(**changes: Any) -> Config:
 
 def write_config_file(path: Path, config: Config) -> Path:
     """The config as a JSON file that train.py takes."""
-    from flaxformer_lite.config import to_json
-
     path.write_text(to_json(config), encoding="utf-8")
     return path
 

@@ -110,7 +110,7 @@ class Dataset:
 
     def __init__(self, records: Sequence[TokenPair], objective: Objective, config: DataConfig, seed: int):
         lengths = [objective.lengths(record) for record in records]
-        self.records, self.objective, self.seed = records, objective, seed
+        self.records, self.objective = records, objective
         self.plan = Plan(lengths, config.buckets, seed)
         placed = sum(len(examples) for _, examples in self.plan.members)
         self.dropped = len(records) - placed
