@@ -35,7 +35,7 @@ def get_config() -> Config:
             activation="gelu",
             residual=PRE_NORM,
             scale_embeddings=False,
-            head=LanguageModelHead(bias=True, transform=True),
+            head=LanguageModelHead(bias=True, transform="gelu"),
             dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.1),
             scan_unroll=2,
         ),

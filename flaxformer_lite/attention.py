@@ -119,14 +119,14 @@ class DotProduct:
                 raise ValueError(f"model.attention.{name} is {value}: give at least 1, or leave it out for the default")
         check_scores(self.scale, self.soft_cap)
 
-    def check(self, d_model: int, num_heads: int) -> None:
-        """Raises: ValueError where the heads do not divide."""
+    def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
+        """Raises: ValueError where the heads do not divide; `setting` says where their number is from."""
         if self.d_key is None:
-            check_heads_divide(d_model, num_heads, ", or set model.attention.d_key")
+            check_heads_divide(d_model, num_heads, setting, ", or set model.attention.d_key")
         if self.num_kv_heads is not None and num_heads % self.num_kv_heads:
             raise ValueError(
-                f"model.num_heads {num_heads} is not divisible by model.attention.num_kv_heads {self.num_kv_heads}: "
-                "give a divisor of model.num_heads, or leave it out for one each"
+                f"{setting} {num_heads} is not divisible by model.attention.num_kv_heads {self.num_kv_heads}: "
+                f"give a divisor of {setting}, or leave it out for one each"
             )
 
     def heads(self, d_model: int, num_heads: int) -> Heads:
@@ -165,9 +165,9 @@ class SharedProjection:
     def __post_init__(self) -> None:
         check_scores(self.scale, self.soft_cap)
 
-    def check(self, d_model: int, num_heads: int) -> None:
-        """Raises: ValueError where the heads do not divide."""
-        check_heads_divide(d_model, num_heads)
+    def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
+        """Raises: ValueError where the heads do not divide; `setting` says where their number is from."""
+        check_heads_divide(d_model, num_heads, setting)
 
     def heads(self, d_model: int, num_heads: int) -> Heads:
         return Heads(num_heads, d_model // num_heads, d_model // num_heads)
@@ -192,9 +192,9 @@ def check_scores(scale: float | None, soft_cap: float | None) -> None:
         )
 
 
-def check_heads_divide(d_model: int, num_heads: int, also: str = "") -> None:
+def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "") -> None:
     if d_model % num_heads:
-        raise ValueError(f"model.d_model {d_model} is not divisible by model.num_heads {num_heads}: change one" + also)
+        raise ValueError(f"model.d_model {d_model} is not divisible by {setting} {num_heads}: change one" + also)
 
 
 AttentionVariant = Annotated[DotProduct | SharedProjection, Discriminator("kind")]

@@ -27,6 +27,8 @@ class Context(NamedTuple):
     """What all layers of a stack see alike: mask and bias, the memory, positions, and while decoding the place being written."""
 
     mask: Bool[Array, "..."] | None = None
+    local_mask: Bool[Array, "..."] | None = None
+    """The mask of the layers that have a window, where others have none."""
     bias: Float[Array, "..."] | None = None
     memory: Float[Array, "B S D"] | None = None
     memory_mask: Bool[Array, "..."] | None = None
@@ -60,29 +62,40 @@ class Block(nn.Module):
                 setattr(self, f"{sublayer}_{place}", Normalize(c.norm))
 
     def __call__(
-        self, x: Float[Array, "B T D"], cache: LayerCache | None, context: Context
+        self, x: Float[Array, "B T D"], cache: LayerCache | None, is_local: Bool[Array, ""] | None, context: Context
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         h = self.pre("attention", x)
-        assert context.positions is not None
-        rotate = functools.partial(self.config.positions.rotate, positions=context.positions)
+        rotate = functools.partial(self.rotate, is_local=is_local, context=context)
+        mask = context.mask
+        if is_local is not None:
+            assert mask is not None and context.local_mask is not None
+            mask = jnp.where(is_local, context.local_mask, mask)
         own = self.attention.key_value(h, rotate=rotate)
         if cache is not None:
             assert context.index is not None
             own = cache.own.write(own, context.index)
             cache = cache._replace(own=own)
-        x = self.post(
-            "attention", self.attention.attend(h, own, mask=context.mask, bias=context.bias, rotate=rotate), x
-        )
+        x = self.post("attention", self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate), x)
         if self.cross:
             h = self.pre("cross_attention", x)
-            memory = self.memory_key_value(None, None, context)[1] if cache is None else cache.memory
+            memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
             assert memory is not None
             x = self.post("cross_attention", self.cross_attention.attend(h, memory, mask=context.memory_mask), x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
         return x, cache
 
-    def memory_key_value(self, carry: None, cache: None, context: Context) -> tuple[None, KeyValue]:
+    def rotate(
+        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: Context
+    ) -> Float[Array, "B T N H"]:
+        """The heads of queries or keys, turned by their positions as this layer's scheme has it."""
+        assert context.positions is not None
+        turned = self.config.positions.rotate(heads, context.positions)
+        if is_local is None or self.config.window_positions is None:
+            return turned
+        return jnp.where(is_local, self.config.window_positions.rotate(heads, context.positions), turned)
+
+    def memory_key_value(self, carry: None, cache: None, is_local: None, context: Context) -> tuple[None, KeyValue]:
         """What cross-attention needs of the memory: decoding asks once a sentence. Shaped like `__call__`, for the scan."""
         assert context.memory is not None
         return carry, self.cross_attention.key_value(context.memory)
@@ -145,7 +158,7 @@ class Stack(nn.Module):
             Block,
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
-            in_axes=(0, nn.broadcast),
+            in_axes=(0, 0, nn.broadcast),
             length=self.num_layers,
             unroll=min(self.config.scan_unroll, self.num_layers),
             methods=["__call__", "memory_key_value"],
@@ -164,7 +177,9 @@ class Stack(nn.Module):
         x = self.embedding_norm(x) if self.config.embedding_norm else x
         self.sow("intermediates", "embedded", x)
         x = apply_dropout(self, x, self.config.dropout.embedding_rate)
-        x, cache = self.layers(x, cache, context)
+        local = self.config.window_layers if self.causal else None
+        is_local = None if local is None else jnp.asarray([i in local for i in range(self.num_layers)])
+        x, cache = self.layers(x, cache, is_local, context)
         return residual_commands(self, self.config.residual.final, self.final_norm, x), cache
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
@@ -175,5 +190,5 @@ class Stack(nn.Module):
         own = [jnp.zeros((self.num_layers, batch, room, heads.num_kv_heads, h), DTYPES[c.dtype]) for h in sizes]
         if memory is None:
             return LayerCache(own=KeyValue(*own), memory=None)
-        _, memory_kv = self.layers.memory_key_value(None, None, Context(memory=memory))
+        _, memory_kv = self.layers.memory_key_value(None, None, None, Context(memory=memory))
         return LayerCache(own=KeyValue(*own), memory=memory_kv)

@@ -104,9 +104,12 @@ class RMSNorm:
     kind: Literal["rms_norm"] = "rms_norm"
     epsilon: float = 1e-6
     """Added to the mean square."""
+    offset: float = 0.0
+    """Added to the learned scale, whose first values are 1 - offset (Gemma: 1, so that weight decay pulls scales to 1)."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
-        return rms_norm(x, param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32), self.epsilon)
+        scale = param("scale", nn.initializers.constant(1 - self.offset), x.shape[-1:], jnp.float32)
+        return rms_norm(x, scale + self.offset, self.epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """The settings of a Transformer: its shape, and the values it is put together from."""
 
+import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from flaxformer_lite.attention import AttentionVariant, DotProduct
@@ -15,7 +17,7 @@ from flaxformer_lite.layers import (
     Residual,
     XavierUniform,
 )
-from flaxformer_lite.positions import Positions, Sinusoidal
+from flaxformer_lite.positions import Learned, Positions, Rotary, Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,8 +31,8 @@ class LanguageModelHead:
     """Multiplies the last layer before the scores are taken (T5: 1 / sqrt(d_model) where tables are tied)."""
     soft_cap: float | None = None
     """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
-    transform: bool = False
-    """First a dense layer of width `d_model`, the model's activation and norm, as BERT's masked language model has."""
+    transform: Activation | None = None
+    """First a dense layer of width `d_model` with this activation, and the model's norm, as BERT's masked language model has."""
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
@@ -41,17 +43,30 @@ class LanguageModelHead:
 
 @dataclass(frozen=True, kw_only=True)
 class Pooler:
-    """One vector for a whole source: a dense layer on its first token, and an activation."""
+    """One vector for a whole text, from one token's last layer: the decoder's, or the encoder's where there is no decoder."""
 
-    kind: Literal["first_token"] = "first_token"
-    activation: Activation = "tanh"
-    """After the dense layer."""
+    token: Literal["first", "last"] = "first"
+    """Which token: the first, or the last that is not padding."""
+    activation: Activation | None = "tanh"
+    """After a dense layer; None: no such layer."""
     num_classes: int = 0
     """Classes to score from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
+    class_bias: bool = True
+    """Add a learned number to each class's score."""
 
     def __post_init__(self) -> None:
         if self.num_classes < 0:
             raise ValueError(f"model.pooler.num_classes is {self.num_classes}: give 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceEmbedding:
+    """One vector for a whole text that can be compared with others; it has no parameters."""
+
+    pooling: Literal["mean", "max", "cls", "last"] = "mean"
+    """Of the last layer: the mean or the maximum over the tokens, the first token, or the last."""
+    normalize: bool = True
+    """Scale to length 1, so that a product of two is their cosine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +87,22 @@ class ModelConfig:
     """Layers of the encoder; 0: there is none, and the decoder reads nothing but what it writes."""
     num_decoder_layers: int = 6
     """Layers of the decoder; 0: there is none, and the head reads the encoder."""
+    decoder_num_heads: int | None = None
+    """Query heads in the decoder; None: as many as `num_heads`."""
+    decoder_d_ff: int | None = None
+    """Inner width of the decoder's feed-forward layers; None: `d_ff`."""
     attention: AttentionVariant = DotProduct()
     """How scores are made, and the shape of the projections."""
     positions: Positions = Sinusoidal()
     """How the model knows where a token stands."""
     attention_window: int | None = None
     """A token of the decoder attends to that many tokens at most, itself and those just before it; None: to all before it."""
+    window_layers: tuple[int, ...] | None = None
+    """The decoder layers that have this window, from 0; None: all."""
+    window_positions: Rotary | None = None
+    """What stands in the place of `positions` in those layers (Gemma 3: a smaller base); None: nothing else."""
+    uncounted_id: int | None = None
+    """A source token id that takes up no position (RoBERTa: its padding); None: every token does."""
     feed_forward_bias: bool = True
     """Biases in the feed-forward layers."""
     activation: Activation = "relu"
@@ -101,7 +126,9 @@ class ModelConfig:
     head: LanguageModelHead | None = LanguageModelHead()
     """What turns the last layer into scores of the vocabulary; None: no scores."""
     pooler: Pooler | None = None
-    """What makes one vector of a whole source, and scores of classes from it; None: nothing does."""
+    """What makes one vector of a whole text, and scores of classes from it; None: nothing does."""
+    sentence_embedding: SentenceEmbedding | None = None
+    """How a text becomes a vector to be compared with others; None: it does not."""
     initializer: Initializer = XavierUniform()
     """First values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
@@ -119,14 +146,36 @@ class ModelConfig:
                 raise ValueError(f"model.{name} is {value}: give 0 or more")
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError("model.num_encoder_layers and model.num_decoder_layers are both 0: give one at least 1")
+        for name in ("decoder_num_heads", "decoder_d_ff"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"model.{name} is {value}: give at least 1, or leave it out")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"model.activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
+        self.attention.check(self.d_model, self.num_heads)
+        if self.decoder_num_heads is not None:
+            self.attention.check(self.d_model, self.decoder_num_heads, "model.decoder_num_heads")
+        self.check_window()
+        self.check_embeddings()
+
+    def check_window(self) -> None:
+        """Raises: ValueError where the window is for no layer, or for none that there is."""
         if self.attention_window is not None and (self.attention_window < 1 or self.num_decoder_layers == 0):
             raise ValueError(
                 f"model.attention_window is {self.attention_window}: give at least 1, in a model with a decoder, or leave it out"
             )
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"model.activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
-        self.attention.check(self.d_model, self.num_heads)
-        self.check_embeddings()
+        if self.window_layers is not None and self.attention_window is None:
+            raise ValueError(
+                f"model.window_layers is {self.window_layers}, but model.attention_window is None: give both or none"
+            )
+        if wrong := [i for i in self.window_layers or () if not 0 <= i < self.num_decoder_layers]:
+            raise ValueError(
+                f"model.window_layers has {wrong[0]}, but the decoder's layers are 0 to {self.num_decoder_layers - 1}"
+            )
+        if self.window_positions is not None and self.window_layers is None:
+            raise ValueError(
+                "model.window_positions is for the layers of model.window_layers, which is None: name the layers, or set "
+                "model.positions"
+            )
 
     def check_embeddings(self) -> None:
         """Raises: ValueError where tables and vocabularies do not go together."""
@@ -141,10 +190,21 @@ class ModelConfig:
             raise ValueError(
                 "model.vocab_size is 0, so there is nothing for model.head to score: set model.head to None"
             )
-        if self.pooler is not None and self.num_encoder_layers == 0:
+        if self.uncounted_id is not None and self.num_encoder_layers == 0:
             raise ValueError(
-                "model.pooler reads the encoder, but model.num_encoder_layers is 0: leave out model.pooler"
+                f"model.uncounted_id is {self.uncounted_id}, a source's token, but model.num_encoder_layers is 0: leave it out"
             )
+        if self.uncounted_id is not None and isinstance(self.positions, Learned) and self.positions.offset == 0:
+            raise ValueError(
+                f"model.uncounted_id is {self.uncounted_id}, and such tokens have the row before the first position's: "
+                "set model.positions.offset to at least 1"
+            )
+
+    @cached_property
+    def for_decoder(self) -> "ModelConfig":
+        """The same with the decoder's heads and feed-forward width in the place of the encoder's."""
+        num_heads, d_ff = self.decoder_num_heads or self.num_heads, self.decoder_d_ff or self.d_ff
+        return dataclasses.replace(self, num_heads=num_heads, d_ff=d_ff, decoder_num_heads=None, decoder_d_ff=None)
 
     @property
     def one_table(self) -> bool:

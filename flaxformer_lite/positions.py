@@ -87,14 +87,19 @@ class Learned(Scheme):
     """Rows of the table; `data.max_source_length` and `data.max_target_length` may not be larger."""
     stddev: float = 0.02
     """Standard deviation of the first values."""
+    offset: int = 0
+    """Further rows at the start of the table: position p has row p + offset (BART: 2)."""
 
     def __post_init__(self) -> None:
         check_max_positions(self.max_positions)
+        if self.offset < 0:
+            raise ValueError(f"model.positions.offset is {self.offset}: give 0 or more")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         check_length(x.shape[1], self.max_positions)
-        table = param("embedding", nn.initializers.normal(self.stddev), (self.max_positions, x.shape[-1]), jnp.float32)
-        return x + table[positions].astype(x.dtype)
+        shape = (self.offset + self.max_positions, x.shape[-1])
+        table = param("embedding", nn.initializers.normal(self.stddev), shape, jnp.float32)
+        return x + table[positions + self.offset].astype(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,8 +275,8 @@ class RelativeBias(Scheme):
     """Distances from here on share the last bucket, in tokens."""
 
     def __post_init__(self) -> None:
-        if self.num_buckets < 4 or self.num_buckets % 4:
-            raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: give a multiple of 4")
+        if self.num_buckets < 4 or self.num_buckets % 2:
+            raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: give an even number, at least 4")
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"model.positions.max_distance is {self.max_distance}: give more than half of "

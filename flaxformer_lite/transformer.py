@@ -4,18 +4,21 @@ One page reads as the paper does; `blocks.py` holds a layer, `model_config.py` t
 encoder–decoder; with one of them the encoder or the decoder alone.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.blocks import Context, LayerCache, Stack
-from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize
+from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
 from flaxformer_lite.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
 from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
+from flaxformer_lite.model_config import SentenceEmbedding
 
 
 class Inputs(NamedTuple):
@@ -57,9 +60,11 @@ class Outputs(NamedTuple):
     memory: Float[Array, "B S D"] | None = None
     """The encoder's last layer."""
     pooled: Float[Array, "B D"] | None = None
-    """One vector for each source."""
+    """One vector for each text, by `model.pooler`."""
     class_logits: Float[Array, "B C"] | None = None
     """Scores of the classes."""
+    embedding: Float[Array, "B D"] | None = None
+    """One vector for each text, by `model.sentence_embedding`."""
 
 
 class Head(nn.Module):
@@ -72,9 +77,9 @@ class Head(nn.Module):
         c, settings = self.config, self.config.head
         assert settings is not None
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
-        if settings.transform:
+        if settings.transform is not None:
             h = nn.Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
-            hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[c.activation][0](h))
+            hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
         logits = hidden @ kernel.astype(dtype)
@@ -89,15 +94,49 @@ class Pooling(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, memory: Float[Array, "B S D"]) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
+    def __call__(
+        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
+    ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
         c, settings = self.config, self.config.pooler
         assert settings is not None
 
-        def dense(width: int, name: str) -> nn.Dense:
-            return nn.Dense(width, dtype=DTYPES[c.dtype], kernel_init=c.initializer.kernel(), name=name)
+        def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
+            kernel_init = c.initializer.kernel()
+            return nn.Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
 
-        pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(memory[:, 0]))
-        return pooled, dense(settings.num_classes, "classes")(pooled) if settings.num_classes else None
+        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask)
+        if settings.activation is not None:
+            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(pooled))
+        classes = settings.num_classes
+        return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
+
+
+def last_token(hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B D"]:
+    """The last token of each text that is not padding."""
+    if mask is None:
+        return hidden[:, -1]
+    last = jnp.where(mask, jnp.arange(mask.shape[1]), 0).max(1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+
+def sentence_embedding(
+    settings: SentenceEmbedding, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
+) -> Float[Array, "B D"]:
+    """One vector for each text, in at least float32."""
+    x = hidden.astype(accumulation_dtype(hidden))
+    shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    if settings.pooling == "mean":
+        vector = jnp.where(shown[..., None], x, 0).sum(1) / jnp.maximum(shown.sum(1), 1)[:, None]
+    elif settings.pooling == "max":
+        vector = jnp.where(shown[..., None], x, -jnp.inf).max(1)
+    else:
+        vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
+    return unit_length(vector) if settings.normalize else vector
+
+
+def unit_length(x: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    """Each vector divided by its length; the gradient at 0 is 0."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))
 
 
 class Transformer(nn.Module):
@@ -120,7 +159,7 @@ class Transformer(nn.Module):
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers)
         if c.num_decoder_layers:
-            self.decoder = Stack(c, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
+            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
         if c.head is not None:
             self.head = Head(c)
         if c.pooler is not None:
@@ -130,18 +169,20 @@ class Transformer(nn.Module):
         """Everything the model can say of the inputs; a decoder scores the token after every target token (teacher forcing)."""
         c = self.config
         check_inputs(c, inputs)
-        memory = hidden = pooled = class_logits = None
+        memory = hidden = pooled = class_logits = embedding = None
         if c.num_encoder_layers:
             memory = last = self.encode(inputs)
         if c.num_decoder_layers:
             hidden = last = self.decode(inputs, memory)
-        elif inputs.predict_positions is not None:
-            last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
+        mask = inputs.target_mask if c.num_decoder_layers else inputs.source_mask
         if c.pooler is not None:
-            assert memory is not None
-            pooled, class_logits = self.pooler(memory)
+            pooled, class_logits = self.pooler(last, mask)
+        if c.sentence_embedding is not None:
+            embedding = sentence_embedding(c.sentence_embedding, last, mask)
+        if inputs.predict_positions is not None:
+            last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
         logits = None if c.head is None else self.logits(last)
-        return Outputs(logits, hidden, memory, pooled, class_logits)
+        return Outputs(logits, hidden, memory, pooled, class_logits, embedding)
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
         """The memory: the encoder's answer to the source."""
@@ -151,24 +192,35 @@ class Transformer(nn.Module):
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
         mask = combine_masks(padding(inputs.source_mask), segments(inputs.source_segments, inputs.source_segments))
-        positions = default_positions(tokens) if inputs.source_positions is None else inputs.source_positions
+        positions = inputs.source_positions
+        if positions is None:
+            positions = default_positions(tokens, self.config.uncounted_id)
         return self.encoder(x, positions, Context(mask=mask, bias=inputs.source_bias))[0]
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """The decoder's answer to all target tokens at once."""
         tokens = inputs.target_tokens
         assert tokens is not None
-        allowed = inputs.target_attention
-        if allowed is None:
-            allowed = causal_mask(tokens.shape[1], self.config.attention_window)
         own = inputs.target_segments
+
+        def mask(window: int | None) -> Bool[Array, "#B 1 T T"] | None:
+            allowed = causal_mask(tokens.shape[1], window) if (given := inputs.target_attention) is None else given
+            return combine_masks(allowed, padding(inputs.target_mask), segments(own, own))
+
         context = Context(
-            mask=combine_masks(allowed, padding(inputs.target_mask), segments(own, own)),
+            **self.masks(mask),
             memory=memory,
             memory_mask=combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments)),
         )
         positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
         return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
+
+    def masks(self, mask: Callable[[int | None], Bool[Array, "..."] | None]) -> dict[str, Bool[Array, "..."] | None]:
+        """The masks of a context, as `mask` makes them for a window: where only some layers have one, two."""
+        window = self.config.attention_window
+        if self.config.window_layers is None:
+            return {"mask": mask(window)}
+        return {"mask": mask(None), "local_mask": mask(window)}
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
         """An empty decode cache with `room` for that many target tokens; without a memory, for `batch` rows."""
@@ -189,10 +241,10 @@ class Transformer(nn.Module):
         room = cache.own.key.shape[2]
         places, keys = index + jnp.arange(tokens.shape[1])[None], jnp.arange(room)[None]
         started = None if padded is None else padding_mask(keys >= padded[:, None])
-        mask = combine_masks(prefix_mask(index, room, tokens.shape[1], self.config.attention_window), started)
+        masks = self.masks(lambda window: combine_masks(prefix_mask(index, room, tokens.shape[1], window), started))
         if padded is not None:
             places, keys = jnp.maximum(places - padded[:, None], 0), keys - padded[:, None]
-        context = Context(mask=mask, memory_mask=padding(source_mask), key_positions=keys, index=index)
+        context = Context(**masks, memory_mask=padding(source_mask), key_positions=keys, index=index)
         hidden, filled = self.decoder(self.embed(tokens, self.target_table), places, context, cache)
         assert filled is not None
         return self.logits(hidden), filled
@@ -245,6 +297,11 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         raise ValueError(
             "the inputs have `predict_positions`, which only a model without a decoder reads: leave them out"
         )
+    if inputs.target_attention is not None and config.attention_window is not None:
+        raise ValueError(
+            "the inputs have `target_attention`, which says for each position where it may attend to, but so does "
+            f"model.attention_window {config.attention_window}: leave one out"
+        )
     if config.num_token_types and inputs.token_types is None:
         raise ValueError(
             f"model.num_token_types is {config.num_token_types}, but the inputs have no `token_types`: give one for each "
@@ -270,6 +327,11 @@ def segments(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) 
     return None if queries is None or keys is None else segment_mask(queries, keys)
 
 
-def default_positions(tokens: Int[Array, "B T"] | Float[Array, "B T D"]) -> Int[Array, "1 T"]:
-    """0, 1, 2, … for every row."""
-    return jnp.arange(tokens.shape[1])[None]
+def default_positions(
+    tokens: Int[Array, "B T"] | Float[Array, "B T D"], uncounted_id: int | None = None
+) -> Int[Array, "#B T"]:
+    """0, 1, 2, … for every row; tokens that do not count are at -1."""
+    if uncounted_id is None:
+        return jnp.arange(tokens.shape[1])[None]
+    counts = tokens != uncounted_id
+    return jnp.where(counts, jnp.cumsum(counts, axis=1) - 1, -1)

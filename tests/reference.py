@@ -203,7 +203,13 @@ class Transformer:
     """`bias(params, n, offset, causal)` is added to head n's score of a key `offset` places after its query."""
     scores: dict = field(default_factory=dict)
     """More arguments of `attention`."""
+    double_norm: bool = False
+    """Whether a pre-norm sublayer's output is normalised too, before it joins the residual."""
     window: int | None = None
+    window_layers: tuple[int, ...] | None = None
+    """The layers with the window; None: all."""
+    window_turn: Callable | None = None
+    """`turn` in those layers; None: the same."""
     logit_scale: float = 1.0
     logit_cap: float | None = None
 
@@ -233,14 +239,14 @@ class Transformer:
     def stack(self, name: str, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
         layers = self.params[name]["layers"]
         for layer in range(len(layers["feed_forward"]["up"]["kernel"])):
-            x = self.block(name, take(layers, layer), x, memory)
+            x = self.block(name, layer, take(layers, layer), x, memory)
         return x if self.post_norm else self.normalize(x, self.params[name]["final_norm"])
 
-    def block(self, stack: str, params: dict, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
+    def block(self, stack: str, layer: int, params: dict, x: np.ndarray, memory: np.ndarray | None) -> np.ndarray:
         def cross_attention(x):
             return self.attend("cross", params["cross_attention"], x, memory, np.ones((len(x), len(memory)), bool))
 
-        x = self.sublayer("attention", params, lambda x: self.attend_to_own(stack, params["attention"], x), x)
+        x = self.sublayer("attention", params, lambda x: self.attend_to_own(stack, layer, params["attention"], x), x)
         if memory is not None:
             x = self.sublayer("cross_attention", params, cross_attention, x)
         return self.sublayer(
@@ -250,14 +256,15 @@ class Transformer:
             x,
         )
 
-    def attend_to_own(self, stack: str, params: dict, x: np.ndarray) -> np.ndarray:
+    def attend_to_own(self, stack: str, layer: int, params: dict, x: np.ndarray) -> np.ndarray:
         """A target position sees itself and what came before, within the window; positions matter here only."""
         causal, places = stack == "decoder", range(len(x))
-        window = len(x) if self.window is None else self.window
+        local = self.window is not None and (self.window_layers is None or layer in self.window_layers)
+        window, turn = (self.window, self.window_turn or self.turn) if local else (len(x), self.turn)
         allowed = [[not causal or t - window < s <= t for s in places] for t in places]
         added = self.params[stack].get("position_bias", {})
         bias = [[[self.bias(added, n, s - t, causal) for s in places] for t in places] for n in range(self.num_heads)]
-        return self.attend(stack, params, x, x, allowed, bias, self.turn)
+        return self.attend(stack, params, x, x, allowed, bias, turn)
 
     def attend(self, name: str, params: dict, query, key, allowed, bias=0.0, turn: Callable = as_it_is) -> np.ndarray:
         shape = (self.num_heads, len(query), len(key))
@@ -270,7 +277,8 @@ class Transformer:
     def sublayer(self, name: str, params: dict, function: Callable, x: np.ndarray) -> np.ndarray:
         if self.post_norm:
             return self.normalize(x + function(x), params[f"{name}_post_norm"])
-        return x + function(self.normalize(x, params[f"{name}_pre_norm"]))
+        y = function(self.normalize(x, params[f"{name}_pre_norm"]))
+        return x + (self.normalize(y, params[f"{name}_post_norm"]) if self.double_norm else y)
 
     def normalize(self, x: np.ndarray, params: dict) -> np.ndarray:
         return np.array([self.norm(v, params) for v in x])

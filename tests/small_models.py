@@ -12,7 +12,7 @@ import numpy as np
 import reference
 
 from flaxformer_lite.attention import DotProduct
-from flaxformer_lite.layers import POST_NORM, LayerNorm, RMSNorm
+from flaxformer_lite.layers import POST_NORM, LayerNorm, Residual, RMSNorm
 from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
 from flaxformer_lite.positions import (
     ALiBi,
@@ -57,6 +57,7 @@ CONFIGS = {
     "two_tables_tied_output": ModelConfig(
         d_model=7,
         num_heads=1,
+        decoder_d_ff=11,
         target_vocab_size=19,
         share_source_target=False,
         norm=LayerNorm(bias=False),
@@ -106,6 +107,19 @@ DECODERS = {
         positions=Rotary(layout="interleaved", share=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
         activation="geglu_tanh",
         head=LanguageModelHead(soft_cap=2.3, bias=True),
+        **ALONE,
+    ),
+    "windows_by_layer": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=4, num_kv_heads=1, bias=False, head_norm=RMSNorm(offset=1.0)),
+        attention_window=WINDOW,
+        window_layers=(0,),
+        window_positions=Rotary(base=11.0),
+        positions=Rotary(base=101.0, scaling=LinearScaling(factor=1.7)),
+        residual=Residual(pre="n", post="nda", final="n"),
+        norm=RMSNorm(offset=1.0),
+        activation="geglu_tanh",
         **ALONE,
     ),
     "alibi": ModelConfig(
@@ -192,7 +206,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
 
     def norm(x, params):
         if isinstance(config.norm, RMSNorm):
-            return reference.rms_norm(x, params["scale"])
+            return reference.rms_norm(x, config.norm.offset + params["scale"])
         return reference.layer_norm(x, params["scale"], params.get("bias", np.zeros(len(x))))
 
     attention, head = config.attention, config.head
@@ -205,7 +219,10 @@ def slow(config: ModelConfig) -> reference.Transformer:
         scale_embeddings=config.scale_embeddings,
         norm=norm,
         scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | head_norm(attention.head_norm),
+        double_norm=config.residual.post == "nda",
         window=config.attention_window,
+        window_layers=config.window_layers,
+        window_turn=None if config.window_positions is None else turn(config.window_positions),
         logit_scale=head.scale,
         logit_cap=head.soft_cap,
         **slow_positions(config),
@@ -217,7 +234,7 @@ def head_norm(norm) -> dict:
     if norm is None:
         return {}
     if isinstance(norm, RMSNorm):
-        return {"head_norm": lambda head, params: reference.rms_norm(head, params["scale"])}
+        return {"head_norm": lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
     return {"head_norm": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
 
 
@@ -232,7 +249,7 @@ def slow_positions(config: ModelConfig) -> dict:
         case FixedTable():
             return {"position": lambda params, t, width: params["table"][t]}
         case Rotary():
-            return {"turn": lambda head, t: reference.rotary(head, t, rates(scheme, len(head)), scheme.layout)}
+            return {"turn": turn(scheme)}
         case ALiBi():
             slopes = reference.alibi_slopes(config.num_heads)
             return {"bias": lambda params, n, offset, causal: -slopes[n] * abs(offset)}
@@ -244,6 +261,11 @@ def slow_positions(config: ModelConfig) -> dict:
                 ]
             }
     return {}
+
+
+def turn(scheme: Rotary):
+    """The reference's `turn` for a scheme."""
+    return lambda head, t: reference.rotary(head, t, rates(scheme, len(head)), scheme.layout)
 
 
 def rates(scheme: Rotary, width: int) -> list[float]:

@@ -4,6 +4,7 @@ import pytest
 
 from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.model_config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.positions import Learned, Rotary
 
 NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
 
@@ -31,8 +32,29 @@ NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
         ),
         ({"vocab_size": 0}, r"^model\.vocab_size is 0, .* model\.head .*: set model\.head to None\Z"),
         (
-            {"pooler": Pooler(), "num_encoder_layers": 0},
-            r"^model\.pooler .*, but model\.num_encoder_layers is 0: leave out model\.pooler\Z",
+            {"window_layers": (0,)},
+            r"^model\.window_layers is \(0,\), but model\.attention_window is None: give both or none\Z",
+        ),
+        (
+            {"window_layers": (0, 6), "attention_window": 3},
+            r"^model\.window_layers has 6, but the decoder's layers are 0 to 5\Z",
+        ),
+        (
+            {"window_positions": Rotary(), "attention_window": 3},
+            r"^model\.window_positions .* model\.window_layers, which is None: name the layers, or set model\.positions\Z",
+        ),
+        (
+            {"uncounted_id": 1, "num_encoder_layers": 0},
+            r"^model\.uncounted_id is 1, .*, but model\.num_encoder_layers is 0: leave it out\Z",
+        ),
+        (
+            {"uncounted_id": 1, "positions": Learned()},
+            r"^model\.uncounted_id is 1, .*: set model\.positions\.offset to at least 1\Z",
+        ),
+        ({"decoder_d_ff": 0}, r"^model\.decoder_d_ff is 0: give at least 1, or leave it out\Z"),
+        (
+            {"decoder_num_heads": 3},
+            r"^model\.d_model 10 is not divisible by model\.decoder_num_heads 3: change one, or set .*d_key\Z",
         ),
         *(
             (

@@ -43,7 +43,7 @@ def model_config(settings: Mapping[str, Any]) -> ModelConfig:
         ),
         embedding_norm=True,
         scale_embeddings=False,
-        head=LanguageModelHead(bias=True, transform=True),
+        head=LanguageModelHead(bias=True, transform=BERT_ACTIVATIONS[activation]),  # type: ignore[arg-type]
         pooler=Pooler(activation="tanh", num_classes=2),
         initializer=Normal(stddev=stddev),
     )

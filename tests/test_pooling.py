@@ -1,0 +1,105 @@
+"""Oracles: one vector of a text, by plain loops over its tokens; the position of tokens where some do not count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.positions import Learned
+from flaxformer_lite.transformer import (
+    Inputs,
+    Transformer,
+    check_inputs,
+    default_positions,
+    last_token,
+    sentence_embedding,
+)
+
+RNG = np.random.default_rng(4)
+HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)
+SHOWN = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 1, 1, 0], [1, 0, 0, 0, 0]], bool)
+
+
+def one_by_one(pooling: str) -> np.ndarray:
+    """Of each text alone, without its padding."""
+    ways = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
+    return np.array([ways[pooling](x if pooling == "cls" else x[m]) for x, m in zip(HIDDEN, SHOWN, strict=True)])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
+    wanted = one_by_one(pooling)
+    found = sentence_embedding(
+        SentenceEmbedding(pooling=pooling, normalize=False), jnp.asarray(HIDDEN), jnp.asarray(SHOWN)
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    found = sentence_embedding(SentenceEmbedding(pooling=pooling), jnp.asarray(HIDDEN), jnp.asarray(SHOWN))
+    np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-6)
+
+
+def test_without_a_mask_all_are_tokens():
+    np.testing.assert_array_equal(last_token(jnp.asarray(HIDDEN), None), HIDDEN[:, -1])
+    found = sentence_embedding(SentenceEmbedding(normalize=False), jnp.asarray(HIDDEN), None)
+    np.testing.assert_allclose(found, HIDDEN.mean(1), rtol=1e-6)
+
+
+def test_a_text_without_tokens_has_an_embedding_and_a_gradient_of_zeros():
+    def total(hidden):
+        return sentence_embedding(SentenceEmbedding(), hidden, jnp.zeros((1, 5), bool)).sum()
+
+    assert total(jnp.asarray(HIDDEN[:1])) == 0
+    np.testing.assert_array_equal(jax.grad(total)(jnp.asarray(HIDDEN[:1])), 0)
+
+
+@pytest.mark.parametrize(("encoder", "decoder"), [(1, 0), (0, 1), (1, 1)])
+def test_a_pooler_reads_the_last_token_of_the_last_stack(encoder, decoder):
+    """Classes without a bias or a dense layer are one product; padding changes nothing."""
+    config = ModelConfig(
+        vocab_size=13,
+        d_model=6,
+        num_heads=2,
+        d_ff=7,
+        num_encoder_layers=encoder,
+        num_decoder_layers=decoder,
+        pooler=Pooler(token="last", activation=None, num_classes=3, class_bias=False),
+    )
+    tokens = jnp.asarray(RNG.integers(13, size=(2, 5)))
+    shown = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)
+    inputs = Inputs(
+        *(tokens if layers else None for layers in (encoder, decoder)),
+        *(shown if layers else None for layers in (encoder, decoder)),
+    )
+    outputs, variables = Transformer(config).init_with_output(jax.random.key(0), inputs)
+    kernel = variables["params"]["pooler"]["classes"]["kernel"]
+    assert jax.tree.map(jnp.shape, variables["params"]["pooler"]) == {"classes": {"kernel": (6, 3)}}
+    last = np.asarray(outputs.hidden if decoder else outputs.memory)[[0, 1], [2, 4]]
+    np.testing.assert_allclose(outputs.pooled, last, rtol=1e-6)
+    np.testing.assert_allclose(outputs.class_logits, last @ kernel, rtol=1e-4, atol=1e-6)
+
+
+def test_tokens_that_do_not_count_have_no_position():
+    tokens = jnp.array([[5, 7, 1, 8, 1, 1], [1, 5, 6, 1, 7, 8]])
+    np.testing.assert_array_equal(default_positions(tokens, 1), [[0, 1, -1, 2, -1, -1], [-1, 0, 1, -1, 2, 3]])
+    np.testing.assert_array_equal(default_positions(tokens), [[0, 1, 2, 3, 4, 5]])
+
+
+def test_an_offset_moves_the_rows_of_a_position_table():
+    table = RNG.normal(size=(6, 3))
+    scheme = Learned(max_positions=4, offset=2)
+    asked = []
+
+    def param(name, init, shape, dtype):
+        asked.append(shape)
+        return jnp.asarray(table)
+
+    x = scheme.embed(jnp.zeros((1, 3, 3)), jnp.array([[0, -1, 3]]), param)
+    assert asked == [(6, 3)]
+    np.testing.assert_allclose(x[0], table[[2, 1, 5]], rtol=1e-6)
+
+
+def test_a_window_and_an_attention_of_ones_own_do_not_go_together():
+    config = ModelConfig(vocab_size=13, num_encoder_layers=0, attention_window=3)
+    inputs = Inputs(target_tokens=jnp.zeros((1, 2), int), target_attention=jnp.ones((1, 1, 2, 2), bool))
+    with pytest.raises(ValueError, match=r"`target_attention`.* model\.attention_window 3: leave one out\Z"):
+        check_inputs(config, inputs)
