@@ -32,6 +32,14 @@ class KeyValue(NamedTuple):
             *(jax.lax.dynamic_update_slice_in_dim(old, n, index, 1) for old, n in zip(self, new, strict=True))
         )
 
+    def keep(self, new: "KeyValue", slots: Int[Array, "_"]) -> "KeyValue":
+        """The cache with the last of `new`, as many as there are slots, put there."""
+        return KeyValue(*(old.at[:, slots].set(n[:, -len(slots) :]) for old, n in zip(self, new, strict=True)))
+
+    def followed_by(self, new: "KeyValue") -> "KeyValue":
+        """What the cache holds, and then `new`."""
+        return KeyValue(*(jnp.concatenate(pair, 1) for pair in zip(self, new, strict=True)))
+
 
 def attention_scores(
     query: Float[Array, "B T N H"],

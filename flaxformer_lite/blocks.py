@@ -36,6 +36,9 @@ class Context(NamedTuple):
     key_positions: Int[Array, "#B S"] | None = None
     """Where the keys stand; None: at `positions`, as in self-attention without a cache."""
     index: Int[Array, ""] | None = None  # type: ignore[assignment]  # tuples have a method of that name
+    slots: Int[Array, "_"] | None = None
+    """Where the last of several new keys go in a cache that keeps a window's only; None: all go to `index`. They are attended to
+    beside those that the cache had before."""
 
 
 class Block(nn.Module):
@@ -71,7 +74,9 @@ class Block(nn.Module):
             assert mask is not None and context.local_mask is not None
             mask = jnp.where(is_local, context.local_mask, mask)
         own = self.attention.key_value(h, rotate=rotate)
-        if cache is not None:
+        if cache is not None and context.slots is not None:
+            own, cache = cache.own.followed_by(own), cache._replace(own=cache.own.keep(own, context.slots))
+        elif cache is not None:
             assert context.index is not None
             own = cache.own.write(own, context.index)
             cache = cache._replace(own=own)

@@ -3,15 +3,19 @@ returns the answers in the order of the sentences. What it compiles is in `searc
 """
 
 import functools
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from flax.typing import VariableDict
+from jaxtyping import Bool, Int
 
-from flaxformer_lite.search import DecodeConfig, beam_search, greedy
+from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.sampling import row_keys
+from flaxformer_lite.search import DecodeConfig, advance, beam_search, greedy, open_stream
 from flaxformer_lite.transformer import Transformer
 
 
@@ -28,6 +32,15 @@ class Batch(NamedTuple):
     sentences: list[int]
     rows: int
     source_length: int
+
+
+class Arrays(NamedTuple):
+    """A batch as the search reads it."""
+
+    tokens: Int[np.ndarray, "B S"]
+    mask: Bool[np.ndarray, "B S"]
+    max_lengths: Int[np.ndarray, "B"]
+    room: int
 
 
 def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
@@ -50,59 +63,149 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
 
 
 class Decoder:
-    """Answers sentences with a model. Keep it: what it compiled serves later calls too, also with other parameters."""
+    """Answers sentences with a model: sources where it has an encoder, else prompts, which it goes on with.
+
+    Keep it: what it compiled serves later calls too, also with other parameters.
+    """
 
     def __init__(self, model: Transformer, config: DecodeConfig) -> None:
-        if 0 in (model.config.num_encoder_layers, model.config.num_decoder_layers):
-            lacking = "decoder" if model.config.num_decoder_layers == 0 else "encoder"
-            raise ValueError(f"the model has no {lacking} (model.num_{lacking}_layers is 0), so it cannot translate")
+        if model.config.num_decoder_layers == 0:
+            raise ValueError("the model has no decoder (model.num_decoder_layers is 0), so it writes no answers")
         self.model, self.config = model, config
-        search = greedy if config.beam_size == 1 and config.early_stopping else beam_search
+        self.reads_sources = model.config.num_encoder_layers > 0
+        check_ids(config, model.config.output_size)
+        search = greedy if config.beam_size == 1 else beam_search
         self.search = jax.jit(functools.partial(search, model, config=config), static_argnames="room")
+        self.open_stream = jax.jit(functools.partial(open_stream, model, config=config), static_argnames="room")
+        self.advance = jax.jit(functools.partial(advance, model, config=config), donate_argnames="state")
+        self.keys = jax.jit(row_keys)
 
     def generate(
         self,
         variables: VariableDict,
         sources: Sequence[Sequence[int]],
         progress: Callable[[int, int], None] = lambda done, total: None,
+        *,
+        seed: int = 0,
+        first: int = 0,
     ) -> list[list[Hypothesis]]:
-        """The answers to each source (token ids with EOS), best first, in the order of the sources.
+        """The answers to each source (token ids with EOS) or prompt, best first, in the order of the sources.
 
-        After every batch `progress` is told how many sentences are done, of how many.
+        After every batch `progress` is told how many answers are done, of how many. What is drawn at random depends on `seed`, the
+        number of the source, counted from `first`, and which of its answers it is: on nothing else.
 
-        Raises: ValueError where a source is longer than the model has positions for.
+        Raises: ValueError where a source is longer than the model has positions for, or a prompt is empty.
         """
-        limit = getattr(self.model.config.positions, "max_positions", None)
-        for i, source in enumerate(sources):
-            if limit is not None and len(source) > limit:
-                raise ValueError(
-                    f"source {i} has {len(source)} tokens, but model.positions.max_positions is {limit}: shorten it"
-                )
-        answers: list[list[Hypothesis]] = [[] for _ in sources]
+        self.check(sources, first)
+        samples = 1 if self.config.sampling is None else self.config.num_hypotheses
+        numbers = [(row, sample) for row in range(len(sources)) for sample in range(samples)]
+        answers: list[list[Hypothesis]] = [[] for _ in numbers]
         done = 0
-        for batch in plan_batches([len(source) for source in sources], self.config.batch_tokens):
-            found = self.answer(variables, [sources[i] for i in batch.sentences], batch, limit)
-            for i, hypotheses in zip(batch.sentences, found, strict=True):
+        for batch in plan_batches([len(sources[row]) for row, _ in numbers], self.config.batch_tokens):
+            chosen = [numbers[i] for i in batch.sentences]
+            arrays = self.arrays([sources[row] for row, _ in chosen], batch.rows, batch.source_length)
+            found = self.answer(variables, arrays, self.random(chosen, batch.rows, seed, first))
+            for i, hypotheses in zip(batch.sentences, found, strict=False):
                 answers[i] = hypotheses
             done += len(batch.sentences)
-            progress(done, len(sources))
-        return answers
+            progress(done, len(numbers))
+        return [[*itertools.chain(*answers[i : i + samples])] for i in range(0, len(numbers), samples)]
 
-    def answer(
-        self, variables: VariableDict, sources: Sequence[Sequence[int]], batch: Batch, limit: int | None
-    ) -> list[list[Hypothesis]]:
-        """The answers to one batch; rows without a sentence have a maximum length of 0 and so are done at once."""
-        width = min(batch.source_length, limit or batch.source_length)
-        room = min(self.config.max_length(batch.source_length), limit or math.inf)
-        tokens = np.full((batch.rows, width), self.config.pad_id, np.int32)
-        max_lengths = np.zeros(batch.rows, np.int32)
+    def stream(
+        self, variables: VariableDict, source: Sequence[int], seed: int = 0, at_once: int = 4
+    ) -> Iterator[list[int]]:
+        """The first answer that `generate` gives to this source alone, some new tokens at a time: one, then `at_once`.
+
+        Raises: ValueError as `generate` does, and where the search has a beam, whose answers are known at its end only.
+        """
+        if self.config.beam_size > 1:
+            raise ValueError(f"decode.beam_size is {self.config.beam_size}: only a beam of 1 writes token by token")
+        self.check([source], 0)
+        ((_, rows, length),) = plan_batches([len(source)], self.config.batch_tokens)
+        arrays = self.arrays([source], rows, length)
+        given, state = self.open_stream(
+            variables, arrays.tokens, arrays.mask, room=arrays.room, max_lengths=arrays.max_lengths
+        )
+        random = self.random([(0, 0)], rows, seed)
+        done, active, most = 0, True, 1
+        while active:
+            state = self.advance(variables, given, state=state, most=most, max_lengths=arrays.max_lengths, **random)
+            tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
+            yield tokens[given.tokens.shape[1] :][done:length].tolist()
+            done, most = int(length), at_once
+
+    @property
+    def limit(self) -> int | None:
+        """The positions that the model has, where it cannot have any number."""
+        limit: int | None = getattr(self.model.config.positions, "max_positions", None)
+        return limit
+
+    def check(self, sources: Sequence[Sequence[int]], first: int) -> None:
+        """Raises: ValueError where a source cannot be answered."""
+        name = "source" if self.reads_sources else "prompt"
+        for i, source in enumerate(sources, first):
+            if self.limit is not None and len(source) > self.limit:
+                raise ValueError(
+                    f"{name} {i} has {len(source)} tokens, but model.positions.max_positions is {self.limit}: shorten it"
+                )
+            if not self.reads_sources and not len(source):
+                raise ValueError(f"prompt {i} has no tokens, and the model goes on from one at least: give it BOS")
+
+    def arrays(self, sources: Sequence[Sequence[int]], rows: int, length: int) -> Arrays:
+        """The batch, sources filled up on the right, prompts on the left.
+
+        Rows without a sentence have a maximum length of 0 and so are done at once.
+        """
+        limit = self.limit or math.inf
+        width, room = int(min(length, limit)), int(min(self.config.max_length(length), limit))
+        tokens = np.full((rows, width), self.config.pad_id, np.int32)
+        mask, max_lengths = np.zeros((rows, width), bool), np.zeros(rows, np.int32)
         for row, source in enumerate(sources):
-            tokens[row, : len(source)] = source
-            max_lengths[row] = min(room, self.config.max_length(len(source)))
+            count = len(source)
+            place = slice(0, count) if self.reads_sources else slice(width - count, width)
+            tokens[row, place] = source
+            mask[row, place] = tokens[row, place] != self.config.pad_id if self.reads_sources else True
+            # The last token of an answer is not read, so it takes up no position.
+            left = limit if self.reads_sources else limit - count + 1
+            max_lengths[row] = min(room, self.config.max_length(count), left)
+        return Arrays(tokens, mask, max_lengths, room)
+
+    def random(self, numbers: Sequence[tuple[int, int]], rows: int, seed: int, first: int = 0) -> dict[str, Any]:
+        """The keys for a batch with these numbers of sources and answers, as an argument; none where nothing is drawn."""
+        if self.config.sampling is None:
+            return {}
+        padded = np.zeros((rows, 2), np.int32)
+        padded[: len(numbers)] = numbers
+        return {"keys": self.keys(seed, first + padded[:, 0], padded[:, 1])}
+
+    def answer(self, variables: VariableDict, arrays: Arrays, random: dict[str, Any]) -> list[list[Hypothesis]]:
+        """The answers of every row."""
         decoded = jax.device_get(
-            self.search(variables, tokens, tokens != self.config.pad_id, room=room, max_lengths=max_lengths)
+            self.search(
+                variables, arrays.tokens, arrays.mask, room=arrays.room, max_lengths=arrays.max_lengths, **random
+            )
         )
         return [
             [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
-            for row in zip(*(x[: len(sources)] for x in decoded), strict=True)
+            for row in zip(*decoded, strict=True)
         ]
+
+
+def check_translates(model: ModelConfig) -> None:
+    """Raises: ValueError where the model does not answer sources; says which command it is for."""
+    for stack, layers, instead in (
+        ("decoder", model.num_decoder_layers, "fill-mask, embed or classify"),
+        ("encoder", model.num_encoder_layers, "generate"),
+    ):
+        if layers == 0:
+            raise ValueError(
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {instead}"
+            )
+
+
+def check_ids(config: DecodeConfig, vocab_size: int) -> None:
+    """Raises: ValueError where a token is demanded or forbidden that the model cannot write."""
+    demanded = {"forced_bos_id": (config.forced_bos_id,), "forced_eos_id": (config.forced_eos_id,)}
+    for name, ids in (demanded | {"suppress_ids": config.suppress_ids}).items():
+        if wrong := [i for i in ids if i is not None and i >= vocab_size]:
+            raise ValueError(f"decode.{name} has {wrong[0]}, but the model writes the ids 0 to {vocab_size - 1} only")

@@ -36,7 +36,12 @@ def prefix_mask(
     index: Int[Array, ""], length: int, num_queries: int = 1, window: int | None = None
 ) -> Bool[Array, "1 1 T S"]:
     """Queries at `index`, `index + 1` … of a cache with room for `length` keys may attend to keys 0 … their own."""
-    distance = (index + jnp.arange(num_queries))[:, None] - jnp.arange(length)
+    return before_mask(index + jnp.arange(num_queries), jnp.arange(length), window)
+
+
+def before_mask(queries: Int[Array, "T"], keys: Int[Array, "S"], window: int | None = None) -> Bool[Array, "1 1 T S"]:
+    """Queries at these places may attend to the keys that stand at or before theirs; with a `window` to those less far away."""
+    distance = queries[:, None] - keys
     allowed = distance >= 0
     return (allowed if window is None else allowed & (distance < window))[None, None]
 

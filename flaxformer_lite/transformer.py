@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.blocks import Context, LayerCache, Stack
 from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
-from flaxformer_lite.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+from flaxformer_lite.masks import before_mask, causal_mask, combine_masks, padding_mask, segment_mask
 from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
@@ -223,8 +223,13 @@ class Transformer(nn.Module):
         return {"mask": mask(None), "local_mask": mask(window)}
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
-        """An empty decode cache with `room` for that many target tokens; without a memory, for `batch` rows."""
-        return self.decoder.start_cache(memory, room, batch if memory is None else len(memory))
+        """An empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
+        return self.decoder.start_cache(memory, self.cache_room(room), batch if memory is None else len(memory))
+
+    def cache_room(self, length: int) -> int:
+        """How many keys the cache has room for while so many tokens are read: where all layers have a window, no more than that."""
+        window = self.config.attention_window
+        return length if window is None or self.config.window_layers is not None else min(length, window)
 
     def decode_step(
         self,
@@ -236,16 +241,26 @@ class Transformer(nn.Module):
     ) -> tuple[Float[Array, "B T V"], LayerCache]:
         """Scores of what follows each of `tokens`, and the cache with these in it, from place `index` on.
 
-        `padded` says how many places at the start of each row are padding: positions then count from there.
+        `padded` says how many places at the start of each row are padding: positions then count from there. The key of place p is
+        at p modulo the room, so that a cache that is as wide as the window keeps the window.
         """
-        room = cache.own.key.shape[2]
-        places, keys = index + jnp.arange(tokens.shape[1])[None], jnp.arange(room)[None]
-        started = None if padded is None else padding_mask(keys >= padded[:, None])
-        masks = self.masks(lambda window: combine_masks(prefix_mask(index, room, tokens.shape[1], window), started))
-        if padded is not None:
-            places, keys = jnp.maximum(places - padded[:, None], 0), keys - padded[:, None]
-        context = Context(**masks, memory_mask=padding(source_mask), key_positions=keys, index=index)
-        hidden, filled = self.decoder(self.embed(tokens, self.target_table), places, context, cache)
+        count, room = tokens.shape[1], cache.own.key.shape[2]
+        first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]
+        places, slots = index + jnp.arange(count), None
+        keys = latest_places(index + count - 1, room)
+        if count > 1 and room == self.cache_room(room + 1):  # it keeps a window
+            keys = jnp.concatenate([latest_places(index - 1, room), places])
+            slots = places[-room:] % room
+        started = padding_mask(keys >= first)
+        context = Context(
+            **self.masks(lambda window: combine_masks(before_mask(places, keys, window), started)),
+            memory_mask=padding(source_mask),
+            key_positions=keys - first,
+            index=index % room,
+            slots=slots,
+        )
+        positions = jnp.maximum(places - first, 0)
+        hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
         assert filled is not None
         return self.logits(hidden), filled
 
@@ -317,6 +332,11 @@ def example_inputs(config: ModelConfig) -> Inputs:
         target_tokens=tokens if config.num_decoder_layers else None,
         token_types=jnp.zeros((1, 1), jnp.int32) if config.num_token_types else None,
     )
+
+
+def latest_places(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:
+    """Of which place a cache holds the key in each slot, when `newest` is the last that was written; negative: of none."""
+    return newest - (newest - jnp.arange(room)) % room
 
 
 def padding(mask: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:

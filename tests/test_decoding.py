@@ -9,15 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_sampling import reference_adjusted
 
 from flaxformer_lite.attention import DotProduct
+from flaxformer_lite.decode_config import Sampling
 from flaxformer_lite.decoding import Decoder, Hypothesis, plan_batches
 from flaxformer_lite.layers import POST_NORM, RMSNorm
 from flaxformer_lite.parallel import make_mesh, replicated
-from flaxformer_lite.positions import Learned
+from flaxformer_lite.positions import Learned, Rotary
 from flaxformer_lite.search import DecodeConfig, beam_search, greedy
 from flaxformer_lite.tokenizer import BOS, EOS, PAD
-from flaxformer_lite.transformer import Inputs, ModelConfig, Transformer
+from flaxformer_lite.transformer import Inputs, ModelConfig, Transformer, example_inputs
 
 VOCAB = 11
 SMALL = ModelConfig(
@@ -42,6 +44,8 @@ OTHER = replace(
     share_target_output=False,
     dtype="float64",
 )
+ALONE = replace(SMALL, num_encoder_layers=0)
+WINDOW = replace(OTHER, num_encoder_layers=0, target_vocab_size=None, attention_window=3, positions=Rotary(base=37.0))
 SOURCES = [[5, 7, 9, EOS], [4, 10, 6, EOS], [10, 4, 4, 6, 8, 5, EOS], [8, 6, 5, EOS], [9, 8, 7, 6, 5, 4, EOS]]
 
 
@@ -49,8 +53,7 @@ SOURCES = [[5, 7, 9, EOS], [4, 10, 6, EOS], [10, 4, 4, 6, 8, 5, EOS], [8, 6, 5, 
 def model_of(config, seed=4):
     """A model with random weights, so large that its answers to several sources differ, and end here and there."""
     model, generator = Transformer(config), np.random.default_rng(seed)
-    tokens = jnp.ones((1, 3), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), Inputs(source_tokens=tokens, target_tokens=tokens))
+    shapes = jax.eval_shape(model.init, jax.random.key(0), example_inputs(config))
 
     def draw(path, x):
         scale = (0.7 if "embedding" in jax.tree_util.keystr(path) else 4.0) * x.shape[-1] ** -0.5
@@ -59,12 +62,13 @@ def model_of(config, seed=4):
     return model, jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def padded(sources, width):
-    """Source tokens and mask, filled up on the right with a word, which would change the answer were it seen."""
-    tokens = np.full((len(sources), width), 4, np.int32)
-    for row, source in zip(tokens, sources, strict=True):
-        row[: len(source)] = source
-    return tokens, np.arange(width) < np.array([[len(source)] for source in sources])
+def padded(sources, width, left=False):
+    """Source tokens and mask, filled up with a word, which would change the answer were it seen: on the right, or on the left."""
+    tokens, mask = np.full((len(sources), width), 4, np.int32), np.zeros((len(sources), width), bool)
+    for row, source in enumerate(sources):
+        place = slice(width - len(source), width) if left else slice(0, len(source))
+        tokens[row, place], mask[row, place] = source, True
+    return tokens, mask
 
 
 @functools.lru_cache
@@ -73,7 +77,7 @@ def compiled(model, search, config):
 
 
 def decode(search, model, params, sources, config, max_lengths, width=7, room=None):
-    tokens, mask = padded(sources, width)
+    tokens, mask = padded(sources, width, left=model.config.num_encoder_layers == 0)
     max_lengths = np.broadcast_to(np.int32(max_lengths), len(sources))
     return jax.device_get(
         compiled(model, search, config)(
@@ -102,54 +106,78 @@ def assert_same(found, expected, tolerance=1e-5):
 
 @functools.lru_cache
 def full_pass(model):
-    return jax.jit(lambda params, source, target: model.apply(params, Inputs(source, target)).logits)
+    def run(params, source, target):
+        return model.apply(params, Inputs(source if model.config.num_encoder_layers else None, target)).logits
+
+    return jax.jit(run)
 
 
 def log_probs(model, params, source, prefixes, width):
-    """Log-probabilities after each position of the prefixes, by one full pass. What follows a prefix cannot matter."""
-    target = np.full((max(5, len(prefixes)), width), PAD, np.int32)  # five or more, so that one compilation serves most
+    """Log-probabilities after each position of the prefixes, by one full pass. What follows a prefix cannot matter.
+
+    A decoder alone reads what it goes on from before the prefix, in the place of BOS.
+    """
+    alone = model.config.num_encoder_layers == 0
+    before, room = (source, width + 6) if alone else ([BOS], width)
+    target = np.full((max(5, len(prefixes)), room), PAD, np.int32)  # five or more, so that one compilation serves most
     for row, prefix in zip(target, prefixes, strict=False):
-        row[: len(prefix) + 1] = [BOS, *prefix]
-    source = np.broadcast_to(np.int32(source), (len(target), len(source)))
-    logits = np.array(full_pass(model)(params, source, target), np.float64)[: len(prefixes)]
+        row[: len(before) + len(prefix)] = [*before, *prefix]
+    source = None if alone else np.broadcast_to(np.int32(source), (len(target), len(source)))
+    logits = np.array(full_pass(model)(params, source, target), np.float64)[: len(prefixes), len(before) - 1 :]
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def reference_score(log_prob, words, config):
-    length = words + 1
+def reference_score(log_prob, words, config, cut=False):
+    length = words if cut and config.at_limit == "end" else words + 1
     penalty = {"none": 1, "average": length**config.alpha, "gnmt": ((5 + length) / 6) ** config.alpha}
     return log_prob / penalty[config.length_penalty]
 
 
 def reference_greedy(model, params, source, max_length, config):
     words, log_prob = (), 0.0
-    for _ in range(max_length):
+    before = [BOS] if model.config.num_encoder_layers else source
+    for length in range(1, max_length + 1):
         row = log_probs(model, params, source, [words], max_length)[0, len(words)]
+        row = demanded(row, before, words, length == max_length, config)
         log_prob += row.max()
-        if row.argmax() == EOS:
-            break
+        if row.argmax() in config.end_ids:
+            return [(words, reference_score(log_prob, len(words), config))]
         words += (int(row.argmax()),)
-    return [(words, reference_score(log_prob, len(words), config))]
+    return [(words, reference_score(log_prob, len(words), config, cut=True))]
 
 
 def reference_beam(model, params, source, max_length, config):
     k, opened, finished = config.beam_size, [(0.0, ())], []
+    before = [BOS] if model.config.num_encoder_layers else source
     for length in range(1, max_length + 1):
+        last = length == max_length
         rows = log_probs(model, params, source, [words for _, words in opened], max_length)[:, length - 1]
-        candidates = [
-            (s + row[t], (*words, t)) for (s, words), row in zip(opened, rows, strict=False) for t in range(len(row))
-        ]
-        candidates = sorted(candidates, reverse=True)[: 2 * k]
-        ended = [(s, words[:-1]) for s, words in candidates[:k] if words[-1] == EOS]
-        finished += [(words, reference_score(s, len(words), config)) for s, words in ended]
+        candidates = []
+        for (s, words), row in zip(opened, rows, strict=False):
+            row = demanded(row, before, words, last, config)
+            candidates += [(s + row[t], (*words, t)) for t in range(len(row)) if row[t] > -math.inf]
+        candidates = sorted(candidates, reverse=True)[: (1 + len(config.end_ids)) * k]
+        goes_on = [(s, words) for s, words in candidates if words[-1] not in config.end_ids][:k]
+        for s, words in candidates[:k]:
+            if words[-1] in config.end_ids:
+                finished.append((words[:-1], reference_score(s, length - 1, config)))
+            elif last and config.at_limit == "end":
+                finished.append((words, reference_score(s, length, config, cut=True)))
         finished = sorted(finished, key=lambda answer: -answer[1])[:k]
-        bound = reference_score(candidates[0][0], length - 1, config)
+        best = candidates if config.at_limit == "cut" else goes_on
+        bound = reference_score(best[0][0], length - 1, config) if best else -math.inf
         if len(finished) == k and (config.early_stopping or finished[-1][1] >= bound):
             return finished
-        opened = [(s, words) for s, words in candidates if words[-1] != EOS][:k]
-    finished += [(words, reference_score(s, len(words), config)) for s, words in opened]
+        opened = goes_on
+    if config.at_limit == "cut":
+        finished += [(words, reference_score(s, len(words), config)) for s, words in opened]
     return sorted(finished, key=lambda answer: -answer[1])[:k]
+
+
+def demanded(row, before, words, last, config):
+    """Log-probabilities as the settings change them."""
+    return np.array(reference_adjusted(row, [*before, *words], len(words), last, config))
 
 
 # Searches --------------------------------------------------------------------------------------------------------------
@@ -191,9 +219,10 @@ def test_long_answers_equal_uncached_reference(search, reference, settings):
         assert decoded.lengths.min() < 16 < decoded.lengths.max(), "16 is all that the first stage of the cache holds"
 
 
-def test_wide_beam_equals_exhaustive_search():
+@pytest.mark.parametrize("config", [SMALL, ALONE], ids=["source", "prompt"])
+def test_wide_beam_equals_exhaustive_search(config):
     """Oracle: all 85 answers over five ids of at most three tokens, scored by a full pass and the printed formula."""
-    model, params = model_of(replace(SMALL, vocab_size=5))
+    model, params = model_of(replace(config, vocab_size=5))
     source, longest = [4, 1, EOS], 3
     settings = DecodeConfig(beam_size=89, num_hypotheses=89, alpha=0.7)
     cut = list(itertools.product([w for w in range(5) if w != EOS], repeat=longest))
@@ -208,6 +237,54 @@ def test_wide_beam_equals_exhaustive_search():
     found = [(tokens, score) for tokens, score in found if score > -math.inf]
     assert len(found) == len(expected) == 85
     assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
+
+
+LIKE_THEIRS = DecodeConfig(
+    at_limit="end",
+    early_stopping=False,
+    alpha=0.8,
+    no_repeat_ngram=2,
+    min_new_tokens=2,
+    suppress_ids=(7,),
+    more_eos_ids=(9, 4),
+)
+DEMANDING = {
+    "source": (SMALL, replace(LIKE_THEIRS, forced_bos_id=8, forced_eos_id=EOS)),
+    "prompt": (WINDOW, LIKE_THEIRS),
+    "prompt_early": (WINDOW, replace(LIKE_THEIRS, early_stopping=True, alpha=-0.5, no_repeat_ngram=3)),
+}
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(("config", "settings"), DEMANDING.values(), ids=DEMANDING)
+def test_demands_on_answers_equal_uncached_reference(config, settings, beam_size):
+    """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts go far past the window."""
+    with jax.enable_x64(config is WINDOW):
+        model, params = model_of(config, seed=4 if config is SMALL else 1)
+        settings = replace(settings, beam_size=beam_size, num_hypotheses=beam_size)
+        search, reference = (greedy, reference_greedy) if beam_size == 1 else (beam_search, reference_beam)
+        found = answers(decode(search, model, params, SOURCES, settings, 9))
+        assert_same(found, [reference(model, params, source, 9, settings) for source in SOURCES])
+        assert len({len(row[0][0]) for row in found}) > 1
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_left_padding_changes_nothing(search):
+    """Law: prompts are answered alike in rows of any width, also where the cache keeps a window only; in float64, to 1e-10."""
+    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    with jax.enable_x64(True):
+        model, params = model_of(WINDOW, seed=1)
+        found = [answers(decode(search, model, params, SOURCES, settings, 13, width=width)) for width in (7, 12)]
+        assert_same(*found, tolerance=1e-10)
+
+
+def test_cache_is_as_wide_as_the_window():
+    """Oracle: the shapes; where only some layers have a window, or none, there is room for everything."""
+    for config, room in ((WINDOW, 3), (ALONE, 50), (replace(ALONE, attention_window=3, window_layers=(1,)), 50)):
+        with jax.enable_x64(config is WINDOW):
+            model, params = model_of(config)
+            cache = model.apply(params, None, 50, 2, method="start_cache")
+        assert {x.shape[:3] for x in cache.own} == {(2, 2, room)}
 
 
 def test_beam_of_one_is_greedy():
@@ -316,6 +393,48 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+def test_prompts_samples_and_streams():
+    """Law: what a prompt is answered depends on seed, number and sample alone, not on the batch; a stream is the first answer."""
+    model, params = model_of(ALONE)
+    settings = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=3, batch_tokens=64, max_new_tokens=7)
+    generator = np.random.default_rng(5)
+    prompts = [generator.integers(4, VOCAB, n).tolist() for n in (3, 8, 1, 2, 5)]
+    decoder = Decoder(model, settings)
+    together = decoder.generate(params, prompts, seed=3)
+    assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
+    for number, prompt in enumerate(prompts):
+        assert_same(decoder.generate(params, [prompt], seed=3, first=number), together[number : number + 1])
+    drawn = [tuple(h.tokens) for answer in together for h in answer]
+    assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
+    assert together != decoder.generate(params, prompts, seed=4)
+    for seed in (3, 4):
+        parts = list(decoder.stream(params, prompts[1], seed, at_once=3))
+        assert [*itertools.chain(*parts)] == decoder.generate(params, [prompts[1]], seed=seed)[0][0].tokens
+        assert all(len(part) <= 3 for part in parts)
+    best = [Decoder(model, replace(settings, sampling=s, num_hypotheses=1)) for s in (Sampling(temperature=0), None)]
+    zero, searched = (decoder.generate(params, prompts) for decoder in best)
+    expected = [reference_greedy(model, params, prompt, 7, best[1].config) for prompt in prompts]
+    assert_same([[(tuple(h.tokens), h.score) for h in answer] for answer in searched], expected)
+    assert_same(zero, searched)
+
+
+def test_answers_end_with_the_positions():
+    """Oracle: worked by hand: the last of the new tokens is not read, so it needs no position. And the messages."""
+    model, params = model_of(replace(ALONE, positions=Learned(max_positions=9)))
+    never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
+    decoder = Decoder(model, DecodeConfig(max_new_tokens=6))
+    lengths = [len(answer[0].tokens) for answer in decoder.generate(never_ending, [[4] * n for n in (2, 6, 9)])]
+    assert lengths == [6, 4, 1]
+    wrong = {r"prompt 1 has 10 tokens.*max_positions is 9": [[4], [4] * 10], "prompt 0 has no tokens": [[]]}
+    for message, prompts in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            decoder.generate(params, prompts)
+    with pytest.raises(ValueError, match=r"decode.suppress_ids has 11, but the model writes the ids 0 to 10 only"):
+        Decoder(model, DecodeConfig(suppress_ids=(4, 11)))
+    with pytest.raises(ValueError, match=r"decode.beam_size is 2: only a beam of 1"):
+        next(Decoder(model, DecodeConfig(beam_size=2)).stream(params, [4]))
+
+
 def test_plan_batches_by_hand():
     """Oracle: worked by hand: longest first, lengths to a power of two from 8, rows to 1, 8, … or what 64 tokens allow."""
     assert plan_batches([3, 20, 9, 16], 64) == [([1, 3], 2, 32), ([2, 0], 4, 16)]
@@ -340,6 +459,7 @@ def test_max_length():
     settings = DecodeConfig(max_length_ratio=1.5, max_length_extra=2)
     assert [settings.max_length(n) for n in (0, 1, 2, 7)] == [2, 3, 5, 12]
     assert DecodeConfig(max_length_ratio=0.25, max_length_extra=0).max_length(3) == 1
+    assert DecodeConfig(max_new_tokens=5).max_length(3) == DecodeConfig(max_new_tokens=5).max_length(99) == 5
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
@@ -373,6 +493,10 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
             "decode.max_length_ratio and decode.max_length_extra are both 0",
         ),
         ({"batch_tokens": 0}, "decode.batch_tokens is 0"),
+        ({"max_new_tokens": 0}, "decode.max_new_tokens is 0: give a finite number, at least 1"),
+        ({"suppress_ids": (3, -1)}, "decode.suppress_ids is (3, -1): give token ids"),
+        ({"repetition_penalty": 0.0}, "decode.repetition_penalty is 0.0: give a number above 0"),
+        ({"beam_size": 2, "sampling": Sampling()}, "decode.beam_size is 2, but decode.sampling draws tokens"),
     ],
 )
 def test_wrong_settings(settings, message):

@@ -1,0 +1,107 @@
+"""Goes on with prompts: given as arguments, in files, from a pipe, or typed.
+
+One prompt on a terminal is answered as the text is written; one prompt elsewhere gives its text as it is. Of several prompts or
+samples each text is a line, in order, with \\\\ for a backslash and \\n for the end of a line. Only texts go to stdout, without
+their prompts. Tokens are the most probable ones unless the config's decode.sampling says otherwise, or one of --temperature,
+--top-k, --top-p, --min-p, --seed and --samples is given; --beam searches.
+"""
+
+import argparse
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from flaxformer_lite.line_blocks import Block, chosen_blocks
+from flaxformer_lite.progress import Progress
+from flaxformer_lite.run import Run, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "prompts", metavar="PROMPT", nargs="*", default=[], help='what to go on from, "" for nothing; by default stdin'
+    )
+    parser.add_argument("--file", metavar="FILE", action="append", default=[], help="a file with a prompt a line")
+    parser.add_argument(
+        "--ids", action="store_true", help="read and write token ids, apart by spaces; BOS is not added"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="by default decode.max_new_tokens, or 100 where that is None"
+    )
+    parser.add_argument("--temperature", type=float, metavar="T", help="divides the scores; 0 takes the best token")
+    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
+    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the best tokens with this probability")
+    parser.add_argument("--min-p", type=float, metavar="P", help="draw from tokens P times as probable as the best")
+    parser.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: say again less")
+    parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end before this; may be repeated")
+    parser.add_argument("--seed", type=int, help="what is drawn depends on it; by default 0")
+    parser.add_argument("--samples", type=int, metavar="N", help="texts for each prompt")
+    parser.add_argument("--beam", type=int, help="beam size; by default the config's decode.beam_size")
+    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.prompts and arguments.file:
+        raise ValueError("there are prompts and --file: give one or the other")
+    if arguments.ids and arguments.stop:
+        raise ValueError("--stop is for texts: leave it out, or --ids")
+    if arguments.beam is not None and arguments.seed is not None:
+        raise ValueError("--seed is for drawing, --beam for searching: give one or the other")
+    one = len(arguments.prompts) == 1
+    given = iter([Block(arguments.prompts, "the arguments", 0)])
+    blocks = given if arguments.prompts else chosen_blocks(arguments.file, "go on from")
+    loaded = load(arguments.folder, weights=arguments.weights)
+    decode = chosen_settings(loaded, arguments)
+    settings = loaded.generator(**decode).config
+    one = one and settings.num_hypotheses == 1
+    for block in blocks:
+        if streams(arguments, settings.beam_size, settings.num_hypotheses) and len(block.lines) == 1:
+            write_streamed(loaded, block.lines[0], arguments, decode)
+            continue
+        for text in texts(loaded, block, arguments, decode):
+            print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
+        sys.stdout.flush()
+
+
+def chosen_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The settings of decoding that are given; a seed, or more than one sample without a beam, draws."""
+    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+    given = {name: getattr(arguments, name) for name in names} | {"beam_size": arguments.beam}
+    decode = {name: value for name, value in given.items() if value is not None}
+    if arguments.samples is not None:
+        decode["num_hypotheses"] = arguments.samples
+    if arguments.beam is None and (arguments.seed is not None or (arguments.samples or 1) > 1):
+        decode.setdefault("temperature", getattr(loaded.config.decode.sampling, "temperature", 1.0))
+    return decode
+
+
+def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool:
+    """Whether a text is shown while it is written."""
+    return sys.stdout.isatty() and not arguments.ids and beam_size == samples == 1
+
+
+def write_streamed(loaded: Run, prompt: str, arguments: argparse.Namespace, decode: dict[str, Any]) -> None:
+    for part in loaded.stream(prompt, stop=arguments.stop, seed=arguments.seed or 0, **decode):
+        print(part, end="", flush=True)
+    print()
+
+
+def texts(loaded: Run, block: Block, arguments: argparse.Namespace, decode: dict[str, Any]) -> Iterator[str]:
+    """The texts for all prompts of a block, in order."""
+    with Progress(len(block.lines)) as progress:
+        told: dict[str, Any] = {"seed": arguments.seed or 0, "first": block.before, **decode}
+        told["progress"] = lambda done, of: progress.update("writing", done)
+        if arguments.ids:
+            prompts = [numbers(line, block) for line in block.lines]
+            answers = loaded.continuations_of_ids(prompts, **told)
+            return (" ".join(map(str, answer.tokens)) for answer in itertools.chain(*answers))
+        found = loaded.continuations(block.lines, stop=arguments.stop, **told)
+        return (text for text, _ in itertools.chain(*found))
+
+
+def numbers(line: str, block: Block) -> list[int]:
+    """The token ids in a line. Raises: ValueError where it holds something else."""
+    if not all(word.isdecimal() for word in line.split()):
+        raise ValueError(f"{block.name}: {line[:40]!r} is no list of token ids, numbers apart by spaces")
+    return [int(word) for word in line.split()]

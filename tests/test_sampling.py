@@ -1,0 +1,183 @@
+"""Oracles: filters written again as loops in plain Python, frequencies of many draws against their probabilities, and laws."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.decode_config import DecodeConfig, Sampling
+from flaxformer_lite.sampling import Read, adjust, draw, filtered, row_keys
+
+V = 11
+adjusted = jax.jit(adjust, static_argnames="config")
+SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
+
+
+def reference_filtered(row, sampling):
+    """One row, token by token. No two scores are equal."""
+    row = np.float64(row) / sampling.temperature
+    order = sorted(range(len(row)), key=lambda i: -row[i])
+    kept = set(order[: sampling.top_k or len(row)])
+    for_p, total = set(), 0.0
+    weight = sum(math.exp(row[i]) for i in kept)
+    for i in order:
+        if i in kept and (total < sampling.top_p or sampling.top_p == 1):
+            for_p.add(i)
+            total += math.exp(row[i]) / weight
+    best = math.exp(row[order[0]])
+    return [row[i] if i in for_p and math.exp(row[i]) >= sampling.min_p * best else -math.inf for i in range(len(row))]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(),
+        Sampling(temperature=0.7),
+        Sampling(top_k=4),
+        Sampling(top_k=1),
+        Sampling(top_k=V + 5),
+        Sampling(top_p=0.6),
+        Sampling(top_p=1e-9),
+        Sampling(min_p=0.2),
+        Sampling(min_p=1.0),
+        Sampling(temperature=1.8, top_k=6, top_p=0.8, min_p=0.1),
+        Sampling(temperature=0.4, top_k=3, top_p=0.9, min_p=0.01),
+    ],
+    ids=str,
+)
+def test_filters_equal_loops(sampling):
+    """Oracle: the loops above; a filter that keeps everything leaves the scores as they are."""
+    found = np.asarray(filtered(jnp.asarray(SCORES), sampling))
+    np.testing.assert_allclose(found, [reference_filtered(row, sampling) for row in SCORES], rtol=1e-6)
+    if sampling == Sampling():
+        np.testing.assert_array_equal(found, SCORES)
+    assert (found.max(-1) > -np.inf).all()
+
+
+def test_equal_scores_stay_together():
+    """Law: which of several equal tokens are kept does not depend on where they stand."""
+    scores = jnp.log(jnp.asarray([[0.1, 0.3, 0.3, 0.1, 0.2]]))
+    for sampling, kept in ((Sampling(top_k=4), 5), (Sampling(top_k=1), 2), (Sampling(top_p=0.2), 2)):
+        assert int((filtered(scores, sampling) > -jnp.inf).sum()) == kept
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(top_k=3)], ids=str)
+def test_draws_have_their_probabilities(sampling):
+    """Oracle: chi-square of 20,000 draws against the softmax of the loops; what a filter took away never comes."""
+    draws, row = 20_000, SCORES[0, :6]
+    keys = row_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
+    tokens = draw(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
+    counts = np.bincount(tokens, minlength=len(row))
+    weights = np.exp(reference_filtered(row, sampling))
+    expected = draws * weights / weights.sum()
+    assert (counts[expected == 0] == 0).all()
+    there = expected > 0
+    chi_square = ((counts - expected)[there] ** 2 / expected[there]).sum()
+    assert chi_square < 25, "5 degrees of freedom at most exceed this once in 7,000 times"
+
+
+def test_temperature_0_takes_the_best():
+    """Law: what is drawn at temperature 0 is the best token, the lowest id of equals, whatever the other filters."""
+    scores = np.concatenate([SCORES, np.zeros((1, V), np.float32)])
+    keys = row_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
+    for sampling in (None, Sampling(temperature=0), Sampling(temperature=0, top_p=0.3)):
+        assert draw(jnp.asarray(scores), sampling, keys, jnp.int32(0)).tolist() == scores.argmax(-1).tolist()
+
+
+def test_keys_depend_on_seed_row_and_sample_only():
+    """Law: a row has its key in any batch; another seed, row, sample or step has another draw."""
+    rows, samples = jnp.asarray([4, 0, 4, 9]), jnp.asarray([0, 0, 1, 0])
+    keys = row_keys(jnp.int32(3), rows, samples)
+    alone = [row_keys(jnp.int32(3), rows[i : i + 1], samples[i : i + 1])[0] for i in range(4)]
+    data = [
+        tuple(jax.random.key_data(key).tolist()) for key in (*keys, *alone, row_keys(jnp.int32(4), rows, samples)[0])
+    ]
+    assert data[:4] == data[4:8] and len(set(data)) == 5
+    scores = jnp.zeros((4, 10_007))
+    at = [draw(scores, Sampling(), keys, jnp.int32(step)).tolist() for step in (0, 1, 0)]
+    assert at[0] == at[2] and not set(at[0]) & set(at[1]) and len(set(at[0])) == 4
+
+
+# What the settings demand -----------------------------------------------------------------------------------------------
+
+
+def reference_adjusted(row, read, step, last, config):
+    """One row of scores after the tokens `read`, in plain Python."""
+    row = [float(x) for x in row]
+    for i in set(read):
+        row[i] = row[i] / config.repetition_penalty if row[i] > 0 else row[i] * config.repetition_penalty
+    n = config.no_repeat_ngram
+    grams = [tuple(read[i : i + n]) for i in range(len(read) - n + 1)] if n else []
+    tail = tuple(read[len(read) - n + 1 :]) if n > 1 else ()
+    forbidden = {gram[-1] for gram in grams if gram[:-1] == tail} | set(config.suppress_ids)
+    if step < config.min_new_tokens:
+        forbidden |= set(config.end_ids)
+    row = [-math.inf if i in forbidden else x for i, x in enumerate(row)]
+    forced = config.forced_bos_id if step == 0 else None
+    forced = config.forced_eos_id if last and config.forced_eos_id is not None else forced
+    return row if forced is None else [0.0 if i == forced else -math.inf for i in range(len(row))]
+
+
+SETTINGS = [
+    DecodeConfig(),
+    DecodeConfig(repetition_penalty=1.7),
+    DecodeConfig(repetition_penalty=0.6),
+    DecodeConfig(no_repeat_ngram=1),
+    DecodeConfig(no_repeat_ngram=2),
+    DecodeConfig(no_repeat_ngram=3, repetition_penalty=1.2),
+    DecodeConfig(no_repeat_ngram=9),
+    DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, more_eos_ids=(9,)),
+    DecodeConfig(forced_bos_id=6, forced_eos_id=3, suppress_ids=(6,)),
+]
+
+
+@pytest.mark.parametrize("config", SETTINGS, ids=range(len(SETTINGS)))
+def test_adjusted_scores_equal_plain_python(config):
+    """Oracle: the function above, on tokens of few kinds, so that they repeat; what stands outside of the row does not count."""
+    generator = np.random.default_rng(2)
+    width, start = 9, np.array([0, 2, 5, 3, 0, 6, 1])
+    changed = 0
+    for position, step in ((6, 0), (6, 2), (7, 5)):
+        tokens, last = generator.integers(0, 3, (7, width)), np.arange(7) % 2 == 0
+        read = Read(tokens, start, jnp.int32(position))
+        found = np.asarray(adjusted(SCORES, read, jnp.int32(step), last, config=config))
+        rows = [tokens[i, start[i] : position + 1].tolist() for i in range(7)]
+        expected = [reference_adjusted(SCORES[i], rows[i], step, last[i], config) for i in range(7)]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        changed += (found != SCORES).sum()
+    idle = config == DecodeConfig() or config.no_repeat_ngram == 9
+    assert (changed == 0) == idle
+
+
+def test_beams_are_adjusted_alike():
+    """Law: a row of beams is adjusted as each beam would be alone."""
+    config = replace(SETTINGS[5], forced_eos_id=3)
+    tokens = np.random.default_rng(3).integers(0, 3, (2, 3, 9))
+    start, last, scores = np.array([[1], [4]]), np.array([[True], [False]]), SCORES[:6].reshape(2, 3, V)
+    found = adjusted(scores, Read(tokens, start, jnp.int32(7)), jnp.int32(2), last, config=config)
+    for b, k in itertools.product(range(2), range(3)):
+        alone = Read(tokens[b, k][None], start[b], jnp.int32(7))
+        expected = adjusted(scores[b, k][None], alone, jnp.int32(2), last[b], config=config)
+        np.testing.assert_array_equal(found[b, k], expected[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -0.1}, "decode.sampling.temperature is -0.1: give 0 or more"),
+        ({"temperature": math.inf}, "decode.sampling.temperature is inf"),
+        ({"top_k": -1}, "decode.sampling.top_k is -1: give 1 or more, or 0 for all tokens"),
+        ({"top_p": 0.0}, "decode.sampling.top_p is 0.0: give a probability above 0"),
+        ({"top_p": 1.1}, "decode.sampling.top_p is 1.1"),
+        ({"min_p": math.nan}, "decode.sampling.min_p is nan: give 0 to 1"),
+    ],
+)
+def test_wrong_settings(settings, message):
+    """Oracle: the messages, one line each."""
+    with pytest.raises(ValueError) as error:
+        Sampling(**settings)
+    assert message in str(error.value) and "\n" not in str(error.value)
