@@ -23,6 +23,7 @@ from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optimizer import OptimizerConfig
 from flaxformer_lite.positions import FixedTable, Learned
 from flaxformer_lite.search import DecodeConfig
+from flaxformer_lite.tokenizer import FromRun
 from flaxformer_lite.transformer import ModelConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
@@ -49,7 +50,7 @@ class TrainConfig:
     keep_best: int = 1
     """Checkpoints to keep beside them, best first by `best_metric`."""
     best_metric: str = "loss"
-    """What makes a checkpoint the best: loss, perplexity, accuracy, or one of `text_metrics`."""
+    """What makes a checkpoint the best: loss, accuracy, another figure that the objective reports, or one of `text_metrics`."""
     patience: int | None = None
     """Stop early after that many evaluations in a row without a new best; None never stops early."""
     init_from: str | None = None
@@ -73,9 +74,6 @@ class TrainConfig:
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or leave both out"
             )
-        if self.best_metric not in (names := ("loss", "perplexity", "accuracy", *self.text_metrics)):
-            hint = " (list it in train.text_metrics first)" if self.best_metric in typing.get_args(TextMetric) else ""
-            raise ValueError(f"train.best_metric is {self.best_metric!r}{hint}: choose one of {', '.join(names)}")
 
     @property
     def best_mode(self) -> Literal["min", "max"]:
@@ -97,9 +95,16 @@ class Config:
 
     @property
     def tokenizer_sizes(self) -> tuple[int, int]:
-        """How many ids the two sides' tokenizers may have: all but those that the objective keeps for itself."""
+        """How many ids the two sides' tokenizers may have: all but those that the objective keeps for itself.
+
+        A tokenizer from another run has such ids of its own.
+        """
+
+        def room(size: int, tokenizer: object) -> int:
+            return size if isinstance(tokenizer, FromRun) else self.objective.num_text_ids(size)
+
         source, target = self.model.vocab_sizes
-        return source - self.objective.num_reserved, target - self.objective.num_reserved
+        return room(source, self.data.tokenizer), room(target, self.data.target_tokenizer or self.data.tokenizer)
 
     def __post_init__(self) -> None:
         """What one part alone cannot check. Raises: ValueError with the settings, their values and the way out."""
@@ -116,7 +121,7 @@ class Config:
             )
         if data.train is not None:  # weights from elsewhere are used without an objective
             self.objective.check_model(model)
-        row = self.objective.full_row(data.longest) or data.longest
+        row = self.objective.longest_row(data.longest)
         if isinstance(model.positions, Learned | FixedTable) and model.positions.max_positions < max(row):
             raise ValueError(
                 f"model.positions.max_positions {model.positions.max_positions} is less than data.max_source_length "
@@ -127,6 +132,14 @@ class Config:
                 f"data.rows_multiple {data.rows_multiple} is not divisible by train.micro_batches {train.micro_batches}: "
                 "change one, so that every batch can be cut evenly"
             )
+        if train.micro_batches > 1 and not self.objective.rows_apart:
+            raise ValueError(
+                f"train.micro_batches is {train.micro_batches}, but objective.kind '{self.objective.kind}' compares all rows of a "
+                "batch with each other: leave it at 1"
+            )
+        if train.best_metric not in (names := (*self.objective.metric_names, *train.text_metrics)):
+            hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
+            raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
         if train.text_metrics and not isinstance(self.objective, Seq2Seq):
             raise ValueError(
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: leave "

@@ -10,7 +10,6 @@ from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.decoding import Decoder
-from flaxformer_lite.tokenizer import EOS
 
 
 class Translation(NamedTuple):
@@ -31,8 +30,13 @@ def translate(
 
     Sources are token ids without special ones. `progress` is told how many are done, of how many.
     """
+    if not decoder.reads_sources:
+        raise ValueError(
+            "the model has no encoder (model.num_encoder_layers is 0), so it cannot translate: use generate"
+        )
     filled = [i for i, source in enumerate(sources) if len(source)]
-    answers = decoder.generate({"params": params}, [[*sources[i].tolist(), EOS] for i in filled], progress)
+    rows = [tokenizers.source.as_source(sources[i].tolist()) for i in filled]
+    answers = decoder.generate({"params": params}, rows, progress)
     translations = [[Translation("", 0.0)] for _ in sources]
     for i, hypotheses in zip(filled, answers, strict=True):
         translations[i] = [Translation(tokenizers.target_text(h.tokens), h.score) for h in hypotheses]

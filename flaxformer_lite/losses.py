@@ -12,9 +12,23 @@ from flaxformer_lite.layers import accumulation_dtype
 class Term(NamedTuple):
     """One part of an objective. The objective is the sum over its terms of `weight * sum / count`, with global sums and counts."""
 
-    sum: Float[Array, ""]
+    sum: Float[Array, "*_"]
+    """A number; only `metrics` may have tables of them."""
     count: Float[Array, ""]  # type: ignore[assignment]  # tuples have a method of that name
     weight: float = 1.0
+
+    @property
+    def mean(self) -> float:
+        """The sum divided by the count."""
+        return float(self.sum / self.count)
+
+
+class Rows(NamedTuple):
+    """What was measured of each row, for figures that need all rows at once."""
+
+    values: Float[Array, "B K"]
+    weights: Float[Array, "B"]
+    """0 in rows that only fill up a batch."""
 
 
 def cross_entropy(
@@ -45,6 +59,20 @@ def z_loss(logits: Float[Array, "*B V"], weights: Float[Array, "*B"], weight: fl
     """
     log_denominator = jax.nn.logsumexp(logits.astype(accumulation_dtype(logits)), -1)
     return Term((log_denominator**2 * weights).sum(), weights.sum(), weight)
+
+
+def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+    """The weighted sum of the squared differences, and the sum of the weights."""
+    differences = values.astype(accumulation_dtype(values)) - targets
+    return Term((differences**2 * weights).sum(), weights.sum())
+
+
+def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+    """How much weight of each class, a row, lies on positions where which class, a column, is the most probable one."""
+    classes = logits.shape[-1]
+    pairs = (targets * classes + logits.argmax(-1)).reshape(-1)
+    table = jnp.zeros(classes**2, weights.dtype).at[pairs].add(weights.reshape(-1))
+    return Term(table.reshape(classes, classes), weights.sum())
 
 
 def accuracy(logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:

@@ -124,7 +124,7 @@ class RunFolder:
         assert data.tokenizer is not None
         if data.target_tokenizer is None:
             if not any(self.path.glob("tokenizer.*")):
-                lines = (line for pair in pairs for line in pair)
+                lines = (line for pair in pairs for line in pair[:2])
                 data.tokenizer.train(lines, vocab_sizes[0]).save(self.path)
         elif not any(self.path.glob("target_tokenizer.*")):
             pairs = list(pairs)

@@ -1,7 +1,7 @@
 """Tokenizers: text to ids and back, as settings that are trained and as trained tokenizers that are saved and loaded.
 
-The settings (`SentencePiece`, `Characters`, `Bytes`) are frozen dataclasses; `setting.train(lines, vocab_size)` gives a
-`Tokenizer`. Every tokenizer shares the four special ids below, so nothing outside this file asks which kind it is.
+The settings (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) are frozen dataclasses; `setting.train(lines, vocab_size)` gives
+a `Tokenizer`. Each says which of its ids stand for no text (`special`), so nothing outside this file asks which kind it is.
 """
 
 import io
@@ -19,9 +19,14 @@ from typing import Annotated, ClassVar, Literal, SupportsIndex
 import sentencepiece
 from pydantic import Discriminator
 
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
-"""How the special ids are written in `Tokenizer.pieces`, in the order of their ids."""
+from flaxformer_lite.special import BOS as BOS
+from flaxformer_lite.special import EOS as EOS
+from flaxformer_lite.special import PAD as PAD
+from flaxformer_lite.special import SPECIAL as SPECIAL
+from flaxformer_lite.special import SPECIALS
+from flaxformer_lite.special import UNK as UNK
+from flaxformer_lite.special import Special as Special
+from flaxformer_lite.special import Wrapped as Wrapped
 
 
 class Tokenizer(ABC):
@@ -30,7 +35,26 @@ class Tokenizer(ABC):
     extension: ClassVar[str]
     """What follows the stem in the file name; it tells the kinds apart."""
     vocab_size: int
-    """Number of ids, the four special ones included."""
+    """Number of ids, special ones included."""
+    pad_id: int = PAD
+    unk_id: int | None = UNK
+    bos_id: int | None = BOS
+    eos_id: int | None = EOS
+    mask_id: int | None = None
+
+    @property
+    def special(self) -> Special:
+        """The ids that stand for no text."""
+        return Special(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
+
+    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> Wrapped:
+        """What a model of whole texts reads: BOS, the first text, EOS, and for a pair the second text and EOS."""
+        special = self.special
+        tokens = special.between(first)
+        if second is None:
+            return Wrapped(tokens, [0] * len(tokens))
+        more = special._replace(bos=None).between(second)
+        return Wrapped(tokens + more, [0] * len(tokens) + [1] * len(more))
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -42,7 +66,8 @@ class Tokenizer(ABC):
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of some ids; special ones, UNK among them, are skipped. Raises: IndexError past the vocabulary."""
-        return self._text([i for i in map(operator.index, ids) if i > EOS])
+        special = self.special[:5]
+        return self._text([i for i in map(operator.index, ids) if i not in special])
 
     @abstractmethod
     def _text(self, ids: list[int]) -> str:
@@ -50,15 +75,16 @@ class Tokenizer(ABC):
 
     def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
         """A readable label for each id, special ids included, for example along the axes of an attention picture."""
-        return [self._piece(i) if i > EOS else SPECIALS[i] for i in map(operator.index, ids)]
+        return [self._piece(i) for i in map(operator.index, ids)]
 
     @abstractmethod
     def _piece(self, i: int) -> str:
-        """The label of an id that is not special."""
+        """The label of an id."""
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Which tokens begin a word: the first, white space, each character of it a word, and what follows it."""
-        white = [i > EOS and self._text([i]).isspace() for i in ids]
+        special = self.special[:5]
+        white = [i not in special and self._text([i]).isspace() for i in ids]
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
 
     @abstractmethod
@@ -69,6 +95,10 @@ class Tokenizer(ABC):
     @abstractmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         """The tokenizer of `to_bytes`. Raises: ValueError or RuntimeError if it is damaged."""
+
+    def as_source(self, tokens: Sequence[int]) -> list[int]:
+        """What the encoder of an encoder–decoder reads of a text: the tokens and EOS."""
+        return self.special._replace(bos=None).between(tokens)
 
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
         """Writes the tokenizer into the folder, all or nothing, and returns its file; makes the folder if need be."""
@@ -81,7 +111,7 @@ class Tokenizer(ABC):
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """A SentencePiece model: subwords, in which "▁" (U+2581) stands for a space.
+    """A SentencePiece model: subwords, in which "▁" (U+2581) stands for a space. Special ids are those of the model.
 
     Spaces at both ends are dropped and several in a row become one, "▁" in the text is read as a space; apart from that
     `decode(encode(text)) == text` for text of known characters and `identity` normalization.
@@ -93,6 +123,12 @@ class SentencePieceTokenizer(Tokenizer):
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         self.vocab_size = self._processor.get_piece_size()
+        names = ("pad_id", "unk_id", "bos_id", "eos_id")
+        pad, self.unk_id, self.bos_id, self.eos_id = (
+            None if (i := getattr(self._processor, name)()) < 0 else i for name in names
+        )
+        # Every model has an id for the unknown. Where there is no padding it fills the rows, unread.
+        self.pad_id = int(self.unk_id or 0) if pad is None else pad
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._processor.encode(text)
@@ -122,9 +158,8 @@ class SentencePieceTokenizer(Tokenizer):
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         tokenizer = cls(content)
-        found = tuple(tokenizer._piece(i) for i in range(min(len(SPECIALS), tokenizer.vocab_size)))
-        if found != SPECIALS:
-            raise ValueError(f"the first pieces are {' '.join(found)}, not {' '.join(SPECIALS)}")
+        if tokenizer.vocab_size == 0:
+            raise ValueError("it has no pieces")
         return tokenizer
 
 
@@ -176,6 +211,8 @@ class ByteTokenizer(Tokenizer):
 
     def _piece(self, i: int) -> str:
         """A visible ASCII character as it is, another byte in hexadecimal, as SentencePiece writes bytes."""
+        if i < len(SPECIALS):
+            return SPECIALS[i]
         byte = self._byte(i)
         return chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>"
 
@@ -201,7 +238,10 @@ def _json_fields(content: bytes, kind: str) -> dict[str, object]:
     return fields
 
 
-_KINDS: tuple[type[Tokenizer], ...] = (SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer)
+def _kinds() -> tuple[type[Tokenizer], ...]:
+    from flaxformer_lite.json_tokenizer import JsonTokenizer  # it builds on this file
+
+    return SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer, JsonTokenizer
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
@@ -209,7 +249,7 @@ def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
 
     Raises: ValueError if there is none, more than one, or a damaged one.
     """
-    files = {folder / (stem + kind.extension): kind for kind in _KINDS}
+    files = {folder / (stem + kind.extension): kind for kind in _kinds()}
     there = [path for path in files if path.is_file()]
     if not there:
         raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(path.name for path in files)} is needed")
@@ -302,6 +342,27 @@ class Bytes:
         return ByteTokenizer()
 
 
+@dataclass(frozen=True, kw_only=True)
+class FromRun:
+    """The tokenizer of another run, with its own special ids: for going on with the weights of that run (`train.init_from`)."""
+
+    kind: Literal["from_run"] = "from_run"
+    path: str
+    """The run folder, or any folder with a tokenizer's file. A copy goes into the new run folder."""
+    side: Literal["source", "target"] = "source"
+    """Which of the two where that run's target has a tokenizer of its own."""
+
+    def train(self, lines: Iterable[str], vocab_size: int) -> Tokenizer:
+        """That tokenizer, which the lines do not change. Raises: ValueError if there is none, or it has too many ids."""
+        tokenizer = load_tokenizer(Path(self.path), "tokenizer" if self.side == "source" else "target_tokenizer")
+        if tokenizer.vocab_size > vocab_size:
+            raise ValueError(
+                f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {tokenizer.vocab_size}: "
+                "make it as large as that run's"
+            )
+        return tokenizer
+
+
 def _training_text(lines: Iterable[str], vocab_size: int) -> list[str]:
     """The lines with something on them. Raises: ValueError if there are none, or no ids for them."""
     if vocab_size <= len(SPECIALS):
@@ -323,6 +384,6 @@ def _training_error(error: RuntimeError, vocab_size: int) -> ValueError:
     return ValueError(f"{got} SentencePiece cannot learn from this training text ({error})")
 
 
-Tokenizers = SentencePiece | Characters | Bytes
+Tokenizers = SentencePiece | Characters | Bytes | FromRun
 TokenizerConfig = Annotated[Tokenizers, Discriminator("kind")]
 OptionalTokenizerConfig = Annotated[Tokenizers | None, Discriminator("kind")]

@@ -18,7 +18,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, evaluation_records, tokenize
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics, translate
-from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.objectives import CausalLM, Seq2Seq
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
@@ -86,7 +86,9 @@ class EvalData:
         self.records = evaluation_records(
             self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
         )
-        self.dataset = Dataset(self.records, config.objective, config.data, None, tokenizers.target)
+        self.dataset = Dataset(
+            self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id
+        )
 
 
 class Trainer:
@@ -108,12 +110,15 @@ class Trainer:
         progress.update("tokenizing")
         self.tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, pairs)
         records = tokenize(pairs, self.tokenizers)
-        self.data = Dataset(records, config.objective, config.data, config.train.seed, self.tokenizers.target)
+        check_special_ids(config, self.tokenizers)
+        self.data = Dataset(
+            records, config.objective, config.data, config.train.seed, self.tokenizers.target, config.decode.bos_id
+        )
         self.eval = None if config.data.eval is None else EvalData(config, self.tokenizers)
-        plan, what = self.data.plan, "pairs" if self.translates else "documents"
+        plan = self.data.plan
         progress.say(
-            f"{len(pairs):,} training {what} in {plan.batches_per_epoch} batches an epoch, {len(plan.buckets)} shapes, "
-            f"{self.data.padding:.1%} padding"
+            f"{len(pairs):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
+            f"{len(plan.buckets)} shapes, {self.data.padding:.1%} padding"
             + (f"; {self.data.dropped:,} longer pairs dropped" if self.data.dropped else "")
         )
         task = Task.of(config)
@@ -294,6 +299,23 @@ class Trainer:
         return better
 
 
+def check_special_ids(config: Config, tokenizers: Tokenizers) -> None:
+    """Raises: ValueError where answers would begin or end with other ids than the tokenizer has, as with one from another run."""
+    special = tokenizers.target.special
+    wanted = {"eos_id": special.eos}
+    if isinstance(config.objective, Seq2Seq):
+        wanted["pad_id"] = special.pad
+    elif isinstance(config.objective, CausalLM):
+        wanted["bos_id"] = special.bos
+    else:
+        return
+    for name, theirs in wanted.items():
+        if theirs is not None and getattr(config.decode, name) != theirs:
+            raise ValueError(
+                f"decode.{name} is {getattr(config.decode, name)}, but the tokenizer's is {theirs}: set it to that"
+            )
+
+
 # From outside ----------------------------------------------------------------------------------------------------------
 
 
@@ -353,6 +375,6 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     translates = isinstance(config.objective, Seq2Seq)
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if translates else ''}checkpoints/\n"
-        f"  use it:     python -m flaxformer_lite {'translate' if translates else 'evaluate'} {folder.path}\n"
+        f"  use it:     python -m flaxformer_lite {config.objective.command} {folder.path}\n"
         f"  look at it: python -m flaxformer_lite inspect {folder.path}"
     )

@@ -5,23 +5,23 @@
 """
 
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset
-from flaxformer_lite.losses import Term
+from flaxformer_lite.losses import Rows, Term
 from flaxformer_lite.objectives import Batch, Objective
 from flaxformer_lite.parallel import abstract, by_rows, replicated
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.transformer import Inputs, Transformer
 
 
 class TrainState(NamedTuple):
@@ -55,6 +55,10 @@ class Task:
             ema_decay=config.optimizer.ema_decay,
         )
 
+    def inputs(self, batch: Batch) -> Inputs:
+        """What the model reads of a batch."""
+        return self.objective.inputs(batch, self.model.config)
+
 
 def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
     """The random key for a purpose at a step."""
@@ -64,14 +68,14 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
 
 def init_state(task: Task, batch: Batch) -> TrainState:
     """The state before the first step; of `batch` only the shapes matter."""
-    params = task.model.init(random_key(task.seed, "parameters"), batch.inputs)["params"]
+    params = task.model.init(random_key(task.seed, "parameters"), task.inputs(batch))["params"]
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
 
 
 def loss_terms(task: Task, params: PyTree, batch: Batch, key: Array) -> dict[str, Term]:
     """The objective's terms on a batch, with dropout."""
-    outputs: Any = task.model.apply({"params": params}, batch.inputs, rngs={"dropout": key})
+    outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
     return task.objective.loss(outputs, batch)
 
 
@@ -126,9 +130,9 @@ def train_step(task: Task, state: TrainState, batch: Batch) -> tuple[TrainState,
     return TrainState(state.step + 1, params, opt_state, ema), measured
 
 
-def eval_step(task: Task, params: PyTree, batch: Batch) -> dict[str, Term]:
+def eval_step(task: Task, params: PyTree, batch: Batch) -> dict[str, Term | Rows]:
     """The objective's metrics on a batch, without dropout."""
-    outputs: Any = task.model.apply({"params": params}, batch.inputs)
+    outputs: Any = task.model.apply({"params": params}, task.inputs(batch))
     return task.objective.metrics(outputs, batch)
 
 
@@ -157,7 +161,7 @@ class Compiled:
     mesh: Mesh
     init: Callable[[Batch], TrainState]
     train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-    evaluate: Callable[[PyTree, Batch], dict[str, Term]]
+    evaluate: Callable[[PyTree, Batch], dict[str, Term | Rows]]
 
     @classmethod
     def of(cls, task: Task, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
@@ -183,14 +187,19 @@ class Compiled:
 def mean_metrics(
     compiled: Compiled, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
 ) -> dict[str, float]:
-    """The objective's metrics over a whole dataset, weighted by tokens; `perplexity` is the exponential of `loss`."""
+    """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
     batches = dataset.plan.batches_per_epoch
-    sums: dict[str, list[float]] = {}
+    counted: dict[str, list[Term | Rows]] = {}
     for i in range(batches):
-        for name, term in compiled.evaluate(params, compiled.put(dataset.batch(i))).items():
-            so_far = sums.setdefault(name, [0.0, 0.0])
-            so_far[0] += float(term.sum)
-            so_far[1] += float(term.count)
+        for name, found in jax.device_get(compiled.evaluate(params, compiled.put(dataset.batch(i)))).items():
+            counted.setdefault(name, []).append(found)
         tick(i + 1, batches)
-    metrics = {name: value / count for name, (value, count) in sums.items()}
-    return {**metrics, "perplexity": math.exp(min(metrics["loss"], 700.0))}
+    return dataset.objective.report({name: altogether(parts) for name, parts in counted.items()})
+
+
+def altogether(parts: Sequence[Term | Rows]) -> Term | Rows:
+    """What was counted in all batches: sums of sums and counts, or all rows that weigh something."""
+    if isinstance(parts[0], Term):
+        return Term(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
+    values, weights = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
+    return Rows(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host

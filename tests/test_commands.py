@@ -295,9 +295,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["average, evaluate", "translate"]),
+        ([], ["average, classify, embed, evaluate", "translate"]),
         (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
-        (["xyz", "{run}"], ["no command xyz", "average, evaluate", "translate"]),
+        (["xyz", "{run}"], ["no command xyz", "average, classify, embed, evaluate", "translate"]),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),
         (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam"]),
         (["translate", "{run}", "--beam", "three"], ["--beam", "three"]),

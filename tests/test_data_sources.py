@@ -15,6 +15,7 @@ from flaxformer_lite.data.sources import (
     HubDataset,
     JSONLines,
     ParallelText,
+    Parquet,
     Source,
     arriving_lines,
     read_lines,
@@ -128,10 +129,10 @@ def test_missing_files_come_with_a_hint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None:
-    german, english = ("\n".join(side) for side in zip(*PAIRS, strict=True))
-    rows = [{"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t) in enumerate(PAIRS)]
+    german, english, _ = ("\n".join(side) for side in zip(*PAIRS, strict=True))
+    rows = [{"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t, _) in enumerate(PAIRS)]
     json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\r\n" for row in rows), packed)
-    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t) in enumerate(PAIRS)), packed)
+    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t, _) in enumerate(PAIRS)), packed)
     sources = [
         ParallelText(
             source=file(tmp_path, "x.de", german, packed), target=file(tmp_path, "x.en", english + "\n", packed)
@@ -246,7 +247,7 @@ def test_a_missing_datasets_package_is_explained(monkeypatch: pytest.MonkeyPatch
 
 def test_datasets_saved_to_disk(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t in PAIRS])
+    rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t, _ in PAIRS])
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
     one, parts = str(tmp_path / "one"), str(tmp_path / "parts")
@@ -267,7 +268,7 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     datasets = pytest.importorskip("datasets")
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "files").mkdir()
-    rows = [{"de": s, "en": t} for s, t in PAIRS] + [{"de": "leer", "en": " "}]
+    rows = [{"de": s, "en": t} for s, t, _ in PAIRS] + [{"de": "leer", "en": " "}]
     file(tmp_path / "files", "train.jsonl", "\n".join(map(json.dumps, rows)))
     source = {"path": str(tmp_path / "files"), "source_field": "de", "target_field": "en"}
     assert message(HubDataset(**source)).startswith(f"{source['path']} (train):4: the target is empty")
@@ -285,9 +286,9 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:
-    documents = [Pair("", target) for _, target in PAIRS]
-    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\n" for i, (_, t) in enumerate(PAIRS)))
-    json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps({"text": t}) + "\n" for _, t in PAIRS))
+    documents = [Pair("", target) for _, target, _ in PAIRS]
+    tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\n" for i, (_, t, _) in enumerate(PAIRS)))
+    json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps({"text": t}) + "\n" for _, t, _ in PAIRS))
     assert list(TSV(path=tsv, source_column=None).open()) == documents
     assert list(JSONLines(path=json_lines, source_field=None, target_field="text").open()) == documents
     blank = file(tmp_path, "blank.jsonl", '{"text": "a"}\n{"text": " "}\n')
@@ -300,6 +301,80 @@ def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:
 
 def test_a_dataset_without_a_source_gives_documents(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
-    datasets.Dataset.from_list([{"id": 5, "text": t} for _, t in PAIRS]).save_to_disk(str(tmp_path / "d"))
+    datasets.Dataset.from_list([{"id": 5, "text": t} for _, t, _ in PAIRS]).save_to_disk(str(tmp_path / "d"))
     source = HubDataset(path=str(tmp_path / "d"), source_field=None, target_field="text")
-    assert list(source.open()) == [Pair("", target) for _, target in PAIRS]
+    assert list(source.open()) == [Pair("", target) for _, target, _ in PAIRS]
+
+
+# Labels and Parquet ----------------------------------------------------------------------------------------------------
+
+LABELLED = [Pair("", "good", "pos"), Pair("", "so so", "0"), Pair("", "bad", "-1.5")]
+
+
+def parquet(path: Path, rows: list[dict]) -> str:
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return str(path)
+
+
+def test_every_table_gives_labels(tmp_path: Path) -> None:
+    """Strings as they are, numbers as JSON writes them; of pairs and of single texts."""
+    tsv = file(tmp_path, "x.tsv", "".join(f"{label}\t{text}\n" for _, text, label in LABELLED))
+    assert list(TSV(path=tsv, source_column=None, label_column=0).open()) == LABELLED
+    values = ["pos", 0, -1.5]
+    lines = [json.dumps({"text": pair.target, "y": {"z": value}}) for pair, value in zip(LABELLED, values, strict=True)]
+    json_lines = file(tmp_path, "x.jsonl", "\n".join(lines))
+    assert (
+        list(JSONLines(path=json_lines, source_field=None, target_field="text", label_field="y.z").open()) == LABELLED
+    )
+    tsv = file(tmp_path, "pairs.tsv", "1\ta\tb\ttrue\n")
+    assert list(TSV(path=tsv, source_column=1, target_column=2, label_column=3).open()) == [Pair("a", "b", "true")]
+    assert message(TSV(path=tsv, label_column=9)).startswith(f"{tsv}:1: 4 column(s) between tabs, but column 9")
+    bad = file(tmp_path, "bad.jsonl", '{"text": "a", "y": null}')
+    assert message(JSONLines(path=bad, source_field=None, target_field="text", label_field="y")) == (
+        f"{bad}:1: field y holds NoneType 'None', not a string"
+    )
+    with pytest.raises(ValueError, match=r"^tsv\.target_column and tsv\.label_column are both 1: "):
+        TSV(path="x", label_column=1)
+
+
+def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
+    rows = [{"id": 5, "pair": {"de": s, "en": t}, "y": i} for i, (s, t, _) in enumerate(PAIRS)]
+    path = parquet(tmp_path / "a-0.parquet", rows[:2])
+    parquet(tmp_path / "a-1.parquet", rows[2:])
+    fields = {"source_field": "pair.de", "target_field": "pair.en"}
+    assert list(Parquet(path=str(tmp_path / "a-*.parquet"), **fields).open()) == PAIRS
+    assert list(Parquet(path=path, source_field=None, target_field="pair.en", label_field="y").open()) == [
+        Pair("", "a house", "0"), Pair("", "two hats", "1"),
+    ]  # fmt: skip
+    assert message(Parquet(path=path)) == f"{path}:1: no field source; the fields are id, pair.de, pair.en, y"
+    broken = file(tmp_path, "broken.parquet", "no such thing")
+    assert message(Parquet(path=broken)).startswith(f"{broken}: cannot be read as Parquet (")
+    assert message(Parquet(path=str(tmp_path / "none"))).startswith(f"{tmp_path / 'none'}: cannot be read as Parquet (")
+    assert message(Parquet(path=str(tmp_path / "b-*"))).startswith(f"{tmp_path / 'b-*'}: no file has such a name")
+    empty = parquet(tmp_path / "gap.parquet", [{"source": "a", "target": "A"}, {"source": " ", "target": "B"}])
+    assert message(Parquet(path=empty)).startswith(f"{empty}:2: the source is empty")
+    assert list(Parquet(path=empty, empty_lines="drop").open()) == [Pair("a", "A")]
+
+
+def test_a_missing_pyarrow_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert 'pip install "flaxformer_lite[hub]"' in message(Parquet(path="x.parquet"))
+
+
+def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of Parquet files is a dataset too; -1, which stands for no label, stays."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"text": datasets.Value("string"), "y": datasets.ClassLabel(names=["neg", "pos"])})
+    rows = {"text": ["good", "bad", "unknown"], "y": [1, 0, -1]}
+    wanted = [Pair("", "good", "pos"), Pair("", "bad", "neg"), Pair("", "unknown", "-1")]
+    dataset = datasets.Dataset.from_dict(rows, features=features)
+    dataset.save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "files").mkdir()
+    dataset.to_parquet(str(tmp_path / "files" / "train.parquet"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    for folder in ("saved", "files"):
+        source = HubDataset(path=str(tmp_path / folder), source_field=None, target_field="text", label_field="y")
+        assert list(source.open()) == wanted

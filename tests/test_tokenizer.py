@@ -15,7 +15,9 @@ from flaxformer_lite.tokenizer import (
     UNK,
     Bytes,
     Characters,
+    FromRun,
     SentencePiece,
+    SentencePieceTokenizer,
     TokenizerConfig,
     load_tokenizer,
 )
@@ -153,12 +155,51 @@ def test_half_a_sentence_piece_model_is_damaged(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_a_sentence_piece_model_with_other_special_ids_is_refused(tmp_path: Path) -> None:
+def sentence_piece_model(folder: Path, **ids: int) -> SentencePieceTokenizer:
+    """A model trained by SentencePiece itself, with special ids of its own."""
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT), model_prefix=str(tmp_path / "tokenizer"), vocab_size=VOCAB_SIZE, minloglevel=2
+        sentence_iterator=iter(TEXT),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=VOCAB_SIZE,
+        minloglevel=2,
+        **ids,
     )
-    with pytest.raises(ValueError, match="the first pieces are <unk> <s> </s>"):
-        load_tokenizer(tmp_path)
+    return load_tokenizer(folder)
+
+
+def test_a_sentence_piece_model_from_elsewhere_has_its_own_special_ids(tmp_path: Path) -> None:
+    """As T5's: padding, end, unknown, no beginning; and as Llama's, without padding, where the unknown fills the rows."""
+    tokenizer = sentence_piece_model(tmp_path, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    assert tokenizer.special == (0, 2, None, 1, None, BOS, VOCAB_SIZE)
+    ids = tokenizer.encode(TEXT[3])
+    assert tokenizer.decode([0, *ids, 2, 1]) == TEXT[3]
+    assert 3 in {i for line in TEXT for i in tokenizer.encode(line)}, "id 3 is a piece like any other"
+    assert tokenizer.wrapped(ids) == ([*ids, 1], [0] * (len(ids) + 1))
+    assert tokenizer.wrapped([7], [8, 9]) == ([7, 1, 8, 9, 1], [0, 0, 1, 1, 1])
+    assert sentence_piece_model(tmp_path).special[:4] == (0, 0, 1, 2)
+
+
+@KINDS
+def test_special_ids_stand_around_a_text(config: TokenizerConfig) -> None:
+    tokenizer = config.train(TEXT, VOCAB_SIZE)
+    assert tokenizer.special == (PAD, UNK, BOS, EOS, None, BOS, tokenizer.vocab_size)
+    assert tokenizer.wrapped([7, 8]) == ([BOS, 7, 8, EOS], [0] * 4)
+    assert tokenizer.wrapped([7], [8, 9]) == ([BOS, 7, EOS, 8, 9, EOS], [0, 0, 0, 1, 1, 1])
+    assert tokenizer.as_source([7, 8]) == [7, 8, EOS]
+
+
+def test_the_tokenizer_of_a_run_is_taken_as_it_is(tmp_path: Path) -> None:
+    whole, other = BPE.train(TEXT, VOCAB_SIZE), Characters().train(TEXT, VOCAB_SIZE)
+    whole.save(tmp_path)
+    other.save(tmp_path, "target_tokenizer")
+    assert FromRun(path=str(tmp_path)).train(["nothing of this"], VOCAB_SIZE).to_bytes() == whole.to_bytes()
+    assert FromRun(path=str(tmp_path), side="target").train([], VOCAB_SIZE).to_bytes() == other.to_bytes()
+    with pytest.raises(
+        ValueError, match=rf"leaves {VOCAB_SIZE - 1} ids for text, but the tokenizer of .* has {VOCAB_SIZE}"
+    ):
+        FromRun(path=str(tmp_path)).train([], VOCAB_SIZE - 1)
+    with pytest.raises(ValueError, match="no tokenizer here"):
+        FromRun(path=str(tmp_path / "nowhere")).train([], VOCAB_SIZE)
 
 
 @pytest.mark.parametrize("config", [BPE, UNIGRAM], ids=["bpe", "unigram"])

@@ -1,5 +1,5 @@
-"""Scores a run on its test data, or on files, as JSON on stdout: loss, accuracy and perplexity, and for translations BLEU, chrF
-and exact match.
+"""Scores a run on its test data, or on files, as JSON on stdout: the objective's figures (loss, accuracy, F1 and the like), and for
+translations BLEU, chrF and exact match.
 
 The translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
 """
@@ -39,7 +39,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--beam is for translations, and this run makes none: leave it out")
     else:
         with Progress(len(pairs)) as progress:
-            scores = {"documents": len(pairs), **loaded.metrics(pairs, progress=lambda *_: progress.update("scoring"))}
+            scores = {
+                loaded.config.objective.unit: len(pairs),
+                **loaded.metrics(pairs, progress=lambda *_: progress.update("scoring")),
+            }
     weights = arguments.weights or loaded.config.weights
     report = json.dumps(
         {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step, **decode, **scores},
@@ -56,7 +59,7 @@ def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[
         if arguments.split or not (arguments.source and arguments.target):
             raise ValueError("give --source and --target together and no --split, or --split alone")
         if not isinstance(loaded.config.objective, Seq2Seq):
-            raise ValueError("--source and --target are for translations: name documents with data.test in the config")
+            raise ValueError("--source and --target are for translations: name the data with data.test in the config")
         return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
     data = loaded.config.data
     split = arguments.split or ("test" if data.test is not None else "eval")

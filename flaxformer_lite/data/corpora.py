@@ -4,16 +4,14 @@ A document is a `Pair` with an empty source. The sources of tables in `sources.p
 is None.
 """
 
-import glob
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from flaxformer_lite.data.dates import mix
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import read_lines
+from flaxformer_lite.data.text_files import matching_files, read_lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,19 +26,10 @@ class PlainText:
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """All documents in order. Raises: ValueError for anything wrong with the files, or where there is no text in them."""
-        texts = [text for path in self._paths() for text in self._documents(read_lines(path))]
+        texts = [text for path in matching_files(self.path) for text in self._documents(read_lines(path))]
         if not texts:
             raise ValueError(f"{self.path}: no text in it")
         return [Pair("", text) for text in texts]
-
-    def _paths(self) -> list[str]:
-        """The files that the pattern names; a name without a pattern is a file, there or not."""
-        if Path(self.path).exists() or not glob.has_magic(self.path):
-            return [self.path]
-        paths = sorted(path for path in glob.glob(self.path, recursive=True) if Path(path).is_file())
-        if not paths:
-            raise ValueError(f"{self.path}: no file has such a name (looked for from {Path.cwd()})")
-        return paths
 
     def _documents(self, lines: list[str]) -> list[str]:
         if self.documents == "file":

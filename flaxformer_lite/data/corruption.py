@@ -25,13 +25,16 @@ def chosen_tokens(words: Int[np.ndarray, "S"], most: int, generator: np.random.G
     return np.array(sorted(chosen), np.int64)
 
 
-def covered(tokens: Int[np.ndarray, "P"], mask_token: int, generator: np.random.Generator) -> Int[np.ndarray, "P"]:
+def covered(
+    tokens: Int[np.ndarray, "P"], mask_token: int, num_ids: int, generator: np.random.Generator
+) -> Int[np.ndarray, "P"]:
     """What stands in the place of tokens that are to be told: the mask (80 %), a random token (10 %) or the token itself (10 %).
 
-    Random ones are drawn from the ids between EOS and `mask_token`. Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
+    Random ones are drawn from the first `num_ids` ids, but for the four special ones of tokenizers that are trained here.
+    Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
     """
     share = generator.random(len(tokens))
-    other = generator.integers(EOS + 1, mask_token, len(tokens))
+    other = generator.integers(EOS + 1, num_ids, len(tokens))
     return np.where(share < 0.8, mask_token, np.where(share < 0.9, other, tokens)).astype(np.int32)
 
 

@@ -6,10 +6,12 @@ import numpy as np
 from jaxtyping import Int
 
 from flaxformer_lite.data.records import Pack, TokenPair
-from flaxformer_lite.tokenizer import BOS, EOS
+from flaxformer_lite.tokenizer import Special
 
 WINDOW = 1024
 """Pieces that are composed into rows together: more leave fewer gaps and take longer."""
+NUM_OTHERS = 8
+"""Texts of other documents that a text may be followed by in the place of its own next one."""
 
 
 def documents(records: Sequence[TokenPair], kind: str) -> list[Int[np.ndarray, "T"]]:
@@ -23,19 +25,35 @@ def documents(records: Sequence[TokenPair], kind: str) -> list[Int[np.ndarray, "
     return [record.target for record in records]
 
 
-def overlapping_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
+def overlapping_pieces(document: Int[np.ndarray, "T"], most: int, special: Special) -> list[Int[np.ndarray, "_"]]:
     """BOS, the document and EOS, in pieces that say which token follows which: at most `most` tokens to read, and the one after
     the last of them.
 
     Each piece starts with the last token of the one before, so every token but BOS follows another exactly once.
     """
-    tokens = np.concatenate([[BOS], document, [EOS]]).astype(np.int32)
+    tokens = np.asarray(special.between(document), np.int32)
     return [tokens[start : start + most + 1] for start in range(0, len(tokens) - 1, most)]
 
 
 def separate_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
     """The document in pieces of at most `most` tokens, one after the other; an empty document is one empty piece."""
     return [document[start : start + most] for start in range(0, max(len(document), 1), most)]
+
+
+def even_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
+    """The document in an even number of pieces of nearly the same length, at most `most` tokens each."""
+    return np.array_split(document, 2 * max(1, -(-len(document) // (2 * most))))
+
+
+def shortened(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
+    """The pieces with the longest cut at its end, a token at a time, until they have at most `room` tokens together."""
+    lengths = [len(piece) for piece in pieces]
+    while sum(lengths) > max(room, 0):
+        longest = max(range(len(pieces)), key=lambda i: lengths[i])
+        others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
+        # Down to the next longest at once, and from there one by one.
+        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(room, 0)))
+    return [list(piece[:length]) for piece, length in zip(pieces, lengths, strict=True)]
 
 
 def pack(
@@ -59,4 +77,27 @@ def pack(
             rows[row].append(i)
             left[row] -= sizes[i]
         packs += [Pack(tuple(pieces[i] for i in row)) for row in rows]
+    return packs
+
+
+def pairs_of_texts(pieces: Sequence[Sequence[Int[np.ndarray, "_"]]], seed: int) -> list[Pack]:
+    """For every other piece of each document: it, the next one, and NUM_OTHERS of other documents, drawn by the seed.
+
+    Raises: ValueError where there are no other documents.
+    """
+    filled = [document for document in pieces if all(map(len, document))]
+    if not filled and len(pieces) == 1:  # a blank row, for its shape
+        return [Pack(tuple(pieces[0][:1]) * 3)]
+    if len(filled) < 2:
+        raise ValueError(
+            "objective.next_sentence needs texts of other documents, but there is one document of two tokens or more: give "
+            "more, or cut the text into several (PlainText.documents)"
+        )
+    generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
+    packs = []
+    for number, document in enumerate(filled):
+        for i in range(0, len(document), 2):
+            others = (number + generator.integers(1, len(filled), NUM_OTHERS)) % len(filled)
+            drawn = [filled[other][generator.integers(len(filled[other]))] for other in others]
+            packs.append(Pack((document[i], document[i + 1], *drawn)))
     return packs

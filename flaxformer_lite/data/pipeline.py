@@ -12,8 +12,8 @@ import numpy as np
 from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.sources import OptionalSource
-from flaxformer_lite.objectives import Batch, Objectives
-from flaxformer_lite.tokenizer import OptionalTokenizerConfig, SentencePiece, Tokenizer
+from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
+from flaxformer_lite.tokenizer import BOS, SPECIAL, OptionalTokenizerConfig, SentencePiece, Special, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class DataConfig:
     """Lengths that pairs are padded to, in tokens with EOS; each is one compiled shape. Documents fill rows of one length."""
     max_source_length: int = 256
     """In tokens with EOS. Training drops and counts longer pairs; evaluation and translation cut, with a warning. Where documents
-    fill rows, this is how long a row of the encoder is."""
+    fill rows, this is how long a row of the encoder is; whole texts to classify or embed are cut to it."""
     max_target_length: int = 256
     """The same for targets, and for rows of the decoder."""
     tokenized: bool = False
@@ -64,7 +64,11 @@ class DataConfig:
     @property
     def buckets(self) -> list[Bucket]:
         """The shapes of batches of pairs."""
-        return self._buckets(self.bucket_lengths, self.longest)
+        return self.buckets_to(self.longest)
+
+    def buckets_to(self, longest: Lengths) -> list[Bucket]:
+        """The shapes of batches of rows of different lengths, up to `longest`."""
+        return self._buckets(self.bucket_lengths, longest)
 
     def bucket_of(self, row: Lengths) -> Bucket:
         """The one shape of batches whose rows are all filled."""
@@ -94,7 +98,10 @@ def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
     pairs = list(pairs)
     sources = tokenizers.source.encode_batch([pair.source for pair in pairs])
     targets = tokenizers.target.encode_batch([pair.target for pair in pairs])
-    return [TokenPair(np.asarray(s, np.int32), np.asarray(t, np.int32)) for s, t in zip(sources, targets, strict=True)]
+    return [
+        TokenPair(np.asarray(source, np.int32), np.asarray(target, np.int32), pair.label)
+        for pair, source, target in zip(pairs, sources, targets, strict=True)
+    ]
 
 
 def cut(
@@ -109,15 +116,18 @@ def cut(
                 warn(
                     f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)"
                 )
-        result.append(TokenPair(source, target))
+        result.append(record._replace(source=source, target=target))
     return result
 
 
 def fingerprint(records: Sequence[TokenPair]) -> str:
-    """The SHA-256 of the records: of every side's length, so that no token can change sides or lines, then its tokens."""
-    sides = [side for record in records for side in record]
+    """The SHA-256 of the records: of every side's length, so that no token can change sides or lines, then its tokens, then the
+    labels where there are any.
+    """
+    sides = [side for record in records for side in record[:2]]
     lengths = np.array([len(side) for side in sides], np.int64)
-    return hashlib.sha256(b"".join(part.tobytes() for part in (lengths, *sides))).hexdigest()
+    labels = [f"{record.label}\n".encode() for record in records] if any(record.label for record in records) else []
+    return hashlib.sha256(b"".join([part.tobytes() for part in (lengths, *sides)] + labels)).hexdigest()
 
 
 def evaluation_records(
@@ -128,9 +138,9 @@ def evaluation_records(
     warn: Callable[[str], None],
     first_line: int = 1,
 ) -> list[TokenPair]:
-    """The records to evaluate on: pairs are cut, each with a warning; documents, which fill rows in pieces, stay whole."""
+    """The records to evaluate on: pairs to translate are cut, each with a warning; others stay whole, for the objective to cut."""
     records = tokenize(pairs, tokenizers)
-    return cut(records, longest, warn, first_line) if objective.full_row(longest) is None else records
+    return cut(records, longest, warn, first_line) if isinstance(objective, Seq2Seq) else records
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
@@ -141,7 +151,7 @@ def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
 
 def example_generator(record: Any) -> np.random.Generator:
     """Random numbers for one example, a function of its tokens alone."""
-    digest = hashlib.sha256(b"".join(leaf.tobytes() for leaf in jax.tree.leaves(record))).digest()
+    digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(record))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
@@ -150,7 +160,7 @@ class Dataset:
 
     A seed of None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
     `records` are those that the objective composed, a row each; `dropped` counts the ones that were longer than the longest
-    bucket. `fingerprint` changes when the data does.
+    bucket. `fingerprint` changes when the data does. Special ids are the tokenizer's, and `start_id` what a decoder reads first.
     """
 
     def __init__(
@@ -160,15 +170,18 @@ class Dataset:
         config: DataConfig,
         seed: int | None,
         tokenizer: Tokenizer | None = None,
+        start_id: int = BOS,
     ):
         if not records:
             raise ValueError("there are no pairs to make batches of: give at least one")
         self.records: Sequence[Any] = objective.compose(records, config.longest, seed or 0, tokenizer)
         self.objective, self.seed = objective, seed
+        self.special = (SPECIAL if tokenizer is None else tokenizer.special)._replace(start=start_id)
         measure: Callable[[Any], Lengths] = objective.lengths
         lengths = [measure(record) for record in self.records]
-        full_row = objective.full_row(config.longest)
-        self.plan = Plan(lengths, config.buckets if full_row is None else [config.bucket_of(full_row)], seed or 0)
+        full_row, longest = objective.full_row(config.longest), objective.longest_row(config.longest)
+        buckets = config.buckets_to(longest) if full_row is None else [config.bucket_of(full_row)]
+        self.plan = Plan(lengths, buckets, seed or 0)
         placed = sum(len(examples) for _, examples in self.plan.members)
         self.dropped = len(self.records) - placed
         if not placed:
@@ -194,7 +207,7 @@ class Dataset:
         """Record i as the given row of batch `step`."""
         record = self.records[i]
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
-        return self.objective.example(record, lengths, generator)
+        return self.objective.example(record, lengths, generator, self.special)
 
     def batches(self, start: int, stop: int) -> Iterator[Batch]:
         """Batches `start` … `stop - 1`, made ahead of time in two threads."""
@@ -206,5 +219,5 @@ def blank_batch(objective: Objectives, bucket: Bucket) -> Batch:
     """A batch of the bucket's shape with nothing in it."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
     record: Any = objective.compose([nothing], bucket.lengths, 0)[0]
-    row = objective.example(record, bucket.lengths, row_generator(0, 0, 0))
+    row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), Special(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

@@ -1,4 +1,4 @@
-"""Where pairs of sentences and documents come from: files, the Hugging Face hub, or a generator.
+"""Where pairs of sentences, documents and labelled texts come from: files, the Hugging Face hub, or a generator.
 
 A source is a frozen dataclass; `source.open()` gives a sequence of `Pair`. Where it is a setting, `open` takes the
 setting's path, for example "data.eval", which messages then name. To add a source: a dataclass with `kind` and `open`,
@@ -6,7 +6,8 @@ and its name in the union at the bottom.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +18,7 @@ from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import arriving_lines as arriving_lines
+from flaxformer_lite.data.text_files import matching_files
 from flaxformer_lite.data.text_files import read_lines as read_lines
 
 if TYPE_CHECKING:
@@ -82,29 +84,34 @@ class TSV(_TextSource):
     """Column of the sentences to read, counted from 0; None: there is none, and each row is a document."""
     target_column: int = 1
     """Column of the sentences to write, or of the documents, counted from 0."""
+    label_column: int | None = None
+    """Column of the labels, counted from 0; None: there are none."""
 
     def __post_init__(self) -> None:
-        for name, column in (("source_column", self.source_column), ("target_column", self.target_column)):
-            if column is not None and column < 0:
+        taken: dict[int, str] = {}
+        for name in ("source_column", "target_column", "label_column"):
+            column = getattr(self, name)
+            if column is None:
+                continue
+            if column < 0:
                 raise ValueError(f"tsv.{name} is {column}: columns are counted from 0")
-        if self.source_column == self.target_column:
-            raise ValueError(
-                f"tsv.source_column and tsv.target_column are both {self.source_column}: choose two columns"
-            )
+            if column in taken:
+                raise ValueError(f"tsv.{taken[column]} and tsv.{name} are both {column}: choose two columns")
+            taken[column] = name
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """All pairs, in the order of the file. Raises: ValueError for anything wrong with the file."""
         return self._checked(self._pairs(), None if self.source_column is None else self.path, self.path, setting)
 
     def _pairs(self) -> Iterator[Pair]:
-        needed = max(-1 if self.source_column is None else self.source_column, self.target_column)
+        columns_read = (self.source_column, self.target_column, self.label_column)
+        needed = max(column for column in columns_read if column is not None)
         for number, line in enumerate(_some_lines(self.path), 1):
             columns = line.split("\t") if line.strip() else [""] * (needed + 1)
             if len(columns) <= needed:
                 rule = f"column {needed}, counted from 0, is asked for"
                 raise ValueError(f"{self.path}:{number}: {len(columns)} column(s) between tabs, but {rule}")
-            source = "" if self.source_column is None else columns[self.source_column]
-            yield Pair(source, columns[self.target_column])
+            yield Pair(*("" if column is None else columns[column] for column in columns_read))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +125,8 @@ class JSONLines(_TextSource):
     """Field of the sentences to read; a dot descends into an object: `translation.en`. None: each line is a document."""
     target_field: str = "target"
     """Field of the sentences to write, or of the documents; a dot descends into an object: `translation.de`."""
+    label_field: str | None = None
+    """Field of the labels, strings or numbers; None: there are none."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """All pairs, in the order of the file. Raises: ValueError for anything wrong with the file."""
@@ -133,7 +142,45 @@ class JSONLines(_TextSource):
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise ValueError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
-            yield Pair(_optional_field(record, self.source_field, place), _field(record, self.target_field, place))
+            yield _pair(record, self, place)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(_TextSource):
+    """Parquet files, read by pyarrow, which comes with the extra `hub`."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: str
+    """The file, or several by a pattern, `data/train-*.parquet`; they come in the order of their names."""
+    source_field: str | None = "source"
+    """Field of the sentences to read; a dot descends into a nested field. None: each row is a document."""
+    target_field: str = "target"
+    """Field of the sentences to write, or of the documents; a dot descends into a nested field."""
+    label_field: str | None = None
+    """Field of the labels, strings or numbers; None: there are none."""
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        """All pairs, in the order of the files. Raises: ValueError for anything wrong with the files."""
+        return self._checked(self._pairs(), None if self.source_field is None else self.path, self.path, setting)
+
+    def _pairs(self) -> Iterator[Pair]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise ValueError(
+                f'{self.path}: a Parquet file needs the pyarrow package: pip install "flaxformer_lite[hub]"'
+            ) from None
+        for path in matching_files(self.path):
+            try:
+                with pyarrow.parquet.ParquetFile(path) as file:
+                    found = file.schema_arrow.names
+                    columns = [name for name in found if name in _tops(self)]
+                    rows = file.read(columns=columns or found).to_pylist()
+            except (OSError, ValueError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+            for number, record in enumerate(rows, 1):
+                yield _pair(record, self, f"{path}:{number}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +198,8 @@ class HubDataset(_TextSource):
     """Field of the sentences to read; a dot descends into a nested field. None: each record is a document."""
     target_field: str = "translation.de"
     """Field of the sentences to write, or of the documents; a dot descends into a nested field."""
+    label_field: str | None = None
+    """Field of the labels: strings, numbers, or the dataset's classes, which are called by their names. None: there are none."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """All pairs, in the order of the dataset. Raises: ValueError if it cannot be loaded or lacks the fields."""
@@ -159,12 +208,13 @@ class HubDataset(_TextSource):
 
     def _pairs(self) -> Iterator[Pair]:
         dataset = self._load()
-        top = {field.split(".")[0] for field in (self.source_field, self.target_field) if field is not None}
-        if top <= set(dataset.column_names):
-            dataset = dataset.select_columns(sorted(top))  # so that pictures and sound are never decoded
+        if _tops(self) <= set(dataset.column_names):
+            dataset = dataset.select_columns(sorted(_tops(self)))  # so that pictures and sound are never decoded
+        names: list[str] = getattr(dataset.features.get(self.label_field), "names", [])
         for number, record in enumerate(dataset, 1):
-            place = f"{self.path} ({self.split}):{number}"
-            yield Pair(_optional_field(record, self.source_field, place), _field(record, self.target_field, place))
+            pair = _pair(record, self, f"{self.path} ({self.split}):{number}")
+            named = names and pair.label.isdecimal()  # -1 stands for no label
+            yield pair._replace(label=names[int(pair.label)]) if named else pair
 
     def _load(self) -> "datasets.Dataset":
         try:
@@ -200,19 +250,32 @@ def _some_lines(path: str) -> list[str]:
     return lines
 
 
-def _optional_field(record: object, field: str | None, place: str) -> str:
-    """The same as `_field`; nothing where there is no such side. Raises: ValueError."""
-    return "" if field is None else _field(record, field, place)
+def _pair(record: object, source: JSONLines | Parquet | HubDataset, place: str) -> Pair:
+    """The fields of a record that the source names. Raises: ValueError, naming the place."""
+
+    def said(field: str | None, read: Callable[[object, str, str], str]) -> str:
+        return "" if field is None else read(record, field, place)
+
+    return Pair(said(source.source_field, _text), said(source.target_field, _text), said(source.label_field, _label))
 
 
-def _field(record: object, field: str, place: str) -> str:
-    """The string in a field of a record; dots descend into nested objects. Raises: ValueError, naming the place."""
-    value = record
-    for name in field.split("."):
-        if not isinstance(value, dict) or name not in value:
-            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
-            raise ValueError(f"{place}: no field {field}; the fields are {available}")
-        value = value[name]
+def _tops(source: Parquet | HubDataset) -> set[str]:
+    """The outermost names of the fields that the source names."""
+    fields = (source.source_field, source.target_field, source.label_field)
+    return {field.split(".")[0] for field in fields if field is not None}
+
+
+def _label(record: object, field: str, place: str) -> str:
+    """The label in a field: a string as it is, a number as JSON writes it. Raises: ValueError, naming the place."""
+    value = _field(record, field, place)
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    return _text(record, field, place)
+
+
+def _text(record: object, field: str, place: str) -> str:
+    """The string in a field of a record. Raises: ValueError, naming the place."""
+    value = _field(record, field, place)
     if not isinstance(value, str):
         found = f"{type(value).__name__} {str(value)[:60]!r}"
         raise ValueError(f"{place}: field {field} holds {found}, not a string")
@@ -220,6 +283,17 @@ def _field(record: object, field: str, place: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise ValueError(f"{place}: field {field} holds half a surrogate pair, which is no character") from None
+    return value
+
+
+def _field(record: object, field: str, place: str) -> object:
+    """What is in a field of a record; dots descend into nested objects. Raises: ValueError, naming the place."""
+    value = record
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
+            raise ValueError(f"{place}: no field {field}; the fields are {available}")
+        value = value[name]
     return value
 
 
@@ -232,6 +306,6 @@ def _field_names(record: object) -> Iterator[str]:
         yield from nested or [str(name)]
 
 
-Sources = ParallelText | TSV | JSONLines | HubDataset | PlainText | Dates | PythonDocs
+Sources = ParallelText | TSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
 Source = Annotated[Sources, Discriminator("kind")]
 OptionalSource = Annotated[Sources | None, Discriminator("kind")]

@@ -2,11 +2,25 @@
 
 import codecs
 import difflib
+import glob
 import gzip
 import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def matching_files(path: str) -> list[str]:
+    """The files that a pattern such as `books/**/*.txt` names, by name; a path without a pattern is a file, there or not.
+
+    Raises: ValueError where no file has such a name.
+    """
+    if Path(path).exists() or not glob.has_magic(path):
+        return [path]
+    paths = sorted(found for found in glob.glob(path, recursive=True) if Path(found).is_file())
+    if not paths:
+        raise ValueError(f"{path}: no file has such a name (looked for from {Path.cwd()})")
+    return paths
 
 
 def read_lines(path: str | Path) -> list[str]:

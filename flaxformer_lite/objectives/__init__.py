@@ -11,9 +11,12 @@ from pydantic import Discriminator
 
 from flaxformer_lite.objectives.base import Batch as Batch
 from flaxformer_lite.objectives.causal_lm import CausalLM as CausalLM
+from flaxformer_lite.objectives.classification import Classification as Classification
+from flaxformer_lite.objectives.classification import Regression as Regression
+from flaxformer_lite.objectives.embeddings import SentenceEmbeddings as SentenceEmbeddings
 from flaxformer_lite.objectives.masked_lm import MaskedLM as MaskedLM
 from flaxformer_lite.objectives.seq2seq import Seq2Seq as Seq2Seq
 from flaxformer_lite.objectives.span_corruption import SpanCorruption as SpanCorruption
 
-Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption
+Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
 Objective = Annotated[Objectives, Discriminator("kind")]

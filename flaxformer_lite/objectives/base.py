@@ -1,6 +1,7 @@
 """What objectives share: a batch, rows made of pieces, and the loss of what the head scores."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, SupportsIndex
 
@@ -8,9 +9,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.losses import Term, accuracy, cross_entropy
+from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.tokenizer import PAD, Special
 from flaxformer_lite.transformer import Inputs, Outputs
 
 
@@ -18,28 +19,40 @@ class Batch(NamedTuple):
     """One step's data: the model's inputs, the token expected wherever the head scores one, and how much each counts."""
 
     inputs: Inputs
-    targets: Int[Array, "B T"]
+    targets: Int[Array, "B T"] | Float[Array, "B 1"]
+    """Of whole texts the class or the value, one a row."""
     weights: Float[Array, "B T"]
+    labels: Int[Array, "B"] | None = None
+    """Whether each row's second text follows its first (0) or not (1), where the objective asks."""
 
 
-def padded(tokens: Sequence[SupportsIndex] | Int[np.ndarray, "_"], length: int) -> Int[np.ndarray, "T"]:
+def padded(
+    tokens: Sequence[SupportsIndex] | Int[np.ndarray, "_"], length: int, fill: int = PAD
+) -> Int[np.ndarray, "T"]:
     """The tokens, then padding up to `length`."""
-    row = np.full(length, PAD, np.int32)
+    row = np.full(length, fill, np.int32)
     row[: len(tokens)] = tokens
     return row
 
 
-def pair_example(record: TokenPair, lengths: Lengths) -> Batch:
-    """One row for an encoder–decoder: it reads the source and EOS, then BOS and the target, and should say the target and EOS."""
-    source = padded([*record.source, EOS], lengths.source)
-    target = padded([BOS, *record.target], lengths.target)
+def pair_example(record: TokenPair, lengths: Lengths, special: Special) -> Batch:
+    """One row for an encoder–decoder: it reads the source and EOS, then the start and the target, and should say the target and
+    EOS.
+    """
+    if special.eos is None:
+        raise ValueError(
+            "the tokenizer has no id that ends a text (eos), so no answer could end: choose another tokenizer"
+        )
+    source = padded([*record.source, special.eos], lengths.source, special.pad)
+    target = padded([special.start, *record.target], lengths.target, special.pad)
     is_source, is_target = (
         np.arange(lengths.source) <= len(record.source),
         np.arange(lengths.target) <= len(record.target),
     )
     # NumPy here on the host; the model sees the same on devices.
     inputs = Inputs(source_tokens=source, source_mask=is_source, target_tokens=target, target_mask=is_target)  # type: ignore[arg-type]
-    return Batch(inputs, padded([*record.target, EOS], lengths.target), is_target.astype(np.float32))  # type: ignore[arg-type]
+    targets = padded([*record.target, special.eos], lengths.target, special.pad)
+    return Batch(inputs, targets, is_target.astype(np.float32))  # type: ignore[arg-type]
 
 
 class Joined(NamedTuple):
@@ -50,10 +63,10 @@ class Joined(NamedTuple):
     segments: Int[np.ndarray, "T"]
 
 
-def joined(pieces: Sequence[Int[np.ndarray, "_"]], length: int) -> Joined:
+def joined(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int = PAD) -> Joined:
     """The pieces in one row of `length` positions; positions and segments are 0 in the padding."""
     return Joined(
-        padded(np.concatenate(pieces), length),
+        padded(np.concatenate(pieces), length, fill),
         padded(np.concatenate([np.arange(len(piece)) for piece in pieces]), length),
         padded(np.concatenate([np.full(len(piece), number) for number, piece in enumerate(pieces, 1)]), length),
     )
@@ -69,6 +82,26 @@ class BaseObjective:
     """What objectives share: the loss of what the head scores, and what is usual for them."""
 
     kind: str
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """What evaluation reports."""
+        return ("loss", "perplexity", "accuracy")
+
+    @property
+    def unit(self) -> str:
+        """What the records are called."""
+        return "documents"
+
+    @property
+    def command(self) -> str:
+        """The command that uses what was trained."""
+        return "evaluate"
+
+    @property
+    def rows_apart(self) -> bool:
+        """Whether the rows of a batch have nothing to do with each other, so that it can be cut into smaller ones."""
+        return True
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not one that this objective trains."""
@@ -88,33 +121,45 @@ class BaseObjective:
                 f"model.head is None, but objective.kind '{self.kind}' needs its scores: give the model a head"
             )
 
-    @property
-    def num_reserved(self) -> int:
-        """Ids at the top of the vocabulary that are the objective's own, not the tokenizer's."""
-        return 0
+    def num_text_ids(self, vocab_size: int) -> int:
+        """How many ids, from 0 on, a tokenizer may have: those above are the objective's own."""
+        return vocab_size
 
     def full_row(self, longest: Lengths) -> Lengths | None:
         """The one shape of all rows, where documents fill them; None where each record has its own length."""
         return longest
+
+    def longest_row(self, longest: Lengths) -> Lengths:
+        """The longest row that there can be; 0 for a side that is not read."""
+        return self.full_row(longest) or longest
+
+    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
+        """What that model reads of a batch."""
+        return batch.inputs
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""
         assert outputs.logits is not None
         return {"cross_entropy": cross_entropy(outputs.logits, batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
-        """What evaluation reports: unsmoothed nats per token that is to be told, and the share of these told right."""
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+        """What evaluation counts: unsmoothed nats per token that is to be told, and how many of these are told right."""
         assert outputs.logits is not None
         return {
             "loss": cross_entropy(outputs.logits, batch.targets, batch.weights),
             "accuracy": accuracy(outputs.logits, batch.targets, batch.weights),
         }
 
+    def report(self, totals: Mapping[str, Term | Rows]) -> dict[str, float]:
+        """What evaluation reports, from what `metrics` counted over all batches; `perplexity` is the exponential of `loss`."""
+        means = {name: term.mean for name, term in totals.items() if isinstance(term, Term)}
+        return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
 
-def check_last_id(setting: str, value: int, model: ModelConfig) -> None:
-    """Raises: ValueError where the setting is not the last id of the model's vocabulary."""
-    if value != model.vocab_size - 1:
+
+def check_id(setting: str, value: int, model: ModelConfig) -> None:
+    """Raises: ValueError where the setting is no id of the model's vocabulary."""
+    if value >= model.vocab_size:
         raise ValueError(
-            f"objective.{setting} is {value}, but model.vocab_size is {model.vocab_size}, whose last id it has to be: set it to "
-            f"{model.vocab_size - 1}, or change model.vocab_size"
+            f"objective.{setting} is {value}, but model.vocab_size is {model.vocab_size}: set it to "
+            f"{model.vocab_size - 1}, the last id, or raise model.vocab_size"
         )

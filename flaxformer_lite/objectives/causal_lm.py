@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     joined,
 )
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.tokenizer import SPECIAL, Special, Tokenizer
 from flaxformer_lite.transformer import Inputs, Outputs
 
 
@@ -42,6 +42,10 @@ class CausalLM(BaseObjective):
         if not 0 <= self.z_loss < math.inf:
             raise ValueError(f"objective.z_loss is {self.z_loss}: give a weight, 0 or more")
 
+    @property
+    def command(self) -> str:
+        return "generate"
+
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not a decoder alone."""
         self.check_stacks(model, encoder=False, decoder=True)
@@ -53,24 +57,30 @@ class CausalLM(BaseObjective):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
         """The documents as packs of `longest.target` positions at most."""
-        room = longest.target
-        pieces = [piece for text in documents(records, self.kind) for piece in overlapping_pieces(text, room)]
+        room, special = longest.target, SPECIAL if tokenizer is None else tokenizer.special
+        pieces = [piece for text in documents(records, self.kind) for piece in overlapping_pieces(text, room, special)]
         return pack(pieces, [len(piece) - 1 for piece in pieces], room, seed)
 
     def lengths(self, record: Pack) -> Lengths:
         """The positions that the pack's tokens take."""
         return Lengths(0, sum(len(piece) - 1 for piece in record.pieces))
 
-    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator | None = None) -> Batch:
+    def example(
+        self,
+        record: Pack,
+        lengths: Lengths,
+        generator: np.random.Generator | None = None,
+        special: Special = SPECIAL,
+    ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
-        read = joined([piece[:-1] for piece in record.pieces], lengths.target)
+        read = joined([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
         inputs = Inputs(
             target_tokens=read.tokens,  # type: ignore[arg-type]
             target_mask=read.segments > 0,  # type: ignore[arg-type]
             target_positions=read.positions,  # type: ignore[arg-type]
             target_segments=read.segments,  # type: ignore[arg-type]
         )
-        targets = joined([piece[1:] for piece in record.pieces], lengths.target).tokens
+        targets = joined([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
         return Batch(inputs, targets, (read.segments > 0).astype(np.float32))  # type: ignore[arg-type]
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:

@@ -1,26 +1,37 @@
-"""Masked language modelling: what was covered?"""
+"""Masked language modelling: what was covered? And, where it is asked, does the second text follow the first?"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.corruption import chosen_tokens, covered
-from flaxformer_lite.data.packing import documents, pack, separate_pieces
+from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.encoding import read_types
+from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
-    check_last_id,
+    check_id,
     joined,
     padded,
 )
-from flaxformer_lite.tokenizer import BOS, EOS, Tokenizer
-from flaxformer_lite.transformer import Inputs
+from flaxformer_lite.tokenizer import EOS, SPECIAL, Special, Tokenizer
+from flaxformer_lite.transformer import Inputs, Outputs
+
+
+class Piece(NamedTuple):
+    """What stands in a row between padding and padding: a text, or two, with BOS and EOS."""
+
+    tokens: Int[np.ndarray, "_"]
+    words: Int[np.ndarray, "_"]
+    """The number of each token's word; -1 at BOS and EOS."""
+    types: Int[np.ndarray, "_"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +44,19 @@ class MaskedLM(BaseObjective):
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
-    mask_token: int
-    """The id that covers a token: the last of the vocabulary, `model.vocab_size - 1`, which no tokenizer of this model has."""
+    mask_token: int | None = None
+    """The id that covers a token: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free; None: the one that
+    the tokenizer of another run has."""
     mask_share: float = 0.15
     """Share of the tokens to be told: 80 % of these are covered, 10 % become a random token, 10 % stay."""
     whole_words: bool = False
     """Choose the tokens of a word together: from a "▁" to the next, with other tokenizers what stands between white space."""
+    next_sentence: bool = False
+    """A row is two texts, and the model also says whether the second follows the first in its document, as in every other row, or
+    is from another one. Scored by `model.pooler` with 2 classes, of which the first means that it follows."""
 
     def __post_init__(self) -> None:
-        if self.mask_token <= EOS + 1:
+        if self.mask_token is not None and self.mask_token <= EOS + 1:
             raise ValueError(f"objective.mask_token is {self.mask_token}: give model.vocab_size - 1")
         if not 0 < self.mask_share < 1:
             raise ValueError(f"objective.mask_share is {self.mask_share}: give a share above 0 and below 1")
@@ -49,29 +64,54 @@ class MaskedLM(BaseObjective):
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not an encoder alone, with an id to spare."""
         self.check_stacks(model, encoder=True, decoder=False)
-        check_last_id("mask_token", self.mask_token, model)
-        if model.num_token_types:
+        if self.mask_token is not None:
+            check_id("mask_token", self.mask_token, model)
+        if self.next_sentence and (model.pooler is None or model.pooler.num_classes != 2):
+            found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
             raise ValueError(
-                f"model.num_token_types is {model.num_token_types}, but objective.kind 'masked_lm' reads tokens of one type: set "
-                "it to 0"
+                f"model.pooler is {found}, but objective.next_sentence scores 2: set model.pooler to Pooler(num_classes=2), or "
+                "leave out objective.next_sentence"
             )
 
     @property
-    def num_reserved(self) -> int:
-        return 1
+    def metric_names(self) -> tuple[str, ...]:
+        return (*super().metric_names, *(["next_sentence_accuracy"] if self.next_sentence else []))
+
+    @property
+    def command(self) -> str:
+        return "fill-mask"
+
+    def num_text_ids(self, vocab_size: int) -> int:
+        return vocab_size if self.mask_token is None else self.mask_token
 
     def full_row(self, longest: Lengths) -> Lengths:
         return Lengths(longest.source, 0)
 
+    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
+        return batch.inputs._replace(token_types=read_types(model, batch.inputs.token_types))
+
+    # What fills a row ------------------------------------------------------------------------------------------------
+
     def compose(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
-        """The documents as packs of `longest.source` positions at most; words are those of the tokenizer, where it is given."""
+        """The documents as packs of `longest.source` positions at most; words are those of the tokenizer, where it is given.
+
+        With `next_sentence` a pack is a text, the one that follows it, and texts of other documents.
+        """
         room = longest.source
-        if room < 3:
-            raise ValueError(f"data.max_source_length is {room}: give at least 3, a token between BOS and EOS")
-        pieces = [piece for text in documents(records, self.kind) for piece in separate_pieces(text, room - 2)]
-        packs = pack(pieces, [len(piece) + 2 for piece in pieces], room, seed)
+        if room < 3 + 2 * self.next_sentence:
+            raise ValueError(
+                f"data.max_source_length is {room}: give at least {3 + 2 * self.next_sentence}, tokens between BOS and EOS"
+            )
+        if tokenizer is not None:
+            self.check_mask(tokenizer.special)
+        texts = documents(records, self.kind)
+        if self.next_sentence:
+            packs = pairs_of_texts([even_pieces(text, (room - 3) // 2) for text in texts], seed)
+        else:
+            pieces = [piece for text in texts for piece in separate_pieces(text, room - 2)]
+            packs = pack(pieces, [len(piece) + 2 for piece in pieces], room, seed)
         if not self.whole_words or tokenizer is None:
             return packs
         return [
@@ -79,33 +119,98 @@ class MaskedLM(BaseObjective):
             for row in packs
         ]
 
+    def check_mask(self, special: Special) -> None:
+        """Raises: ValueError where nothing can cover a token of that tokenizer."""
+        if self.mask_token is None and special.mask is None:
+            raise ValueError(
+                "objective.mask_token is None, but the tokenizer has no id for the mask: set it to model.vocab_size - 1"
+            )
+        if self.mask_token not in (None, special.mask) and self.mask_token < (special.size or 0):
+            raise ValueError(
+                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {special.size}: set it to "
+                "model.vocab_size - 1"
+            )
+
     def lengths(self, record: Pack) -> Lengths:
         """The positions that the pack's tokens take."""
+        if self.next_sentence:
+            first, *others = map(len, record.pieces)
+            return Lengths(first + max(others) + 3, 0)
         return Lengths(sum(len(piece) + 2 for piece in record.pieces), 0)
 
-    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator) -> Batch:
+    def example(
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = SPECIAL
+    ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; at most ceil(mask_share · length) tokens are to be told."""
-        row = joined([np.array([BOS, *piece, EOS], np.int32) for piece in record.pieces], lengths.source)
+        words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
+        labels = None
+        if self.next_sentence:
+            second = 1 if generator.random() < 0.5 else int(generator.integers(2, len(record.pieces)))
+            labels = np.int32(second > 1)
+            pieces = [wrapped([(record.pieces[i], words[i]) for i in (0, second)], special)]
+        else:
+            pieces = [wrapped([text], special) for text in zip(record.pieces, words, strict=True)]
+        row = joined([piece.tokens for piece in pieces], lengths.source, special.pad)
         most = math.ceil(self.mask_share * lengths.source)
-        words = self.words(record, lengths.source)
-        wanted = max(1, round(self.mask_share * int((words >= 0).sum())))
-        chosen = chosen_tokens(words, min(wanted, most), generator)
+        numbers = padded(numbered([piece.words for piece in pieces]), lengths.source, -1)
+        wanted = max(1, round(self.mask_share * int((numbers >= 0).sum())))
+        chosen = chosen_tokens(numbers, min(wanted, most), generator)
         tokens = row.tokens.copy()
-        tokens[chosen] = covered(row.tokens[chosen], self.mask_token, generator)
+        mask_token = special.mask if self.mask_token is None else self.mask_token
+        assert mask_token is not None
+        tokens[chosen] = covered(row.tokens[chosen], mask_token, special.size or mask_token, generator)
         inputs = Inputs(
             source_tokens=tokens,  # type: ignore[arg-type]
             source_mask=row.segments > 0,  # type: ignore[arg-type]
             source_positions=row.positions,  # type: ignore[arg-type]
             source_segments=row.segments,  # type: ignore[arg-type]
             predict_positions=padded(chosen, most),  # type: ignore[arg-type]
+            token_types=padded(np.concatenate([piece.types for piece in pieces]), lengths.source),  # type: ignore[arg-type]
         )
         weights = (np.arange(most) < len(chosen)).astype(np.float32)
-        return Batch(inputs, padded(row.tokens[chosen], most), weights)  # type: ignore[arg-type]
+        return Batch(inputs, padded(row.tokens[chosen], most), weights, labels)  # type: ignore[arg-type]
 
-    def words(self, record: Pack, length: int) -> Int[np.ndarray, "S"]:
-        """The number of the word at each position of the row, each token one by default; -1 at BOS, EOS and padding."""
-        words, place, number = np.full(length, -1), 0, 0
-        for piece, own in zip(record.pieces, record.words or [np.arange(len(p)) for p in record.pieces], strict=True):
-            words[place + 1 : place + 1 + len(piece)] = own + number
-            place, number = place + len(piece) + 2, number + len(piece) + 1
-        return words
+    # What counts -----------------------------------------------------------------------------------------------------
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+        """The terms that training minimises."""
+        terms = super().loss(outputs, batch)
+        if self.next_sentence:
+            assert outputs.class_logits is not None and batch.labels is not None
+            terms["next_sentence"] = cross_entropy(outputs.class_logits, batch.labels, row_weights(batch))
+        return terms
+
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+        """What evaluation counts, of the chosen tokens and of the rows."""
+        counted = super().metrics(outputs, batch)
+        if self.next_sentence:
+            assert outputs.class_logits is not None and batch.labels is not None
+            counted["next_sentence_accuracy"] = accuracy(outputs.class_logits, batch.labels, row_weights(batch))
+        return counted
+
+
+def row_weights(batch: Batch) -> Float[Array, "B"]:
+    """1 for each row with something in it."""
+    return (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
+
+
+def wrapped(texts: Sequence[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]], special: Special) -> Piece:
+    """The tokens of one text or two, with the numbers of their words: BOS before the first, EOS after each."""
+    parts = []
+    for number, (tokens, words) in enumerate(texts):
+        whole = np.asarray((special if number == 0 else special._replace(bos=None)).between(tokens), np.int32)
+        start = int(number == 0 and special.bos is not None)
+        marked = np.full(len(whole), -1)
+        marked[start : start + len(tokens)] = words
+        parts.append((whole, marked, np.full(len(whole), number)))
+    tokens, marks, types = zip(*parts, strict=True)
+    return Piece(np.concatenate(tokens), numbered(marks), np.concatenate(types))
+
+
+def numbered(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
+    """The numbers of the words of several texts, so that no two texts share one; -1 stays."""
+    result, before = [], 0
+    for own in words:
+        result.append(np.where(own < 0, -1, own + before))
+        before += int(own.max(initial=-1)) + 1
+    return np.concatenate(result)

@@ -14,13 +14,13 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     pair_example,
 )
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.tokenizer import SPECIAL, Special, Tokenizer
 from flaxformer_lite.transformer import Outputs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seq2Seq(BaseObjective):
-    """Translation: the source ends in EOS; the decoder reads BOS and the target, and should say the target and EOS."""
+    """Translation: the source ends in EOS; the decoder reads `decode.bos_id` and the target, and should say the target and EOS."""
 
     kind: Literal["seq2seq"] = "seq2seq"
     label_smoothing: float = 0.1
@@ -29,22 +29,40 @@ class Seq2Seq(BaseObjective):
     def __post_init__(self) -> None:
         check_smoothing(self.label_smoothing)
 
+    @property
+    def unit(self) -> str:
+        return "pairs"
+
+    @property
+    def command(self) -> str:
+        return "translate"
+
     def full_row(self, longest: Lengths) -> None:
         return None
 
     def compose(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Sequence[TokenPair]:
-        """The records as they are: each fills a row."""
-        return records
+        """The records, each a row, their sources with what the tokenizer puts before a text: nothing, where it was trained here."""
+        start = np.array([] if tokenizer is None else tokenizer.as_source([])[:-1], np.int32)
+        if not len(start):
+            return records
+        room = longest.source - 1
+        return [record._replace(source=np.concatenate([start, record.source])[:room]) for record in records]
 
     def lengths(self, record: TokenPair) -> Lengths:
         """The room that the record needs."""
         return Lengths(len(record.source) + 1, len(record.target) + 1)
 
-    def example(self, record: TokenPair, lengths: Lengths, generator: np.random.Generator | None = None) -> Batch:
+    def example(
+        self,
+        record: TokenPair,
+        lengths: Lengths,
+        generator: np.random.Generator | None = None,
+        special: Special = SPECIAL,
+    ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
-        return pair_example(record, lengths)
+        return pair_example(record, lengths, special)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""

@@ -14,10 +14,10 @@ from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
-    check_last_id,
+    check_id,
     pair_example,
 )
-from flaxformer_lite.tokenizer import EOS, Tokenizer
+from flaxformer_lite.tokenizer import EOS, SPECIAL, Special, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,10 @@ class SpanCorruption(BaseObjective):
 
     kind: Literal["span_corruption"] = "span_corruption"
     first_sentinel: int
-    """The id of the first sentinel, the last of the vocabulary: `model.vocab_size - 1`. The others go down from there."""
+    """The id of the first sentinel: `model.vocab_size - 1`, or what the tokenizer of another run has (T5: 32099). The others go
+    down from there."""
     num_sentinels: int = 100
-    """Ids at the top of the vocabulary that are sentinels, and none of the tokenizer's."""
+    """Ids that are sentinels. A tokenizer that is trained here has only those below them."""
     noise_density: float = 0.15
     """Share of the tokens that are left out."""
     mean_span: float = 3.0
@@ -52,16 +53,15 @@ class SpanCorruption(BaseObjective):
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not an encoder–decoder with one vocabulary and ids to spare."""
         self.check_stacks(model, encoder=True, decoder=True)
-        check_last_id("first_sentinel", self.first_sentinel, model)
+        check_id("first_sentinel", self.first_sentinel, model)
         if model.target_vocab_size is not None:
             raise ValueError(
                 f"model.target_vocab_size is {model.target_vocab_size}, but objective.kind 'span_corruption' has one vocabulary "
                 "for both sides: leave it out"
             )
 
-    @property
-    def num_reserved(self) -> int:
-        return self.num_sentinels
+    def num_text_ids(self, vocab_size: int) -> int:
+        return self.first_sentinel + 1 - self.num_sentinels
 
     def compose(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
@@ -76,7 +76,19 @@ class SpanCorruption(BaseObjective):
                 f"data.max_source_length {longest.source} and data.max_target_length {longest.target} have room for {spans} "
                 f"spans a row, and objective.num_sentinels is {self.num_sentinels}: make it 1 to as many spans as sentinels"
             )
+        if tokenizer is not None:
+            self.check_sentinels(tokenizer)
         return [Pack((piece,)) for text in documents(records, self.kind) for piece in separate_pieces(text, most)]
+
+    def check_sentinels(self, tokenizer: Tokenizer) -> None:
+        """Raises: ValueError where a sentinel is a piece of text in a tokenizer from another run; T5's own are named extra_id."""
+        last = self.first_sentinel + 1 - self.num_sentinels
+        for i in range(last, min(self.first_sentinel + 1, tokenizer.vocab_size)):
+            if "extra_id" not in (piece := tokenizer.pieces([i])[0]):
+                raise ValueError(
+                    f"objective.first_sentinel {self.first_sentinel} and objective.num_sentinels {self.num_sentinels} make {i} a "
+                    f"sentinel, but for the tokenizer it is the piece {piece!r}: raise model.vocab_size and first_sentinel"
+                )
 
     def room(self, length: int) -> Lengths:
         """What a piece of that many tokens needs on both sides."""
@@ -87,9 +99,11 @@ class SpanCorruption(BaseObjective):
         """The room that the record needs."""
         return self.room(len(record.pieces[0]))
 
-    def example(self, record: Pack, lengths: Lengths, generator: np.random.Generator) -> Batch:
+    def example(
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = SPECIAL
+    ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`."""
         (text,) = record.pieces
         left_out = noise_spans(len(text), self.noise_density, self.mean_span, generator)
         source, target = (with_sentinels(text, part, self.first_sentinel) for part in (left_out, ~left_out))
-        return pair_example(TokenPair(source, target), lengths)
+        return pair_example(TokenPair(source, target), lengths, special)

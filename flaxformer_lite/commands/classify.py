@@ -1,0 +1,51 @@
+"""Writes the class of each line, a tab, and its probability; of a run that has learned numbers, the number.
+
+A line is a text, or two with a tab between them where the run has learned from pairs.
+"""
+
+import argparse
+import json
+import sys
+
+from flaxformer_lite import line_blocks
+from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
+from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.text_reader import Classified
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    line_blocks.add_arguments(parser)
+    parser.add_argument(
+        "--scores", action="store_true", help="write the probabilities of all classes, a JSON object a line"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    blocks = chosen_blocks(arguments.files, "classify")
+    loaded = load(arguments.folder, weights=arguments.weights)
+    pooler = loaded.config.model.pooler
+    if arguments.scores and pooler is not None and pooler.num_classes == 1:
+        raise ValueError("--scores is for classes, and model.pooler.num_classes is 1, a number: leave it out")
+    for block in blocks:
+        for answer in answers(loaded, block):
+            print(written(answer, scores=arguments.scores))
+        sys.stdout.flush()
+
+
+def answers(loaded: Run, block: Block) -> list[Classified]:
+    texts = [columns(block, number) for number in range(len(block.lines))]
+    with Progress(len(texts)) as progress:
+        return loaded.classify(
+            [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts],
+            progress=lambda done, of: progress.update("classifying", done),
+            warn=lambda line: warn(f"{block.name}: {line}"),
+            first_line=block.before + 1,
+        )
+
+
+def written(answer: Classified, *, scores: bool) -> str:
+    """The line that an answer is."""
+    if scores:
+        return json.dumps({name: round(p, 6) for name, p in answer.scores.items()}, ensure_ascii=False)
+    return f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"

@@ -1,0 +1,61 @@
+"""Writes one vector for each line: as JSON, a list a line, or all of them into an .npy file.
+
+With --similarity each line is two texts with a tab between them, and the answer is the cosine of their vectors.
+"""
+
+import argparse
+import json
+import sys
+
+import numpy as np
+from jaxtyping import Float
+
+from flaxformer_lite import line_blocks
+from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
+from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.run import Run, load
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    line_blocks.add_arguments(parser)
+    parser.add_argument("--output", metavar="FILE.npy", help="write all vectors, [N, D], into this file instead")
+    parser.add_argument("--similarity", action="store_true", help="lines are pairs: write their cosines")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.output and arguments.similarity:
+        raise ValueError("--output is for vectors and --similarity for their cosines: leave one of them out")
+    blocks = chosen_blocks(arguments.files, "embed")
+    loaded = load(arguments.folder, weights=arguments.weights)
+    kept = []
+    for block in blocks:
+        if arguments.similarity:
+            pairs = [columns(block, number, 2) for number in range(len(block.lines))]
+            first, second = (embedded(loaded, block._replace(lines=list(side))) for side in zip(*pairs, strict=True))
+            for cosine in cosines(first, second):
+                print(f"{cosine:.6f}")
+        elif arguments.output:
+            kept.append(embedded(loaded, block))
+        else:
+            for vector in embedded(loaded, block):
+                print(json.dumps([float(str(x)) for x in vector]))  # as many digits as tell float32 numbers apart
+        sys.stdout.flush()
+    if arguments.output:
+        with open(arguments.output, "wb") as file:
+            np.save(file, np.concatenate(kept) if kept else loaded.embed([]))
+
+
+def embedded(loaded: Run, block: Block) -> Float[np.ndarray, "N D"]:
+    with Progress(len(block.lines)) as progress:
+        return loaded.embed(
+            block.lines,
+            progress=lambda done, of: progress.update("embedding", done),
+            warn=lambda line: warn(f"{block.name}: {line}"),
+            first_line=block.before + 1,
+        )
+
+
+def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N"]:
+    """The cosine of the angle between the vectors of each row."""
+    lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
+    return (first * second).sum(1) / np.maximum(lengths, 1e-12)

@@ -1,0 +1,48 @@
+"""Says what may stand at each [MASK] of each line.
+
+Answers are lines `index ||| mask ||| token ||| probability`, the most probable first; index counts the input lines and mask the
+masks of a line, both from 0.
+"""
+
+import argparse
+import sys
+
+from flaxformer_lite import line_blocks
+from flaxformer_lite.line_blocks import Block, chosen_blocks
+from flaxformer_lite.progress import Progress
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.text_reader import Guess
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    line_blocks.add_arguments(parser)
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="how many tokens for each mask; by default 5")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.top < 1:
+        raise ValueError(f"--top is {arguments.top}: give at least 1")
+    index = 0
+    blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
+    loaded = load(arguments.folder, weights=arguments.weights)
+    for block in blocks:
+        for masks in filled(loaded, block, arguments.top):
+            for number, guesses in enumerate(masks):
+                for guess in guesses:
+                    token = guess.token.encode("unicode_escape").decode() if guess.token.isspace() else guess.token
+                    print(f"{index} ||| {number} ||| {token} ||| {guess.probability:.6f}")
+            index += 1
+        sys.stdout.flush()
+
+
+def filled(loaded: Run, block: Block, top: int) -> list[list[list[Guess]]]:
+    with Progress(len(block.lines)) as progress:
+        try:
+            return loaded.fill_mask(
+                block.lines,
+                top,
+                progress=lambda done, of: progress.update("filling", done),
+                first_line=block.before + 1,
+            )
+        except ValueError as error:
+            raise ValueError(f"{block.name}: {error}" if str(error).startswith("line ") else str(error)) from None

@@ -1,0 +1,150 @@
+"""Whole texts in, what a model says of each out: rows of few different shapes, compiled once a shape, answers in order.
+
+`text_inputs` is how a model reads a text, whichever stack it has; the objectives that train on whole texts use it too.
+"""
+
+import functools
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.typing import VariableDict
+from jaxtyping import Array, Bool, Float, Int
+
+from flaxformer_lite.data.packing import shortened
+from flaxformer_lite.decoding import plan_batches
+from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.tokenizer import Tokenizer, Wrapped
+from flaxformer_lite.transformer import Inputs, Transformer
+
+
+def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:
+    """The token types as far as the model has them: None where it has none, none above the last that it has."""
+    return None if types is None or not model.num_token_types else jnp.minimum(types, model.num_token_types - 1)
+
+
+def text_inputs(
+    model: ModelConfig,
+    tokens: Int[Array, "B S"],
+    mask: Bool[Array, "B S"],
+    types: Int[Array, "B S"] | None = None,
+) -> Inputs:
+    """What a model with one stack reads of some texts, an encoder or a decoder alone."""
+    if model.num_encoder_layers == 0:
+        return Inputs(target_tokens=tokens, target_mask=mask)
+    return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
+
+
+def check_one_stack(model: ModelConfig, what: str) -> None:
+    """Raises: ValueError where the model has two stacks; `what` says who reads one."""
+    if model.num_encoder_layers and model.num_decoder_layers:
+        raise ValueError(
+            f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
+            f"model.num_decoder_layers {model.num_decoder_layers}), but {what} reads whole texts with one of them: use a model "
+            "with one"
+        )
+
+
+def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> Wrapped:
+    """One text or two as token ids, with special ids, in at most `room` of them: the longer text is cut first."""
+    special = len(tokenizer.wrapped(*([] for _ in texts)).tokens)
+    return tokenizer.wrapped(*shortened(texts, room - special))
+
+
+class Encoder:
+    """Asks a model about texts. Keep it: what it compiled serves later calls too, also with other parameters.
+
+    `ask` is compiled: it gets the model's function of some inputs, these inputs as tokens, mask and types, and `places`, the
+    positions that are asked about in each row.
+    """
+
+    def __init__(self, model: Transformer, ask: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
+        self.config, self.batch_tokens, self.pad_id = model.config, batch_tokens, pad_id
+        self.ask = jax.jit(functools.partial(ask, model))
+
+    def answers(
+        self,
+        variables: VariableDict,
+        rows: Sequence[Wrapped],
+        places: Sequence[Sequence[int]] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> list[Any]:
+        """What `ask` says of each row, in order: its arrays without their leading axis.
+
+        After every batch `progress` is told how many rows are done, of how many.
+
+        Raises: ValueError where a row is longer than the model has positions for.
+        """
+        limit = getattr(self.config.positions, "max_positions", None)
+        for i, row in enumerate(rows):
+            if limit is not None and len(row.tokens) > limit:
+                raise ValueError(
+                    f"text {i} has {len(row.tokens)} tokens, but model.positions.max_positions is {limit}: shorten it"
+                )
+        found: list[Any] = [None] * len(rows)
+        most = max(map(len, places), default=0) if places else 0
+        width = 1 << (max(most, 1) - 1).bit_length()
+        done = 0
+        for batch in plan_batches([max(1, len(row.tokens)) for row in rows], self.batch_tokens):
+            shape = (batch.rows, min(batch.source_length, limit or batch.source_length))
+            tokens, types = np.full(shape, self.pad_id, np.int32), np.zeros(shape, np.int32)
+            mask, asked = np.zeros(shape, bool), np.zeros((batch.rows, width), np.int32)
+            for place, i in enumerate(batch.sentences):
+                count = len(rows[i].tokens)
+                tokens[place, :count], types[place, :count], mask[place, :count] = *rows[i], True
+                if places:
+                    asked[place, : len(places[i])] = places[i]
+            answer = jax.device_get(self.ask(variables, tokens, mask, types, asked))
+            for place, i in enumerate(batch.sentences):
+                found[i] = jax.tree.map(operator.itemgetter(place), answer)
+            done += len(batch.sentences)
+            progress(done, len(rows))
+        return found
+
+
+def embeddings(
+    model: Transformer,
+    variables: VariableDict,
+    tokens: Int[Array, "B S"],
+    mask: Bool[Array, "B S"],
+    types: Int[Array, "B S"],
+    places: Int[Array, "B P"],
+) -> Float[Array, "B D"]:
+    """The vector of each text."""
+    outputs: Any = model.apply(variables, text_inputs(model.config, tokens, mask, types))
+    vectors: Float[Array, "B D"] = outputs.embedding
+    return vectors
+
+
+def class_logits(
+    model: Transformer,
+    variables: VariableDict,
+    tokens: Int[Array, "B S"],
+    mask: Bool[Array, "B S"],
+    types: Int[Array, "B S"],
+    places: Int[Array, "B P"],
+) -> Float[Array, "B C"]:
+    """The scores of the classes for each text."""
+    outputs: Any = model.apply(variables, text_inputs(model.config, tokens, mask, types))
+    logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)
+    return logits
+
+
+def likely_tokens(
+    top: int,
+    model: Transformer,
+    variables: VariableDict,
+    tokens: Int[Array, "B S"],
+    mask: Bool[Array, "B S"],
+    types: Int[Array, "B S"],
+    places: Int[Array, "B P"],
+) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
+    """The probabilities of the `top` most probable tokens at some places, and these tokens, most probable first."""
+    inputs = text_inputs(model.config, tokens, mask, types)._replace(predict_positions=places)
+    outputs: Any = model.apply(variables, inputs)
+    probabilities = jax.nn.softmax(outputs.logits.astype(jnp.float32))
+    best, which = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
+    return best, which

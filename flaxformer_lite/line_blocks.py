@@ -1,0 +1,82 @@
+"""Lines for a command to answer, in blocks: of files, of a pipe as they arrive, or typed at a prompt."""
+
+import argparse
+import contextlib
+import itertools
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flaxformer_lite.data.text_files import arriving_lines, read_lines
+
+LINES_AT_ONCE = 4096
+"""Results are written after that many lines of a file, so that a long one does not wait for its end."""
+
+
+class Block(NamedTuple):
+    """Lines that are answered together."""
+
+    lines: list[str]
+    name: str
+    """Where they are from, for messages."""
+    before: int
+    """How many lines there are before them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that answers lines with a run."""
+    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; by default stdin"
+    )
+    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+
+
+def columns(block: Block, number: int, wanted: int | None = None) -> list[str]:
+    """The texts of a line with tabs between them, one or two. Raises: ValueError where there are others than `wanted`."""
+    texts = block.lines[number].split("\t")
+    if len(texts) > 2 or wanted not in (None, len(texts)):
+        raise ValueError(
+            f"{block.name}, line {block.before + number + 1}: {len(texts)} texts with tabs between them, but "
+            f"{wanted or 'one or two'} are read"
+        )
+    return texts
+
+
+def chosen_blocks(paths: list[str], wish: str) -> Iterator[Block]:
+    """The blocks of the files, or of stdin; `wish` says at a prompt what a line is typed for.
+
+    Raises: ValueError where a file cannot be read, or there is no stdin.
+    """
+    if paths:
+        return file_blocks([(path, read_lines(path)) for path in paths])
+    if sys.stdin is None:
+        raise ValueError("there is no standard input: give a FILE, or pipe lines in")
+    return typed_blocks(wish) if sys.stdin.isatty() else piped_blocks()
+
+
+def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[Block]:
+    for path, lines in files:
+        for before in range(0, len(lines), LINES_AT_ONCE):
+            yield Block(lines[before : before + LINES_AT_ONCE], path, before)
+
+
+def piped_blocks() -> Iterator[Block]:
+    before = 0
+    for lines in arriving_lines(sys.stdin.buffer, "stdin"):  # type: ignore[arg-type]  # declared without its read1
+        yield Block(lines, "stdin", before)
+        before += len(lines)
+
+
+def typed_blocks(wish: str) -> Iterator[Block]:
+    """Line by line until the end of input."""
+    with contextlib.suppress(ImportError):  # where there is none, input() has no line editing
+        import readline  # noqa: F401
+
+    print(f"Type a line to {wish}; Ctrl-D ends.", file=sys.stderr)
+    for before in itertools.count():
+        try:
+            yield Block([input("> " if sys.stdout.isatty() else "")], "stdin", before)
+        except EOFError:
+            print(file=sys.stderr)
+            return

@@ -1,0 +1,179 @@
+"""Whole texts for a trained model: their vectors, their classes, what is behind a mask. What it compiles is in `encoding.py`."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.encoding import Encoder, check_one_stack, class_logits, embeddings, likely_tokens, wrapped_text
+from flaxformer_lite.objectives import Classification, MaskedLM
+from flaxformer_lite.progress import warn
+from flaxformer_lite.tokenizer import Tokenizer, Wrapped
+from flaxformer_lite.transformer import Transformer
+
+MASK = "[MASK]"
+"""How a text says which token is to be told, whatever the tokenizer calls it."""
+
+
+def masked_text(tokenizer: Tokenizer, text: str, mask_id: int) -> tuple[Wrapped, list[int]]:
+    """A text with MASK in it as the model reads it, and the places of the masks."""
+    if tokenizer.mask_id is None:
+        first, *others = map(tokenizer.encode, text.split(MASK))
+        tokens = first + [token for part in others for token in (mask_id, *part)]
+    else:
+        tokens = tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
+    row = tokenizer.wrapped(tokens)
+    return row, [place for place, token in enumerate(row.tokens) if token == mask_id]
+
+
+class Guess(NamedTuple):
+    """A token that may stand behind a mask: its text, its probability, and its id."""
+
+    token: str
+    probability: float
+    id: int
+
+
+class Classified(NamedTuple):
+    """What a text is said to be."""
+
+    label: str
+    """The name of the most probable class; empty where the model says a number."""
+    score: float
+    """The probability of that class, or the number."""
+    scores: dict[str, float]
+    """The probability of every class; empty where the model says a number."""
+
+
+def classified(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> Classified:
+    """The answer that scores of the classes are; one score is a number."""
+    if len(logits) == 1:
+        return Classified("", float(logits[0]), {})
+    powers = np.exp(logits - logits.max())
+    scores = dict(zip(names, (powers / powers.sum()).tolist(), strict=True))
+    best = names[int(logits.argmax())]
+    return Classified(best, scores[best], scores)
+
+
+class TextReader:
+    """Answers questions about texts with a model, batched and compiled. `name` is the run's, for messages."""
+
+    def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, name: str) -> None:
+        self.config, self.params, self.tokenizer, self.name = config, params, tokenizer, name
+        self.model = Transformer(config.model)
+        # One for each question, because each compiles its own steps.
+        self.encoder = functools.cache(self._encoder)
+
+    def _encoder(self, ask: Callable[..., Any], *first: Any) -> Encoder:
+        return Encoder(
+            self.model, functools.partial(ask, *first), self.config.decode.batch_tokens, self.tokenizer.pad_id
+        )
+
+    def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
+        """The vector of each text. Raises: ValueError where the model makes none."""
+        if self.config.model.sentence_embedding is None:
+            raise ValueError(
+                f"model.sentence_embedding is None, so the run {self.name} makes no embeddings: use a run that has it set"
+            )
+        found = self.asked(embeddings, texts, **told)
+        return np.stack(found) if found else np.zeros((0, self.config.model.d_model), np.float32)
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[Classified]:
+        """The class or the number of each text or pair. Raises: ValueError where the model has no classes."""
+        pooler, objective = self.config.model.pooler, self.config.objective
+        if pooler is None or pooler.num_classes == 0:
+            raise ValueError(
+                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.name} classifies nothing: use a "
+                "run that was trained to"
+            )
+        names = tuple(map(str, range(pooler.num_classes)))
+        if isinstance(objective, Classification):
+            names = objective.classes
+        return [classified(logits, names) for logits in self.asked(class_logits, texts, **told)]
+
+    def asked(
+        self,
+        ask: Callable[..., Any],
+        texts: Sequence[str | tuple[str, str]],
+        *,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        warn: Callable[[str], None] = warn,
+        first_line: int = 1,
+    ) -> list[Any]:
+        """What `ask` says of each text or pair of texts."""
+        check_list(texts)
+        check_one_stack(self.config.model, f"the run {self.name}")
+        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        encoded = iter(self.tokenizer.encode_batch([text for group in groups for text in group]))
+        rows = []
+        for number, group in enumerate(groups, first_line):
+            ids = [next(encoded) for _ in group]
+            rows.append(wrapped_text(self.tokenizer, ids, self.room))
+            if (whole := len(self.tokenizer.wrapped(*ids).tokens)) > self.room:
+                warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
+        return self.encoder(ask).answers({"params": self.params}, rows, progress=progress)
+
+    @property
+    def room(self) -> int:
+        """Tokens of a text that are read, special ones included."""
+        return self.config.data.max_source_length
+
+    def fill_mask(
+        self,
+        texts: Sequence[str],
+        top: int = 5,
+        *,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        first_line: int = 1,
+    ) -> list[list[list[Guess]]]:
+        """For each text and each mask in it the best guesses. Raises: ValueError for a text without a mask, or a long one."""
+        check_list(texts)
+        mask_id = self.mask_id()
+        found = [masked_text(self.tokenizer, text, mask_id) for text in texts]
+        for number, (row, places) in enumerate(found, first_line):
+            if not places:
+                raise ValueError(f"line {number} has no mask: write {MASK} where a token is to be told")
+            if len(row.tokens) > self.room:
+                raise ValueError(
+                    f"line {number} has {len(row.tokens)} tokens, data.max_source_length is {self.room}: shorten it"
+                )
+        rows, asked = [row for row, _ in found], [places for _, places in found]
+        answers = self.encoder(likely_tokens, top).answers({"params": self.params}, rows, asked, progress)
+        return [
+            [self.guesses(*guesses) for guesses in list(zip(*told, strict=True))[: len(places)]]
+            for told, places in zip(answers, asked, strict=True)
+        ]
+
+    def guesses(self, probabilities: Float[np.ndarray, "K"], tokens: Int[np.ndarray, "K"]) -> list[Guess]:
+        """The guesses for one mask. Ids that the model has and the tokenizer does not have no text."""
+        size = self.tokenizer.vocab_size
+        return [
+            Guess(self.tokenizer.pieces([i])[0] if i < size else "", p, i)
+            for p, i in zip(probabilities.tolist(), tokens.tolist(), strict=True)
+        ]
+
+    def mask_id(self) -> int:
+        """The id that covers a token. Raises: ValueError where the run is no masked language model."""
+        model, objective = self.config.model, self.config.objective
+        if model.num_decoder_layers or model.head is None:
+            setting = "head is None" if model.head is None else f"num_decoder_layers is {model.num_decoder_layers}"
+            raise ValueError(
+                f"model.{setting}, so the run {self.name} fills no masks: use a masked language model, an encoder alone with a head"
+            )
+        mask_id = objective.mask_token if isinstance(objective, MaskedLM) else None
+        mask_id = self.tokenizer.mask_id if mask_id is None else mask_id
+        if mask_id is None:
+            raise ValueError(
+                f"the tokenizer of {self.name} has no id for the mask, and there is no objective.mask_token: use a masked "
+                "language model"
+            )
+        return mask_id
+
+
+def check_list(texts: object) -> None:
+    """Raises: ValueError where one text is given in the place of a list of them."""
+    if isinstance(texts, str):
+        raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
