@@ -16,6 +16,7 @@ from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
 from flaxformer_lite.layers import Param, accumulation_dtype
+from flaxformer_lite.rotary_scaling import OptionalRotaryScaling
 
 
 def sinusoids(
@@ -141,59 +142,6 @@ def check_length(length: int, max_positions: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinearScaling:
-    """Positions are divided by `factor`, so that a model reads texts that many times longer. Chen et al. 2023, arXiv:2306.15595."""
-
-    kind: Literal["linear"] = "linear"
-    factor: float = 1.0
-    """How many times longer."""
-
-    def __post_init__(self) -> None:
-        check_factor(self.factor)
-
-    def __call__(self, rates: Float[Array, "h"]) -> Float[Array, "h"]:
-        return rates / self.factor
-
-
-@dataclass(frozen=True, kw_only=True)
-class Llama3Scaling:
-    """Slow waves are divided by `factor`, fast ones are not, with a ramp between them. Dubey et al. 2024, arXiv:2407.21783."""
-
-    kind: Literal["llama3"] = "llama3"
-    factor: float = 8.0
-    """How much slower the slow waves become."""
-    low_frequency_factor: float = 1.0
-    """Waves with fewer turns than this within `original_length` count as slow."""
-    high_frequency_factor: float = 4.0
-    """Waves with more turns than this count as fast."""
-    original_length: int = 8192
-    """Tokens of the texts that the model was first trained on."""
-
-    def __post_init__(self) -> None:
-        check_factor(self.factor)
-        if not 0 < self.low_frequency_factor < self.high_frequency_factor:
-            raise ValueError(
-                f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: give more than 0 and less "
-                f"than model.positions.scaling.high_frequency_factor, which is {self.high_frequency_factor}"
-            )
-        if self.original_length < 1:
-            raise ValueError(
-                f"model.positions.scaling.original_length is {self.original_length}: at least 1 token is needed"
-            )
-
-    def __call__(self, rates: Float[Array, "h"]) -> Float[Array, "h"]:
-        turns = self.original_length * rates / (2 * jnp.pi)
-        low, high = self.low_frequency_factor, self.high_frequency_factor
-        fast = jnp.clip((turns - low) / (high - low), 0, 1)
-        return rates * (fast + (1 - fast) / self.factor)
-
-
-def check_factor(factor: float) -> None:
-    if factor < 1:
-        raise ValueError(f"model.positions.scaling.factor is {factor}: give at least 1")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Rotary(Scheme):
     """Pairs of elements of every query and key head are turned by an angle that grows with the position.
 
@@ -209,7 +157,7 @@ class Rotary(Scheme):
     """half_split: element j is paired with j + h, as in Llama. interleaved: 2j with 2j + 1, as in the paper."""
     share: float = 1.0
     """The part of each head that is turned, from its first element on."""
-    scaling: "OptionalRotaryScaling" = None
+    scaling: OptionalRotaryScaling = None
     """For texts longer than those of the first training."""
 
     def __post_init__(self) -> None:
@@ -221,9 +169,11 @@ class Rotary(Scheme):
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
         pairs = int(x.shape[-1] * self.share) // 2
         rates = jnp.exp(jnp.arange(pairs) * (-jnp.log(self.base) / pairs))
-        rates = rates if self.scaling is None else self.scaling(rates)
+        amplitude = 1.0
+        if self.scaling is not None:
+            rates, amplitude = self.scaling(rates, self.base), self.scaling.turned_amplitude
         angles = positions[..., None, None] * rates
-        sin, cos = jnp.sin(angles), jnp.cos(angles)
+        sin, cos = amplitude * jnp.sin(angles), amplitude * jnp.cos(angles)
         turned, rest = x[..., : 2 * pairs].astype(accumulation_dtype(x)), x[..., 2 * pairs :]
         if self.layout == "half_split":
             a, b = turned[..., :pairs], turned[..., pairs:]
@@ -304,7 +254,6 @@ class RelativeBias(Scheme):
         return after + (distance[..., None] >= starts).sum(-1)
 
 
-OptionalRotaryScaling = Annotated[LinearScaling | Llama3Scaling | None, Discriminator("kind")]
 Positions = Annotated[
     Sinusoidal | Learned | FixedTable | Rotary | ALiBi | RelativeBias | NoPositions, Discriminator("kind")
 ]

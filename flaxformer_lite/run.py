@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +17,15 @@ from jaxtyping import Float, PyTree
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
-from flaxformer_lite.decoding import Decoder, Hypothesis
+from flaxformer_lite.decoding import Decoder, Hypothesis, check_translates
 from flaxformer_lite.evaluation import Translation, translate
+from flaxformer_lite.forward import Forward, forward
+from flaxformer_lite.generation import check_goes_on, check_ids, decode_settings, generated, streamed
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder, write_whole
 from flaxformer_lite.search import DecodeConfig
-from flaxformer_lite.tokenizer import BOS, EOS
+from flaxformer_lite.text_reader import Classified, Guess, TextReader
 from flaxformer_lite.trainer import Memory
 from flaxformer_lite.training import Compiled, Task, mean_metrics
 from flaxformer_lite.transformer import Inputs, Transformer
@@ -34,7 +36,7 @@ from flaxformer_lite.weights import open_checkpoints, restore_weights
 class AttentionWeights:
     """The weights of every layer for one pair of texts, and the pieces along their axes.
 
-    `decoder` rows stand for what the decoder reads: BOS, then the target. Row i decides on piece i + 1.
+    `decoder` rows stand for what the decoder reads: `decode.bos_id`, then the target. Row i decides on piece i + 1.
     """
 
     source_pieces: list[str]
@@ -90,7 +92,7 @@ class Run:
             raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
         records = self.records([Pair(text if text.strip() else "", "") for text in texts], warn, first_line)
         sources = [record.source for record in records]
-        return translate(self.decoder(**decode), self.params, sources, self.required_tokenizers, progress)
+        return translate(self.translator(**decode), self.params, sources, self.required_tokenizers, progress)
 
     def hypotheses_of_ids(
         self,
@@ -115,13 +117,67 @@ class Run:
                 raise ValueError(
                     f"{name}, line {number} has {len(source)} ids, data.max_source_length is {most}: shorten it"
                 )
-        decoder = self.decoder(**decode)
+        decoder = self.translator(**decode)
         filled = [i for i, source in enumerate(sources) if any(token != decoder.config.pad_id for token in source)]
         found = decoder.generate({"params": self.params}, [sources[i] for i in filled], progress)
         answers: list[list[Hypothesis]] = [[Hypothesis([], 0.0)] for _ in sources]
         for i, answer in zip(filled, found, strict=True):
             answers[i] = answer
         return answers
+
+    # Going on with a text --------------------------------------------------------------------------------------------
+
+    def generate(self, prompts: Sequence[str], **settings: Any) -> list[str]:
+        """The text that goes on from each prompt, in order; of several drawn the first. `settings` are those of `continuations`."""
+        return [texts[0].text for texts in self.continuations(prompts, **settings)]
+
+    def continuations(
+        self,
+        prompts: Sequence[str],
+        *,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        first: int = 0,
+        progress: Callable[[int, int], None] = ignore,
+        **decode: Any,
+    ) -> list[list[Translation]]:
+        """The `decode.num_hypotheses` texts that go on from each prompt, with scores.
+
+        `decode` overrides settings of `DecodeConfig` and `Sampling` by name, for example `max_new_tokens=50, temperature=0.8`. A
+        text ends before the first of the `stop` strings in it. What is drawn depends on the seed and the number of the prompt,
+        counted from `first`.
+
+        Raises: ValueError where the model does not go on with texts, or a prompt is longer than it has positions for.
+        """
+        if isinstance(prompts, str):
+            raise ValueError(f"prompts is one string, {prompts[:40]!r}: give a list of them")
+        decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
+        return generated(decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first=first, progress=progress)
+
+    def continuations_of_ids(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        seed: int = 0,
+        first: int = 0,
+        progress: Callable[[int, int], None] = ignore,
+        **decode: Any,
+    ) -> list[list[Hypothesis]]:
+        """The same for token ids, which are read as they are: no BOS is added."""
+        decoder = self.generator(**decode)
+        check_ids(prompts, self.config.model.vocab_size, first)
+        return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first=first)
+
+    def stream(self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, **decode: Any) -> Iterator[str]:
+        """The text that `generate` gives for this prompt alone, in parts, as they are written."""
+        decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
+        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed)
+
+    def generator(self, **decode: Any) -> Decoder:
+        """The decoder that goes on with prompts by the config's settings with some overridden, those of `Sampling` too."""
+        check_goes_on(self.config.model)
+        settings = decode_settings(self.config.decode, decode)
+        return self.decoders.setdefault(settings, Decoder(self.model, settings))
 
     @property
     def required_tokenizers(self) -> Tokenizers:
@@ -136,8 +192,9 @@ class Run:
         """The pairs as token ids, cut to the lengths that the config allows, which `warn` is told with the line numbers."""
         return cut(tokenize(pairs, self.required_tokenizers), self.config.data.longest, warn, first_line)
 
-    def decoder(self, **decode: Any) -> Decoder:
-        """The decoder for the config's settings with some overridden; the same one for the same settings."""
+    def translator(self, **decode: Any) -> Decoder:
+        """The decoder that answers sources by the config's settings with some overridden; the same one for the same settings."""
+        check_translates(self.config.model)
         settings = dataclasses.replace(self.config.decode, **decode)
         return self.decoders.setdefault(settings, Decoder(self.model, settings))
 
@@ -156,9 +213,43 @@ class Run:
         check_rows(config.data.rows_multiple, mesh)
         tokenizers = self.required_tokenizers
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
-        dataset = Dataset(records, config.objective, config.data, None, tokenizers.target)
+        dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
         compiled = Compiled.of(Task.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
         return mean_metrics(compiled, self.params, dataset, progress)
+
+    def forward(self, **arguments: Any) -> Forward:
+        """What the model says of arrays of token ids, under the ecosystem's names: `input_ids`, `attention_mask`, `token_type_ids`,
+        `position_ids`, `decoder_input_ids`, `decoder_attention_mask`; vectors as `inputs_embeds` where it has no vocabulary.
+
+        Raises: ValueError where one of them is unknown to such a model, missing, or of another shape than it should be.
+        """
+        return forward(self.model, {"params": self.params}, self.config.decode.bos_id, **arguments)
+
+    def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
+        """The vector of each text, by `model.sentence_embedding`; a text of more than `data.max_source_length` tokens is cut.
+
+        `progress`, `warn` and `first_line` are as in `hypotheses`.
+        """
+        return self.reader.embed(texts, **told)
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[Classified]:
+        """The class of each text or pair of texts with its probability, or its number where the model has learned numbers.
+
+        Classes are called as in `objective.classes`, else "0", "1" and so on. Long texts are cut as `embed` does.
+        """
+        return self.reader.classify(texts, **told)
+
+    def fill_mask(self, texts: Sequence[str], top: int = 5, **told: Any) -> list[list[list[Guess]]]:
+        """For each text, and each [MASK] in it, the `top` most probable tokens, most probable first.
+
+        Raises: ValueError where the model is no masked language model, or a text has no mask or is too long.
+        """
+        return self.reader.fill_mask(texts, top, **told)
+
+    @cached_property
+    def reader(self) -> TextReader:
+        """What reads whole texts; kept because it compiles its own steps."""
+        return TextReader(self.config, self.params, self.required_tokenizers.source, str(self.folder.path))
 
     def attention(self, source: str, target: str) -> AttentionWeights:
         """Every layer's attention weights while the model reads `source` and writes `target`.
@@ -166,7 +257,8 @@ class Run:
         Texts longer than the config allows are cut, with a warning.
         """
         (record,) = self.records([Pair(source, target)], warn)
-        sources, targets = [*record.source.tolist(), EOS], [BOS, *record.target.tolist()]
+        sources = self.required_tokenizers.source.as_source(record.source.tolist())
+        targets = [self.config.decode.bos_id, *record.target.tolist()]
         inputs = Inputs(source_tokens=jnp.asarray([sources]), target_tokens=jnp.asarray([targets]))
         look = jax.jit(functools.partial(self.model.apply, mutable=["intermediates"]))
         _, found = look({"params": self.params}, inputs)

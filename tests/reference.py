@@ -75,12 +75,12 @@ def sinusoid(position: int, width: int, layout: str, max_wavelength: float = 10_
     return np.array([cosines[i // 2] if i % 2 else sines[i // 2] for i in range(width)])
 
 
-def rotary(head, position: int, rates: list[float], layout: str) -> np.ndarray:
+def rotary(head, position: int, rates: list[float], layout: str, amplitude: float = 1.0) -> np.ndarray:
     """Su et al. 2021, equation 13: a pair of elements is a complex number, turned by `position * rate`; the rest stay."""
     turned = np.array(head)
     for j, rate in enumerate(rates):
         first, second = (j, j + len(rates)) if layout == "half_split" else (2 * j, 2 * j + 1)
-        number = complex(head[first], head[second]) * cmath.exp(1j * position * rate)
+        number = complex(head[first], head[second]) * cmath.rect(amplitude, position * rate)
         turned[first], turned[second] = number.real, number.imag
     return turned
 
@@ -98,6 +98,21 @@ def llama3_rate(rate: float, factor: float, low: float, high: float, original_le
         return rate
     smooth = (original_length / wavelength - low) / (high - low)
     return (1 - smooth) * rate / factor + smooth * rate
+
+
+def yarn_rates(
+    rates: list[float], factor: float, fast: float, slow: float, original_length: int, whole: bool
+) -> list[float]:
+    """Peng et al. 2023: pairs up to the one of `fast` turns keep their rate, from the one of `slow` turns on it is divided."""
+    growth = math.log(rates[0] / rates[1])  # from one pair to the next
+    ends = [math.log(original_length * rates[0] / (2 * math.pi * turns)) / growth for turns in (fast, slow)]
+    begin, end = (math.floor(ends[0]), math.ceil(ends[1])) if whole else ends
+    begin, end = max(begin, 0), min(end, 2 * len(rates) - 1)
+    shares = [0 if j <= begin else 1 if j >= end else (j - begin) / (end - begin) for j in range(len(rates))]
+    return [
+        rate if share == 0 else share * rate / factor + (1 - share) * rate
+        for rate, share in zip(rates, shares, strict=True)
+    ]
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -5,6 +5,7 @@ Dimensions are distinct primes, or products where heads must divide them.
 """
 
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +19,12 @@ from flaxformer_lite.positions import (
     ALiBi,
     FixedTable,
     Learned,
-    LinearScaling,
-    Llama3Scaling,
     NoPositions,
     RelativeBias,
     Rotary,
     Sinusoidal,
 )
+from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.transformer import Inputs, Transformer
 
 B, S, T, V, F = 2, 11, 5, 13, 17
@@ -265,7 +265,7 @@ def slow_positions(config: ModelConfig) -> dict:
 
 def turn(scheme: Rotary):
     """The reference's `turn` for a scheme."""
-    return lambda head, t: reference.rotary(head, t, rates(scheme, len(head)), scheme.layout)
+    return lambda head, t: reference.rotary(head, t, rates(scheme, len(head)), scheme.layout, amplitude(scheme))
 
 
 def rates(scheme: Rotary, width: int) -> list[float]:
@@ -277,4 +277,13 @@ def rates(scheme: Rotary, width: int) -> list[float]:
         case Llama3Scaling():
             low, high = s.low_frequency_factor, s.high_frequency_factor
             return [reference.llama3_rate(rate, s.factor, low, high, s.original_length) for rate in plain]
+        case YarnScaling():
+            return reference.yarn_rates(plain, s.factor, s.fast_turns, s.slow_turns, s.original_length, s.whole_pairs)
     return plain
+
+
+def amplitude(scheme: Rotary) -> float:
+    """What turned pairs are multiplied by."""
+    if not isinstance(scheme.scaling, YarnScaling):
+        return 1.0
+    return scheme.scaling.amplitude or 1 + math.log(scheme.scaling.factor) / 10

@@ -1,5 +1,6 @@
 """Oracles: hand-worked numbers, float64 and whole-number references, laws of shift and symmetry, rows of a given table."""
 
+import dataclasses
 import functools
 import math
 import typing
@@ -9,21 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import reference
-from small_models import rates
+from small_models import amplitude, rates
 
 from flaxformer_lite.blocks import PositionBias, PositionEmbedding
 from flaxformer_lite.positions import (
     ALiBi,
     Learned,
-    LinearScaling,
-    Llama3Scaling,
     NoPositions,
-    OptionalRotaryScaling,
     RelativeBias,
     Rotary,
     Sinusoidal,
     sinusoids,
 )
+from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling, OptionalRotaryScaling, YarnScaling
 
 B, T, D = 2, 3, 5
 POSITIONS = jnp.array([[0, 1, 2], [7, 3, 7]])
@@ -128,6 +127,8 @@ def test_learned_needs_a_position(max_positions):
 # Rotary --------------------------------------------------------------------------------------------------------------
 
 LLAMA3 = Llama3Scaling(factor=3.0, low_frequency_factor=1.3, high_frequency_factor=3.1, original_length=31)
+YARN = YarnScaling(factor=3.0, fast_turns=3.1, slow_turns=0.4, original_length=31)
+STEP = YarnScaling(fast_turns=1.0, original_length=7, whole_pairs=False, amplitude=0.8)
 # name: (scheme, width of a head, how many of its pairs turn)
 ROTARY = {
     "half_split": (Rotary(), 10, 5),
@@ -138,6 +139,9 @@ ROTARY = {
     "a_part_interleaved": (Rotary(share=0.6, layout="interleaved"), 11, 3),
     "linear": (Rotary(scaling=LinearScaling(factor=2.3)), 10, 5),
     "llama3": (Rotary(base=101.0, scaling=LLAMA3), 22, 11),
+    "yarn": (Rotary(base=101.0, scaling=YARN), 22, 11),
+    "yarn_between_pairs": (Rotary(base=101.0, scaling=dataclasses.replace(YARN, whole_pairs=False)), 22, 11),
+    "yarn_a_step": (Rotary(base=101.0, scaling=STEP), 22, 11),
 }
 some = np.random.default_rng(4).normal(size=(B, T, 2, 23))
 
@@ -174,7 +178,9 @@ def test_rotary_equals_turning_complex_numbers(name):
     turns = rates(scheme, width)
     assert len(turns) == pairs
     for b, t, n in np.ndindex(B, T, 2):
-        expected = reference.rotary(some[b, t, n, :width], int(POSITIONS[b, t]), turns, scheme.layout)
+        expected = reference.rotary(
+            some[b, t, n, :width], int(POSITIONS[b, t]), turns, scheme.layout, amplitude(scheme)
+        )
         np.testing.assert_allclose(rotated(name)[b, t, n], expected, rtol=1e-12, atol=1e-12)
 
 
@@ -185,7 +191,7 @@ def test_what_rotary_does_not_turn_stays(name):
     assert (rotated(name)[:, 1:, :, : 2 * pairs] != some[:, 1:, :, : 2 * pairs]).all()
 
 
-@pytest.mark.parametrize("name", ["half_split", "interleaved", "a_part", "llama3"])
+@pytest.mark.parametrize("name", ["half_split", "interleaved", "a_part", "llama3", "yarn"])
 def test_scores_of_turned_heads_depend_on_the_distance_only(name):
     """For one query and one key vector, wherever they stand; and the distance does matter, in both directions."""
     scheme, width, _ = ROTARY[name]
@@ -204,7 +210,7 @@ def test_llama3_slows_down_long_waves_only():
     scheme, width, pairs = ROTARY["llama3"]
     plain = np.array(reference.rotary_rates(pairs, scheme.base))
     with jax.enable_x64(True):
-        slower = np.asarray(LLAMA3(jnp.asarray(plain))) / plain
+        slower = np.asarray(LLAMA3(jnp.asarray(plain), scheme.base)) / plain
     np.testing.assert_allclose(slower, np.array(rates(scheme, width)) / plain, rtol=1e-12)
     groups = [np.isclose(slower, 1), (slower > 1 / 3 + 1e-9) & (slower < 1 - 1e-9), np.isclose(slower, 1 / 3)]
     assert [int(group.sum()) for group in groups] == [2, 2, 7]
@@ -310,7 +316,7 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
         ),
         *(
             (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: give at least 1\Z")
-            for of in (LinearScaling, Llama3Scaling)
+            for of in (LinearScaling, Llama3Scaling, YarnScaling)
         ),
         *(
             (
@@ -319,9 +325,23 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
             )
             for low in (0.0, 4.0)
         ),
+        *(
+            (
+                functools.partial(of, original_length=0),
+                r"^model\.positions\.scaling\.original_length is 0: at least 1 token is needed\Z",
+            )
+            for of in (Llama3Scaling, YarnScaling)
+        ),
+        *(
+            (
+                functools.partial(YarnScaling, slow_turns=slow),
+                rf"^model\.positions\.scaling\.slow_turns is {slow}: .* no more than .*fast_turns, which is 32",
+            )
+            for slow in (0.0, 33.0)
+        ),
         (
-            functools.partial(Llama3Scaling, original_length=0),
-            r"^model\.positions\.scaling\.original_length is 0: at least 1 token is needed\Z",
+            functools.partial(YarnScaling, amplitude=0.0),
+            r"^model\.positions\.scaling\.amplitude is 0\.0: give a number above 0, or leave it out\Z",
         ),
         *(
             (

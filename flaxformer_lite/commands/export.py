@@ -1,44 +1,63 @@
-"""Writes the parameters of a run as another system names and shapes them, to an .npz file.
+"""Writes the parameters of a run as another system names and shapes them.
 
-SYSTEM is paddle, nlp-in-action, bert-tf or matrix-view. The model has to be one that the system knows; what was imported goes
-back bit for bit.
+SYSTEM is hf, ctranslate2 or one of those in docs/systems. For hf, OUT is a new Hugging Face folder; for ctranslate2 a new folder
+that CTranslate2 reads; for the others an .npz or .safetensors file. The model has to be one that the system knows; what was
+imported goes back bit for bit.
 """
 
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.interop import SYSTEMS, settings_for
+from flaxformer_lite.interop import SYSTEMS, ctranslate2, hf, settings_for
+from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.names import write
-from flaxformer_lite.interop.weight_files import read_settings, write_npz
+from flaxformer_lite.interop.weight_files import read_settings, write_weights
+from flaxformer_lite.progress import warn
 from flaxformer_lite.run import Run, load
+
+NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", choices=sorted(SYSTEMS), help=", ".join(sorted(SYSTEMS)))
+    parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
     parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument("output", metavar="OUT.npz", help="the file to write")
+    parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, where its names depend on it")
+    families = ", ".join(hf.FAMILIES)
+    parser.add_argument(
+        "--family", metavar="FAMILY", help=f"hf: {families}; by default the one the run is from, or the first that fits"
+    )
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    is_hf = arguments.system == "hf"
+    for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
+        if (value := getattr(arguments, option)) is not None and not fits:
+            raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
     loaded = load(arguments.folder, weights=arguments.weights)
-    settings = chosen_settings(loaded, arguments.system, arguments.config)
-    arrays = write(loaded.params, SYSTEMS[arguments.system].name_map(settings))
-    write_npz(arguments.output, arrays)
-    print(f"{len(arrays)} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
+    origin = imported(loaded, arguments.system)
+    if is_hf:
+        files = loaded.folder.path / ("huggingface" if origin else "")
+        count = export_run(loaded.config, loaded.params, origin, files, arguments.family, Path(arguments.output))
+    elif arguments.system == "ctranslate2":
+        count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
+        for note in notes:
+            warn(note)
+    else:
+        fitting = settings_for(arguments.system, loaded.config.model)
+        chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
+        arrays = write(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
+        write_weights(arguments.output, arrays)
+        count = len(arrays)
+    print(f"{count} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
 
 
-def chosen_settings(loaded: Run, system: str, path: str | None) -> dict[str, Any]:
-    """The system's config: the one given, or that which the run was imported with, or one that fits the model.
-
-    Raises: ValueError where the system has no model like this one.
-    """
-    fitting = settings_for(system, loaded.config.model)
-    if path is not None:
-        return fitting | read_settings(path)
+def imported(loaded: Run, system: str) -> dict[str, Any]:
+    """What `imported.json` says of a run that came from that system; nothing for another run."""
     file = loaded.folder.path / "imported.json"
     origin = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return fitting | (origin["config"] if origin.get("system") == system else {})
+    return origin if origin.get("system") == system else {}

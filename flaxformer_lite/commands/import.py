@@ -1,53 +1,83 @@
 """Makes a run folder from the weights of another system.
 
-SYSTEM is paddle, nlp-in-action, bert-tf or matrix-view (docs/systems tells which those are). WEIGHTS is an .npz file under the
-system's own parameter names, for bert-tf also a TensorFlow checkpoint. The run can be inspected, translate (`--ids`), be the
-start of a training (`--train.init-from RUN`) and be exported again.
+SYSTEM is hf or one of those in docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors; for
+the others an .npz or .safetensors file under the names of the system, with --config, for bert-tf also a TensorFlow checkpoint. The
+run can be inspected, used by the commands for such a model, be the start of a training (`--train.init-from RUN`) and be exported
+again.
 """
 
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import DataConfig
-from flaxformer_lite.interop import SYSTEMS
+from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
+from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.interop import SYSTEMS, hf
+from flaxformer_lite.interop.hf.folder import take_along
+from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizer
 from flaxformer_lite.interop.names import read
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
+from flaxformer_lite.objectives import (
+    CausalLM,
+    Classification,
+    MaskedLM,
+    Objectives,
+    Regression,
+    SentenceEmbeddings,
+    Seq2Seq,
+)
 from flaxformer_lite.run import write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.search import DecodeConfig
+from flaxformer_lite.tokenizer import FromRun
+
+NAMES = sorted([*SYSTEMS, "hf"])
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("system", metavar="SYSTEM", choices=sorted(SYSTEMS), help=", ".join(sorted(SYSTEMS)))
-    parser.add_argument("weights", metavar="WEIGHTS", help="the weights")
+    parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
+    parser.add_argument("weights", metavar="WEIGHTS", help="the weights: a folder for hf, else a file")
     parser.add_argument("folder", metavar="RUN", help="the run folder to make")
-    parser.add_argument("--config", metavar="CONFIG.json", required=True, help="the system's own config")
+    parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; hf has it in its folder")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    system = SYSTEMS[arguments.system]
-    settings = read_settings(arguments.config)
+    output = RunFolder(arguments.folder)
+    if arguments.system == "hf":
+        if arguments.config is not None:
+            raise ValueError(
+                f"--config {arguments.config}: hf reads the config.json in {arguments.weights}; leave it out"
+            )
+        count, arrays = import_folder(Path(arguments.weights), output)
+    elif arguments.config is None:
+        raise ValueError(f"--config is missing: {arguments.system} needs it to know the model's shape")
+    else:
+        count, arrays = import_file(arguments.system, arguments.weights, arguments.config, output)
+    print(f"{count:,} parameters in {arrays} arrays are in {output.path}", file=sys.stderr)
+
+
+def import_file(name: str, weights: str, config_file: str, output: RunFolder) -> tuple[int, int]:
+    """Returns the number of parameters, and in how many arrays they were."""
+    system = SYSTEMS[name]
+    settings = read_settings(config_file)
     try:
         model, names = system.model_config(settings), system.name_map(settings)
     except ValueError as error:
-        raise ValueError(f"{arguments.config}: {error}") from None
+        raise ValueError(f"{config_file}: {error}") from None
     try:
-        params = read(read_weights(arguments.weights), names, model)
+        params = read(read_weights(weights), names, model)
     except ValueError as error:
-        raise ValueError(f"{arguments.weights}: {error}") from None
+        raise ValueError(f"{weights}: {error}") from None
     limit = getattr(model.positions, "max_positions", DataConfig.max_source_length)
     data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
-    output = RunFolder(arguments.folder)
-    origin = {"system": arguments.system, "weights": arguments.weights, "config": settings}
+    origin = {"system": name, "weights": weights, "config": settings}
     config = Config(model=model, data=data, decode=decode_config(settings))
-    write_run(output, config, 0, params, f"imported from {arguments.weights}", imported=origin)
-    count = sum(x.size for x in jax.tree.leaves(params))
-    print(f"{count:,} parameters in {len(names)} arrays are in {output.path}", file=sys.stderr)
+    write_run(output, config, 0, params, f"imported from {weights}", imported=origin)
+    return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
 
 
 def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
@@ -55,3 +85,57 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
     theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",), "eos_id": ("eos_idx",)}
     ids = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
     return DecodeConfig(**ids)
+
+
+# Hugging Face ---------------------------------------------------------------------------------------------------------
+
+
+def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
+    """Returns the number of parameters, and in how many arrays they were. What was left out is told on stderr."""
+    try:
+        found = hf.read_folder(folder)
+        tokenizer, note = read_tokenizer(folder, found.model.vocab_size)
+    except ValueError as error:
+        raise ValueError(f"{folder}: {error}") from None
+    config = Config(
+        model=found.model,
+        objective=objective(found),
+        data=data_config(found, None if tokenizer is None else FromRun(path=str(output.path))),
+        decode=found.decode,
+    )
+    origin = {
+        "system": "hf",
+        "weights": str(folder),
+        "config": found.config,
+        "generation": found.generation,
+        "architecture": found.architecture,
+    }
+    both = None if tokenizer is None else Tokenizers(tokenizer, tokenizer)
+    write_run(output, config, 0, found.params, f"imported from {folder}", tokenizers=both, imported=origin)
+    take_along(folder, output.path / "huggingface")
+    for name in found.left_out:
+        print(f"{name} is not needed and was left out: it is what it should be", file=sys.stderr)
+    if note:
+        print(f"the run has no tokenizer, so it reads and writes token ids: {note}", file=sys.stderr)
+    return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
+
+
+def objective(found: hf.Imported) -> Objectives:
+    """What such a model is for, with the names of its classes."""
+    model = found.model
+    if model.num_encoder_layers and model.num_decoder_layers:
+        return Seq2Seq()
+    if model.head is not None:
+        return MaskedLM() if model.num_encoder_layers else CausalLM()
+    if model.pooler is not None and model.pooler.num_classes == 1:
+        return Regression()
+    if model.pooler is not None and model.pooler.num_classes:
+        labels = found.config.get("id2label") or {}
+        return Classification(classes=tuple(str(labels.get(str(i), i)) for i in range(model.pooler.num_classes)))
+    return SentenceEmbeddings()
+
+
+def data_config(found: hf.Imported, tokenizer: FromRun | None) -> DataConfig:
+    """Texts may be as long as the folder says that the model reads; T5 says nothing, and reads any length."""
+    limit = found.max_length or DataConfig.max_source_length
+    return DataConfig(tokenizer=tokenizer, max_source_length=limit, max_target_length=limit)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer_lite.attention import DotProduct
-from flaxformer_lite.interop import bert_tf, matrix_view, nlp_in_action, paddle
+from flaxformer_lite.interop import bert_tf, matrix_view, nlp_in_action, paddle, torch_transformer
 from flaxformer_lite.interop.names import Weight
 from flaxformer_lite.transformer import ModelConfig
 
@@ -23,6 +23,9 @@ SYSTEMS = {
     "nlp-in-action": System(nlp_in_action.model_config, nlp_in_action.settings_of, nlp_in_action.name_map),
     "bert-tf": System(bert_tf.model_config, bert_tf.settings_of, bert_tf.name_map),
     "matrix-view": System(matrix_view.model_config, matrix_view.settings_of, matrix_view.name_map),
+    "torch-transformer": System(
+        torch_transformer.model_config, torch_transformer.settings_of, torch_transformer.name_map
+    ),
 }
 """By the name that `import` and `export` take."""
 
@@ -35,15 +38,19 @@ def settings_for(name: str, model: ModelConfig) -> dict[str, Any]:
     system = SYSTEMS[name]
     try:
         settings = system.settings_of(model)
-        there, here = plain(system.model_config(settings)), plain(model)
+        unlike = differing(model, system.model_config(settings))
     except ValueError as error:
         raise ValueError(f"{name} has no model like this one: {error}") from None
-    differing = [
-        f"{setting} is {value} (there: {there[setting]})" for setting, value in here.items() if value != there[setting]
-    ]
-    if differing:
-        raise ValueError(f"{name} has no model like this one: " + "; ".join(differing))
+    if unlike:
+        raise ValueError(f"{name} has no model like this one: {unlike}")
     return settings
+
+
+def differing(model: ModelConfig, there: ModelConfig) -> str:
+    """The settings by which the other system's model differs from ours, in words; empty where both say the same."""
+    theirs = plain(there)
+    pairs = [(setting, value, theirs[setting]) for setting, value in plain(model).items() if value != theirs[setting]]
+    return "; ".join(f"{setting} is {value} (there: {other})" for setting, value, other in pairs)
 
 
 def plain(model: ModelConfig) -> dict[str, Any]:
@@ -64,6 +71,8 @@ def plain(model: ModelConfig) -> dict[str, Any]:
     return settings | {
         "model.attention": dataclasses.replace(attention, **resolved),
         "model.target_vocab_size": model.output_size,
+        "model.decoder_num_heads": model.for_decoder.num_heads,
+        "model.decoder_d_ff": model.for_decoder.d_ff,
         "model.dropout.residual_scaling": rates.residual_scaling if rates.residual_rate else "training",
         # Only there, dropout shows in evaluation.
         "model.dropout.residual_rate": rates.residual_rate if rates.residual_scaling == "evaluation" else 0.0,

@@ -3,6 +3,7 @@
 A system's name map is a list of `Weight`. The same list reads their weights into our parameters and writes ours back.
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -33,6 +34,18 @@ class Layout(Enum):
         return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[None]
 
 
+class Part(NamedTuple):
+    """Where a parameter of ours lies in a larger array of theirs: from `start` to before `stop` along `axis` (of theirs)."""
+
+    axis: int
+    start: int
+    stop: int
+
+    def of(self, x: np.ndarray) -> np.ndarray:
+        """The part of the whole array."""
+        return np.moveaxis(np.moveaxis(x, self.axis, 0)[self.start : self.stop], 0, self.axis)
+
+
 class Weight(NamedTuple):
     """One of our parameters and what it is called elsewhere."""
 
@@ -41,6 +54,8 @@ class Weight(NamedTuple):
     names: tuple[str, ...]
     """Theirs: one, or for a parameter of a stack one a layer, first layer first."""
     layout: Layout = Layout.SAME
+    part: Part | None = None
+    """Where several of ours are one of theirs; together the parts make it up entirely."""
 
     @property
     def stacked(self) -> bool:
@@ -58,24 +73,30 @@ def read(weights: Arrays, names: Sequence[Weight], model: ModelConfig) -> PyTree
     Raises: ValueError that lists what is missing, what is left over, what is no float32 (or narrower) number, and what has another
     shape than the model's.
     """
-    wanted = {name for weight in names for name in weight.names}
+    wanted = their_shapes(names, model)
     complaints = [
-        listed("missing", wanted - weights.keys()),
-        listed("left over", weights.keys() - wanted),
+        listed("missing", (f"{name} {wanted[name]}" for name in wanted.keys() - weights.keys())),
+        listed("left over", (f"{name} {weights[name].shape}" for name in weights.keys() - wanted.keys())),
         listed(
             "not float32, float16 or bfloat16",
-            {f"{name} ({weights[name].dtype})" for name in wanted & weights.keys() if not narrow(weights[name].dtype)},
+            (f"{x} ({weights[x].dtype})" for x in wanted.keys() & weights.keys() if not narrow(weights[x].dtype)),
+        ),
+        listed(
+            "of another shape",
+            (
+                f"{name} ({weights[name].shape}, the config needs {shape})"
+                for name, shape in wanted.items()
+                if name in weights and weights[name].shape != shape
+            ),
         ),
     ]
-    if not any(complaints):
-        ours = {
-            weight.path: [weight.layout.to_ours(np.asarray(weights[name], np.float32)) for name in weight.names]
-            for weight in names
-        }
-        complaints += shape_complaints(ours, names, model)
     if found := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(found) + ": the weights and the config are of different models")
-    params = {weight.path: np.stack(ours[weight.path]) if weight.stacked else ours[weight.path][0] for weight in names}
+    params = {}
+    for weight in names:
+        theirs = [np.asarray(weights[name], np.float32) for name in weight.names]
+        ours = [weight.layout.to_ours(x if weight.part is None else weight.part.of(x)) for x in theirs]
+        params[weight.path] = np.stack(ours) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
 
 
@@ -94,11 +115,19 @@ def write(params: PyTree, names: Sequence[Weight]) -> dict[str, np.ndarray]:
     complaints = [listed("without a name there", flat.keys() - paths), listed("missing", paths - flat.keys())]
     if found := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(found) + ": that system cannot hold this model")
-    return {
-        name: np.ascontiguousarray(weight.layout.to_theirs(array))
-        for weight in names
-        for name, array in zip(weight.names, parts(np.asarray(flat[weight.path]), weight), strict=True)
-    }
+    whole: dict[str, np.ndarray] = {}
+    pieces: dict[str, list[tuple[Part, np.ndarray]]] = {}
+    for weight in names:
+        for name, array in zip(weight.names, parts(np.asarray(flat[weight.path]), weight), strict=True):
+            theirs = weight.layout.to_theirs(array)
+            if weight.part is None:
+                whole[name] = np.ascontiguousarray(theirs)
+            else:
+                pieces.setdefault(name, []).append((weight.part, theirs))
+    for name, found_pieces in pieces.items():
+        in_order = sorted(found_pieces, key=lambda piece: piece[0].start)
+        whole[name] = np.concatenate([array for _, array in in_order], in_order[0][0].axis)
+    return whole
 
 
 def parts(array: np.ndarray, weight: Weight) -> Iterator[np.ndarray]:
@@ -106,19 +135,35 @@ def parts(array: np.ndarray, weight: Weight) -> Iterator[np.ndarray]:
     yield from array if weight.stacked else (array,)
 
 
-def shape_complaints(ours: Mapping[str, list[np.ndarray]], names: Sequence[Weight], model: ModelConfig) -> list[str]:
-    """What the model has and the weights lack, and the arrays whose shape is not what the model needs."""
-    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
-    expected = {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
-    wrong = set()
+def their_shapes(names: Sequence[Weight], model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every array of theirs that the model needs.
+
+    Raises: ValueError where the model has a parameter without a name there, or a name without a parameter.
+    """
+    ours = our_shapes(model)
+    paths = {weight.path for weight in names}
+    complaints = [listed("without a name there", ours.keys() - paths), listed("not in the model", paths - ours.keys())]
+    if found := [complaint for complaint in complaints if complaint]:
+        raise ValueError("; ".join(found) + ": that system cannot hold this model")
+    theirs: dict[str, tuple[int, ...]] = {}
     for weight in names:
-        shape = expected.get(weight.path)
-        each = shape[1:] if shape is not None and weight.stacked else shape
-        for name, array in zip(weight.names, ours[weight.path], strict=True):
-            if array.shape != each:
-                wanted = "nothing" if each is None else weight.layout.to_theirs(np.empty(each)).shape
-                wrong.add(f"{name} ({weight.layout.to_theirs(array).shape}, the config needs {wanted})")
-    return [listed("without a name there", expected.keys() - ours.keys()), listed("of another shape", wrong)]
+        shape = ours[weight.path][1:] if weight.stacked else ours[weight.path]
+        shape = weight.layout.to_theirs(np.broadcast_to(np.float32(0), shape)).shape
+        for name in weight.names:
+            if weight.part is not None:
+                stop = max(weight.part.stop, theirs.get(name, shape)[weight.part.axis])
+                axis = weight.part.axis % len(shape)
+                theirs[name] = (*shape[:axis], stop, *shape[axis + 1 :])
+            else:
+                theirs[name] = shape
+    return theirs
+
+
+@functools.cache
+def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter of the model."""
+    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
+    return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
 
 
 def listed(what: str, names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Files of other systems: weights as NumPy's .npz or TensorFlow checkpoints, and configs as JSON."""
+"""Files of other systems: weights as NumPy's .npz, safetensors or TensorFlow checkpoints, and configs as JSON."""
 
 import json
 import os
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
+from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 
 
@@ -17,6 +19,13 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 
     Raises: ValueError where the file is missing, damaged, or would have to be unpickled.
     """
+    if path.endswith((".pt", ".pth", ".bin")):
+        raise ValueError(
+            "is a pickle, which could run any code: it is not read. Where you trust it, write its state dict with "
+            "safetensors.torch.save_file"
+        )
+    if path.endswith(".safetensors"):
+        return read_file(Path(path))
     if not path.endswith(".npz"):
         return model_weights(read_checkpoint(path))
     try:
@@ -28,13 +37,16 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
     return model_weights(marked or arrays)
 
 
-def write_npz(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the file entirely or not at all; it has the very name that was given."""
+def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes the file entirely or not at all, under the very name that was given: safetensors if it ends so, else .npz."""
     if not Path(path).absolute().parent.is_dir():
         raise ValueError(f"{path} cannot be written: the folder {Path(path).parent} does not exist")
     unfinished = Path(f"{path}.{os.getpid()}.unfinished")
     with open(unfinished, "wb") as file:
-        np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
+        if path.endswith(".safetensors"):
+            file.write(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"format": "pt"}))
+        else:
+            np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
     os.replace(unfinished, path)
 
 

@@ -1,0 +1,151 @@
+"""CTranslate2: a run as a folder that it reads. It only goes there: CTranslate2 is for inference.
+
+The search is CTranslate2's own, its settings are arguments of each call. Klein et al. 2020, Proceedings of the Fourth Workshop on
+Neural Generation and Translation.
+"""
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import PyTree
+
+from flaxformer_lite.attention import DotProduct
+from flaxformer_lite.config import Config
+from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.interop.ctranslate2_files import Specification, vocabulary_files, write_folder
+from flaxformer_lite.interop.ctranslate2_variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
+from flaxformer_lite.layers import LayerNorm, RMSNorm
+from flaxformer_lite.positions import (
+    ALiBi,
+    FixedTable,
+    Learned,
+    NoPositions,
+    Positions,
+    RelativeBias,
+    Rotary,
+    Sinusoidal,
+)
+from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.transformer import ModelConfig
+
+ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)
+LEAST_VALUE = -10_000.0
+"""A masked score of at most this is a weight of 0, which is what CTranslate2 gives a masked key."""
+LEAST_ROOM = 1024
+"""Positions in a computed table, at least: as many tokens as CTranslate2 reads when it is told nothing else."""
+
+
+def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, output: Path) -> tuple[int, list[str]]:
+    """Writes the folder, and returns the number of arrays and what a user of them should know.
+
+    Raises: ValueError that lists the settings that CTranslate2 has nothing for.
+    """
+    model, data, decode = config.model, config.data, config.decode
+    kind = specification(model)
+    room = max(LEAST_ROOM, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
+    source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
+    names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
+    if kind is ENCODER_DECODER:
+        settings = settings_of(model, decode, source, names[1]) | source_settings(decode, source, names[1])
+        vocabularies = vocabulary_files(*names)
+    else:
+        settings, vocabularies = settings_of(model, decode, target, names[1]), vocabulary_files(names[1], None)
+    found = variables(model, params, room)
+    write_folder(output, kind, found, settings, vocabularies)
+    return sum(x.ndim > 0 for x in found.values()), notes(model)
+
+
+def settings_of(
+    model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
+) -> dict[str, Any]:
+    """What `config.json` holds for both kinds of models; `names` are the target's tokens."""
+    unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
+    bos = decode.bos_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
+    return {
+        "bos_token": names[bos],
+        "eos_token": names[decode.eos_id],
+        "layer_norm_epsilon": model.norm.epsilon,
+        "multi_query_attention": is_multi_query(model),
+        "unk_token": names[unk],
+    }
+
+
+def source_settings(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
+    """What CTranslate2 adds to a source, and what it starts an answer from. Without a tokenizer sources are read as they are."""
+    added = [] if tokenizer is None else tokenizer.as_source([])
+    return {
+        "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
+        "add_source_eos": added[-1:] == [decode.eos_id],
+        "decoder_start_token": names[decode.bos_id],
+    }
+
+
+def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """A name for each id, no two alike: the tokenizer's pieces, or the ids themselves where there is none."""
+    if tokenizer is None:
+        return [str(i) for i in range(size)]
+    names: dict[str, int] = {}
+    for i, piece in enumerate(tokenizer.pieces(range(min(size, tokenizer.vocab_size)))):
+        names[piece if piece and piece not in names else f"<id {i}>"] = i
+    return [*names, *(f"<id {i}>" for i in range(len(names), size))]
+
+
+def notes(model: ModelConfig) -> list[str]:
+    """What a user of the folder should know."""
+    if model.attention_window is None:
+        return []
+    return [
+        f"CTranslate2 keeps to model.attention_window {model.attention_window} while it writes. Longer texts that it is given, "
+        "prompts and texts to be scored, it reads in blocks that see all of the block before, or not at all: give it shorter ones"
+    ]
+
+
+def specification(model: ModelConfig) -> Specification:
+    """Which kind of model it is there. Raises: ValueError that lists the settings that CTranslate2 has nothing for."""
+    if wrong := refusals(model):
+        raise ValueError("CTranslate2 has no model like this one: " + "; ".join(wrong))
+    return ENCODER_DECODER if model.num_encoder_layers else DECODER_ONLY
+
+
+def refusals(model: ModelConfig) -> list[str]:
+    """The settings that CTranslate2 has nothing for, with their values."""
+    attention, both = model.attention, model.num_encoder_layers > 0
+    schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
+    wrong = {
+        "num_decoder_layers": model.num_decoder_layers == 0,
+        "vocab_size": model.vocab_size == 0,
+        "head": model.head is None or model.head.transform is not None,
+        "pooler": model.pooler is not None,
+        "sentence_embedding": model.sentence_embedding is not None,
+        "num_token_types": model.num_token_types > 0,
+        "uncounted_id": model.uncounted_id is not None,
+        "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
+        "norm": not isinstance(model.norm, LayerNorm | RMSNorm),
+        "activation": model.activation not in ACTIVATION_NUMBERS,
+        "positions": not isinstance(model.positions, schemes if both else (*schemes, ALiBi)),
+        "positions.scaling": not is_known_scaling(model.positions),
+        "window_positions": not is_known_scaling(model.window_positions),
+        "attention": not isinstance(attention, DotProduct),
+        "attention.soft_cap": attention.soft_cap is not None,
+        "attention.head_norm": attention.head_norm is not None and (both or attention.head_norm != model.norm),
+        "attention.masking": getattr(attention.masking, "value", LEAST_VALUE) > LEAST_VALUE,
+        "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
+    }
+    if isinstance(attention, DotProduct):
+        heads = attention.heads(model.d_model, model.num_heads)
+        wrong["attention.d_value"] = heads.d_value != heads.d_key
+    return [f"model.{name} is {setting(model, name)}" for name, is_wrong in wrong.items() if is_wrong]
+
+
+def setting(model: ModelConfig, path: str) -> Any:
+    """The value of a setting."""
+    return functools.reduce(getattr, path.split("."), model)
+
+
+def is_known_scaling(scheme: Positions | None) -> bool:
+    """Whether a position scheme has no scaling, or one that CTranslate2 has too."""
+    return not isinstance(scheme, Rotary) or isinstance(scheme.scaling, LinearScaling | Llama3Scaling | None)

@@ -1,0 +1,240 @@
+"""Our parameters as CTranslate2 names and shapes them, and the attributes that tell it what model they are of.
+
+Every attribute is written out, so that nothing depends on a default of the other side. Kernels `[in, out]` become weights
+`[out, in]`; queries, keys and values of self-attention are one matrix, keys and values of cross-attention another. A table of
+positions takes the place of sinusoids, and the offset of an RMS norm is added to its scale.
+"""
+
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict
+from jaxtyping import PyTree
+
+from flaxformer_lite.interop.names import Arrays
+from flaxformer_lite.layers import ACTIVATIONS, Norm, RMSNorm
+from flaxformer_lite.positions import (
+    ALiBi,
+    FixedTable,
+    Learned,
+    NoPositions,
+    RelativeBias,
+    Rotary,
+    Sinusoidal,
+    sinusoids,
+)
+from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.transformer import ModelConfig
+
+ACTIVATION_NUMBERS = {
+    "relu": 0,
+    "gelu_tanh": 1,
+    "silu": 2,
+    "gelu": 3,
+    "tanh": 5,
+    "reglu": 0,
+    "geglu_tanh": 1,
+    "swiglu": 2,
+    "geglu": 3,
+}
+"""How CTranslate2 numbers them, gated or not."""
+
+
+def norm_places(model: ModelConfig) -> str | None:
+    """Where the norms of a sublayer are: before it, after it with the residual, or before and after it; None: elsewhere."""
+    pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
+    return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
+
+
+def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
+    """Every array and attribute by its name there; a computed table of positions has `room` rows."""
+    flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
+    table = computed_positions(model, room)
+    found = decoder_attributes(model)
+    if model.num_encoder_layers:
+        found |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
+        found |= stack("encoder", model, flat, table)
+        found["encoder/embeddings_0/weight"] = flat[f"{'' if model.one_table else 'source_'}embedding/embedding"]
+    target = flat[f"{'' if model.one_table else 'target_'}embedding/embedding"]
+    found |= stack("decoder", model.for_decoder, flat, table) | {"decoder/embeddings/weight": target}
+    found["decoder/projection/weight"] = target if model.share_target_output else flat["head/kernel"].T
+    if model.head is not None and model.head.bias:
+        found["decoder/projection/bias"] = flat["head/bias"]
+    return found
+
+
+def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+    """What only a decoder has."""
+    assert model.head is not None
+    found = {
+        "alignment_layer": np.asarray(-1, np.int16),
+        "alignment_heads": np.asarray(1, np.int16),
+        "start_from_zero_embedding": int8(0),
+        "alibi": int8(isinstance(model.positions, ALiBi)),
+        "alibi_use_positive_positions": int8(0),
+        "scale_alibi": int8(0),
+    }
+    if model.head.scale != 1:
+        found["scale_outputs"] = float32(model.head.scale)
+    if model.head.soft_cap is not None:
+        found["final_logit_softcapping"] = float32(model.head.soft_cap)
+    if model.attention_window is not None:
+        found["sliding_window"] = int32(model.attention_window)
+    return under("decoder", found)
+
+
+def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
+    """One side: its positions, its norms and its layers."""
+    found = {
+        "num_heads": np.asarray(model.num_heads, np.int16),
+        "pre_norm": int8(norm_places(model) != "post"),
+        "activation": int8(ACTIVATION_NUMBERS[model.activation]),
+        "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
+    }
+    if isinstance(model.positions, Learned):
+        table = flat[f"{side}/positions/embedding"][model.positions.offset :]
+    elif isinstance(model.positions, FixedTable):
+        table = flat[f"{side}/positions/table"]
+    if table is not None:
+        found["position_encodings/encodings"] = table
+    if "n" in model.residual.final:
+        found |= normalization("layer_norm", flat, f"{side}/final_norm", model.norm)
+    if model.embedding_norm:
+        found |= normalization("layernorm_embedding", flat, f"{side}/embedding_norm", model.norm)
+    layers = {path.removeprefix(f"{side}/layers/"): x for path, x in flat.items() if path.startswith(f"{side}/layers/")}
+    bias = flat.get(f"{side}/position_bias/embedding")
+    for i in range(model.num_encoder_layers if side == "encoder" else model.num_decoder_layers):
+        here = {path: x[i] for path, x in layers.items()}
+        attributes = (
+            position_attributes(model, i, bias) if side == "decoder" else position_attributes(model, None, bias)
+        )
+        found |= under(f"layer_{i}", layer(model, here) | under("self_attention", attributes))
+    return under(side, found)
+
+
+def layer(model: ModelConfig, here: Arrays) -> dict[str, np.ndarray]:
+    """One layer, from its parameters by their paths within it."""
+    found = attention("self_attention", model, here, "attention", [("query", "key", "value")])
+    if "cross_attention/query/kernel" in here:
+        found |= attention("attention", model, here, "cross_attention", [("query",), ("key", "value")])
+    gated = ACTIVATIONS[model.activation][1]
+    found |= linear("ffn/linear_0", here, f"feed_forward/{'gate' if gated else 'up'}")
+    found |= linear("ffn/linear_1", here, "feed_forward/down")
+    if gated:
+        found |= linear("ffn/linear_0_noact", here, "feed_forward/up")
+    for path, name in norm_names(model).items():
+        if f"{path}/scale" in here:
+            found |= normalization(name, here, path, model.norm)
+    return found
+
+
+def norm_names(model: ModelConfig) -> dict[str, str]:
+    """Norms within a layer: ours, and theirs."""
+    place = norm_places(model)
+    if place == "both":
+        return {
+            "attention_pre_norm": "input_layer_norm",
+            "attention_post_norm": "post_attention_layer_norm",
+            "feed_forward_pre_norm": "pre_feedforward_layer_norm",
+            "feed_forward_post_norm": "post_feedforward_layer_norm",
+        }
+    sublayers = {"attention": "self_attention", "cross_attention": "attention", "feed_forward": "ffn"}
+    return {f"{ours}_{place}_norm": f"{theirs}/layer_norm" for ours, theirs in sublayers.items()}
+
+
+def attention(
+    name: str, model: ModelConfig, here: Arrays, path: str, roles: Sequence[tuple[str, ...]]
+) -> dict[str, np.ndarray]:
+    """Attention with one matrix for each group of `roles`, and one for the output."""
+    variant = model.attention
+    heads = variant.heads(model.d_model, model.num_heads)
+    found = {
+        f"{name}/queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
+        f"{name}/head_dim": int32(heads.d_key),
+    }
+    if heads.num_kv_heads != model.num_heads:
+        found[f"{name}/num_heads_kv"] = int32(heads.num_kv_heads)
+    for number, group in enumerate([*roles, ("out",)]):
+        found |= linear(f"{name}/linear_{number}", here, *(f"{path}/{role}" for role in group))
+    if variant.head_norm is not None:
+        for role in ("query", "key"):
+            found |= normalization(f"{name}/{role[0]}_norm", here, f"{path}/{role}_norm", variant.head_norm)
+    return found
+
+
+def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+    """What tells the self-attention of layer `number` of a decoder, or of an encoder, how far apart tokens are."""
+    found: dict[str, np.ndarray] = {}
+    scheme, window = model.positions, model.attention_window if number is not None else None
+    if model.window_layers is not None and number is not None:
+        is_local = number in model.window_layers
+        window = model.attention_window if is_local else 0
+        scheme = model.window_positions if is_local and model.window_positions is not None else scheme
+    if window is not None:
+        found["sliding_window"] = int32(window)
+    if isinstance(scheme, RelativeBias):
+        assert bias is not None
+        found |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
+    if isinstance(scheme, Rotary):
+        width = model.attention.heads(model.d_model, model.num_heads).d_key
+        found |= {
+            "rotary_dim": int32(2 * (int(width * scheme.share) // 2)),
+            "rotary_interleave": int8(scheme.layout == "interleaved"),
+            "rotary_base": float32(scheme.base),
+        }
+        if isinstance(scheme.scaling, LinearScaling):
+            found |= {"rotary_scaling_type": int8(0), "rotary_scaling_factor": float32(scheme.scaling.factor)}
+        elif isinstance(scheme.scaling, Llama3Scaling):
+            found |= {
+                "rotary_scaling_type": int8(2),
+                "rotary_scaling_factor": float32(scheme.scaling.factor),
+                "rotary_low_freq_factor": float32(scheme.scaling.low_frequency_factor),
+                "rotary_high_freq_factor": float32(scheme.scaling.high_frequency_factor),
+                "original_max_position_embeddings": int32(scheme.scaling.original_length),
+            }
+    return found
+
+
+def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
+    """A table where ours has none: the sinusoids, or zeros in place of no positions at all."""
+    if isinstance(model.positions, Sinusoidal):
+        return np.asarray(sinusoids(jnp.arange(room)[None], model.d_model, model.positions.layout)[0], np.float32)
+    return np.zeros((room, model.d_model), np.float32) if isinstance(model.positions, NoPositions) else None
+
+
+def is_multi_query(model: ModelConfig) -> bool:
+    heads = model.attention.heads(model.d_model, model.num_heads)
+    return heads.num_kv_heads != model.num_heads
+
+
+def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
+    """Dense layers beside each other as one: `weight` `[out, in]`, and `bias` where they have one."""
+    found = {f"{name}/weight": np.concatenate([here[f"{path}/kernel"].T for path in paths])}
+    if f"{paths[0]}/bias" in here:
+        found[f"{name}/bias"] = np.concatenate([here[f"{path}/bias"] for path in paths])
+    return found
+
+
+def normalization(name: str, here: Arrays, path: str, norm: Norm) -> dict[str, np.ndarray]:
+    """A norm. There, one without `beta` is an RMS norm."""
+    scale = here[f"{path}/scale"]
+    if isinstance(norm, RMSNorm):
+        return {f"{name}/gamma": np.float32(norm.offset) + scale}
+    return {f"{name}/gamma": scale, f"{name}/beta": here.get(f"{path}/bias", np.zeros_like(scale))}
+
+
+def under(prefix: str, found: Arrays) -> dict[str, np.ndarray]:
+    return {f"{prefix}/{name}": x for name, x in found.items()}
+
+
+def int8(value: int) -> np.ndarray:
+    return np.asarray(value, np.int8)
+
+
+def int32(value: int) -> np.ndarray:
+    return np.asarray(value, np.int32)
+
+
+def float32(value: float) -> np.ndarray:
+    return np.asarray(value, np.float32)

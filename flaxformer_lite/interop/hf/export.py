@@ -1,0 +1,107 @@
+"""A run as a Hugging Face folder."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.interop import differing
+from flaxformer_lite.interop.hf import FAMILIES, family_of, sentence
+from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.folder import write_folder
+from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
+from flaxformer_lite.interop.names import write
+from flaxformer_lite.objectives import Classification
+from flaxformer_lite.transformer import ModelConfig
+
+KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
+"""Options of the folder that a run came from which stay as they were, unless the model says otherwise."""
+
+
+class Exported(NamedTuple):
+    """A model in their terms."""
+
+    config: dict[str, Any]
+    """`config.json`, without special ids."""
+    tensors: dict[str, np.ndarray]
+
+
+def export_run(
+    config: Config, params: PyTree, origin: Mapping[str, Any], files: Path, model_type: str | None, output: Path
+) -> int:
+    """Writes the folder and returns the number of tensors.
+
+    `origin` is what `imported.json` says where the run came from such a folder; `files` what goes along. The family is the one
+    that `model_type` names, or that of the origin, or the first that has such a model.
+
+    Raises: ValueError that lists what the family cannot express.
+    """
+    theirs = origin.get("config", {})
+    if model_type is None and not theirs:
+        exported = first_fitting(config.model, params)
+    else:
+        family = family_of(model_type or theirs["model_type"])
+        same = family.model_type == theirs.get("model_type")
+        exported = export(config.model, params, family, origin["architecture"] if same else None)
+    kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids(config.decode, config.model)
+    documents = {"config.json": kept | exported.config | class_names(config, theirs)}
+    if config.model.num_decoder_layers and config.model.head is not None:
+        documents["generation_config.json"] = generation_config(config.decode, config.model)
+    if not (files / "modules.json").is_file():
+        documents |= sentence.documents(config.model, config.data.max_source_length)
+    write_folder(output, documents, exported.tensors, files)
+    return len(exported.tensors)
+
+
+def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:
+    """The model as the family has it; `architecture` where it was imported as that class.
+
+    Raises: ValueError that lists what the family cannot express.
+    """
+    architecture = architecture or family.architecture(model, ())
+    try:
+        config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
+        config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
+        config |= family.settings_of(model)
+        tensors = write(params, family.name_map(model, architecture))
+        found = family.model_config(Settings(config), tensors)
+        unlike = differing(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
+    except ValueError as error:
+        raise ValueError(f"{family.model_type} has no model like this one: {error}") from None
+    if unlike:
+        raise ValueError(f"{family.model_type} has no model like this one: {unlike}")
+    return Exported(config, family.saved_names(tensors, architecture))
+
+
+def first_fitting(model: ModelConfig, params: PyTree) -> Exported:
+    """The model as the first family that has such a one. Raises: ValueError with the reason of each if none has."""
+    reasons = []
+    for family in FAMILIES.values():
+        try:
+            return export(model, params, family)
+        except ValueError as error:
+            reasons.append(str(error))
+    raise ValueError("no family has a model like this one: " + "; ".join(reasons))
+
+
+def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The names of the classes, of the objective or as they came."""
+    num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
+    if isinstance(config.objective, Classification) and len(config.objective.classes) == num_classes:
+        return label_maps(config.objective.classes)
+    return {name: theirs[name] for name in ("id2label", "label2id") if len(theirs.get(name) or {}) == num_classes > 0}
+
+
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """`id2label` and `label2id`, which also say how many classes there are; nothing without classes."""
+    if not names:
+        return {}
+    return {
+        "id2label": {str(i): name for i, name in enumerate(names)},
+        "label2id": {name: i for i, name in enumerate(names)},
+    }

@@ -1,0 +1,86 @@
+"""Sentence encoders in the layout of sentence-transformers: beside a model, `modules.json` and how one vector is made of a text.
+
+Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
+"""
+
+from pathlib import Path
+from typing import Any, Literal
+
+from flaxformer_lite.interop.hf.folder import read_any_json, read_json
+from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.model_config import ModelConfig, SentenceEmbedding
+
+Pooling = Literal["mean", "max", "cls", "last"]
+POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
+"""Theirs: ours."""
+
+OLDER: dict[str, str] = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+"""Older folders have a flag for each."""
+
+
+def read_embedding(folder: Path) -> SentenceEmbedding | None:
+    """How the folder makes one vector of a text; None where it is no sentence encoder.
+
+    Raises: ValueError that names a step, or an option, that is not implemented.
+    """
+    modules = read_any_json(folder / "modules.json")
+    if not modules:
+        return None
+    kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules if isinstance(module, dict)]
+    if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
+        raise ValueError(
+            f"{folder / 'modules.json'} has the steps {', '.join(kinds)}: Transformer (in the folder itself), Pooling and perhaps "
+            "Normalize are implemented"
+        )
+    check_texts(folder)
+    place = f"{modules[1]['path']}/config.json"
+    settings = Settings(read_json(folder / place), f"{place}: ")
+    flags = [name for name in OLDER if settings.flag(name, False)]
+    if "pooling_mode" in settings.values or not flags:
+        mode = settings.text("pooling_mode", "mean", POOLINGS)
+    else:
+        mode = OLDER[flags[0]]
+        if len(flags) > 1 or mode not in POOLINGS:
+            raise settings.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
+    settings.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"), {})
+    return SentenceEmbedding(pooling=POOLINGS[mode], normalize=len(kinds) == 3)
+
+
+def check_texts(folder: Path) -> None:
+    """Raises: ValueError where texts are changed before they are tokenised."""
+    name = "sentence_bert_config.json"
+    settings = Settings(read_json(folder / name), f"{name}: ")
+    settings.only("do_lower_case", False)
+    settings.only("transformer_task", "feature-extraction")
+    settings.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"), {})
+    name = "config_sentence_transformers.json"
+    settings = Settings(read_json(folder / name), f"{name}: ")
+    settings.only("default_prompt_name")
+    settings.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"), {})
+
+
+def documents(model: ModelConfig, max_length: int) -> dict[str, Any]:
+    """The further files for a model like that; none for one that makes no sentence embeddings."""
+    embedding = model.sentence_embedding
+    if embedding is None:
+        return {}
+    theirs = {ours: theirs for theirs, ours in POOLINGS.items()}[embedding.pooling]
+    steps = ["Transformer", "Pooling", *(["Normalize"] if embedding.normalize else [])]
+    paths = ["", *(f"{i}_{step}" for i, step in enumerate(steps) if i)]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{step}"}
+        for i, (step, path) in enumerate(zip(steps, paths, strict=True))
+    ]
+    pooling: dict[str, Any] = {name: mode == theirs for name, mode in OLDER.items()}
+    return {
+        "modules.json": modules,
+        "1_Pooling/config.json": {"word_embedding_dimension": model.d_model, **pooling},
+        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
+    }

@@ -1,0 +1,122 @@
+"""Tokenizers of the `tokenizers` library: WordPiece, byte-level BPE and others, as a `tokenizer.json` describes them."""
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import tokenizers
+
+from flaxformer_lite.tokenizer import Special, Tokenizer, Wrapped
+
+ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
+"""Our special ids, and what a Hugging Face folder calls such tokens; the first that there is counts."""
+
+
+class Place(NamedTuple):
+    """A place in a template: a whole text, 0 or 1, or one special id; and its token type."""
+
+    text: int | None
+    token: int
+    type: int
+
+
+class JsonTokenizer(Tokenizer):
+    """A `tokenizer.json`, with the ids that its folder names as special."""
+
+    extension = ".hf.json"
+
+    def __init__(self, description: str, special: Special) -> None:
+        try:
+            self._tokenizer = tokenizers.Tokenizer.from_str(description)
+        except Exception as error:  # the library raises nothing more precise
+            raise ValueError(f"the tokenizers library cannot read it: {error}") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._description = description
+        self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id = special[:5]
+
+    @classmethod
+    def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
+        """The tokenizer with the special tokens that its folder names: `{"pad_token": "[PAD]", …}`."""
+        plain = cls(description, Special(0, None, None, None))
+
+        def found(role: str) -> int | None:
+            for name in ROLES[role]:
+                token = names.get(f"{name}_token")
+                token = token.get("content") if isinstance(token, dict) else token
+                if token is not None and (i := plain._tokenizer.token_to_id(token)) is not None:
+                    return int(i)
+            return None
+
+        ids = {role: found(role) for role in ROLES}
+        if ids["pad"] is None:  # it fills rows, unread
+            ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
+        return cls(description, Special(**ids))  # type: ignore[arg-type]
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of every text, in order, on all cores."""
+        return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> Wrapped:
+        """What the model reads of a text, or of two: special ids and token types as the tokenizer's own template has them."""
+        texts = [first] if second is None else [first, second]
+        tokens: list[int] = []
+        types: list[int] = []
+        for place in self._templates[len(texts) - 1]:
+            more = [place.token] if place.text is None else [int(i) for i in texts[place.text]]
+            tokens, types = tokens + more, types + [place.type] * len(more)
+        return Wrapped(tokens, types)
+
+    def as_source(self, tokens: Sequence[int]) -> list[int]:
+        """What the encoder of an encoder–decoder reads of a text: the same."""
+        return self.wrapped(tokens).tokens
+
+    @cached_property
+    def _templates(self) -> tuple[list[Place], list[Place]]:
+        """For one text and for two, read off what the library makes of a letter."""
+        letter = self._tokenizer.encode("a", add_special_tokens=False)
+        found: list[list[Place]] = []
+        for pair in (None, letter):
+            whole = self._tokenizer.post_process(letter, pair, True)
+            places = [Place(*place) for place in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
+            # A letter may be several tokens: its first place stands for the text.
+            found.append(
+                [p for i, p in enumerate(places) if p.text is None or p.text not in [q.text for q in places[:i]]]
+            )
+        return found[0], found[1]
+
+    def _text(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=False))
+
+    def _piece(self, i: int) -> str:
+        piece = self._tokenizer.id_to_token(i)
+        if piece is None:
+            raise IndexError(f"id {i} of {self.vocab_size}")
+        return str(piece)
+
+    def word_starts(self, ids: Sequence[int]) -> list[bool]:
+        """Which tokens begin a word: those without WordPiece's "##", or with the sign for a space before them."""
+        model = json.loads(self._description)["model"]
+        pieces = [self._piece(i) for i in ids]
+        if model.get("type") == "WordPiece":
+            return [not piece.startswith(model["continuing_subword_prefix"]) for piece in pieces]
+        return [number == 0 or piece.startswith(("▁", "Ġ")) for number, piece in enumerate(pieces)]
+
+    def to_bytes(self) -> bytes:
+        special = self.special._replace(size=None)._asdict()
+        return json.dumps({"kind": "tokenizers", "special": special, "tokenizer": self._description}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        fields = json.loads(content)
+        if not isinstance(fields, dict) or fields.get("kind") != "tokenizers":
+            raise ValueError('"kind" is not "tokenizers"')
+        try:
+            return cls(fields["tokenizer"], Special(**fields["special"]))
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"its fields make no sense: {error}") from None

@@ -1,0 +1,78 @@
+"""Oracle: the tokenizers library itself, and templates written out by hand."""
+
+from pathlib import Path
+
+import pytest
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, processors
+
+from flaxformer_lite.json_tokenizer import JsonTokenizer
+from flaxformer_lite.tokenizer import load_tokenizer
+
+NAMES = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "cls_token": {"content": "<s>"},
+    "eos_token": "</s>",
+    "mask_token": None,
+}
+
+
+def word_pieces() -> tokenizers.Tokenizer:
+    """BERT's kind, with padding and truncation on, as published files have them."""
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "##c"]
+    found = tokenizers.Tokenizer(models.WordPiece({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"))
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    found.decoder = decoders.WordPiece()
+    found.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    found.enable_truncation(3)
+    found.enable_padding(length=8)
+    return found
+
+
+def bytes_joined() -> tokenizers.Tokenizer:
+    """RoBERTa's kind."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", *alphabet])}
+    found = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    found.pre_tokenizer, found.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    found.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return found
+
+
+def test_word_pieces_and_their_template() -> None:
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    found = JsonTokenizer.of(word_pieces().to_str(), names)
+    assert found.special[:5] == (0, 1, 2, 3, 4) and found.vocab_size == 9
+    assert found.encode("a bbc ab z") == [5, 6, 7, 8, 5, 7, 1]
+    assert found.encode_batch(["a", ""]) == [[5], []]
+    assert found.wrapped([5, 6], [7]) == ([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])
+    assert found.wrapped([5]).tokens == [2, 5, 3] and found.wrapped([]).tokens == [2, 3]
+    assert found.word_starts([5, 6, 7, 8]) == [True, True, False, False]
+    assert found.decode([2, 5, 6, 7, 3]) == "a bb" and found.pieces([2, 7]) == ["[CLS]", "##b"]
+    with pytest.raises(IndexError):
+        found.pieces([9])
+
+
+def test_bytes_and_their_template(tmp_path: Path) -> None:
+    """Every text comes back; a pair has two ends between its texts, and one token type. Saved and loaded, the same."""
+    description = bytes_joined().to_str()
+    JsonTokenizer.of(description, NAMES).save(tmp_path)
+    found = load_tokenizer(tmp_path)
+    assert found.special[:5] == (1, None, 0, 2, None)
+    text = "naïve  café 🙂\n"
+    assert found.decode(found.encode(text)) == text
+    assert found.wrapped([9], [8, 7]) == ([0, 9, 2, 2, 8, 7, 2], [0] * 7)
+    library = tokenizers.Tokenizer.from_str(description).encode("ab", "c")
+    assert found.wrapped(found.encode("ab"), found.encode("c")) == (library.ids, library.type_ids)
+    assert found.word_starts(found.encode("a b")) == [True, True, False]
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    path = JsonTokenizer.of(bytes_joined().to_str(), NAMES).save(tmp_path)
+    path.write_text('{"kind": "tokenizers", "tokenizer": "{}", "special": {}}')
+    with pytest.raises(ValueError, match="cannot read it"):
+        load_tokenizer(tmp_path)
+    path.write_text('{"kind": "tokenizers"}')
+    with pytest.raises(ValueError, match="make no sense"):
+        load_tokenizer(tmp_path)
