@@ -21,6 +21,7 @@ import tyro
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.positions import FixedTable, Learned
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.transformer import ModelConfig
@@ -38,6 +39,11 @@ class TrainConfig:
     """First parameters, data order and dropout are functions of it."""
     micro_batches: int = 1
     """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
+    runner: Literal["mesh", "pmap"] = "mesh"
+    """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
+    then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
+    mesh: MeshConfig = MeshConfig()
+    """The devices along each axis."""
     log_every: int = 50
     """Write a `train` row to metrics.jsonl."""
     eval_every: int = 1_000
@@ -69,6 +75,11 @@ class TrainConfig:
             raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        if self.runner == "pmap" and self.mesh != MeshConfig():
+            raise ValueError(
+                f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
+                "'mesh', or leave train.mesh at its default"
+            )
         if self.init_fresh and self.init_from is None:
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or leave both out"
@@ -169,9 +180,14 @@ def check_weights(weights: str, config: Config) -> None:
 
 
 MAY_CHANGE = frozenset(
-    f"train.{name}" for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best")
+    f"train.{name}"
+    for name in (
+        *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+    )
 )
-"""Settings that a resumed run may change: how long it goes on and how often it reports, nothing that alters a step."""
+"""Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters
+what a step means."""
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------

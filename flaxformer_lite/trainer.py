@@ -97,8 +97,8 @@ class Trainer:
     ):
         self.config, self.folder, self.checkpoints = config, folder, checkpoints
         self.progress, self.stop = progress, stop
-        mesh = make_mesh()
-        check_rows(config.data.rows_multiple, mesh)
+        mesh = make_mesh(config.train.mesh)
+        check_rows(config.data.rows_multiple, mesh, config.train.micro_batches)
         progress.update("reading data")
         if config.data.train is None or config.data.tokenizer is None:
             raise ValueError(
@@ -139,7 +139,7 @@ class Trainer:
                 self.progress.say(origin)
             self.folder.forget_after(0)
         else:
-            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state(batch))
+            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
             self.memory = Memory(**meta)
             if self.memory.data != self.data.fingerprint:
                 raise ValueError(

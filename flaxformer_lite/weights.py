@@ -8,9 +8,10 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config, check_weights, flatten
-from flaxformer_lite.parallel import abstract, make_mesh
+from flaxformer_lite.parallel import make_mesh
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.sharding import replicated, with_shardings
 from flaxformer_lite.transformer import Transformer, example_inputs
 
 
@@ -31,8 +32,9 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
 
 def abstract_params(config: Config) -> PyTree:
     """Shapes and types of the parameters, to be restored onto every device here."""
+    mesh = make_mesh()
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), example_inputs(config.model))["params"]
-    return abstract(shapes, make_mesh())
+    return with_shardings(shapes, jax.tree.map(lambda _: replicated(mesh), shapes))
 
 
 def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step: int | None) -> tuple[int, PyTree]:

@@ -25,7 +25,7 @@ LEVELS = [
     {"config", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding"},
     {"search", "transformer", "blocks", "model_config", "optimizer", "schedules"},
-    {"attention", "attention_layer", "masks", "positions", "layers", "losses", "tokenizer", "version"},
+    {"attention", "attention_layer", "masks", "positions", "layers", "losses", "sharding", "tokenizer", "version"},
 ]
 """The floors of the house, top to bottom: a module imports from its own floor or below."""
 
