@@ -14,6 +14,7 @@ from flaxformer_lite.attention import KeyValue, MultiHeadAttention
 from flaxformer_lite.layers import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.positions import Positions
+from flaxformer_lite.sharding import place
 
 
 class LayerCache(NamedTuple):
@@ -106,7 +107,7 @@ class Block(nn.Module):
 
     def post(self, sublayer: str, x: Array, residual: Array) -> Array:
         norm = getattr(self, f"{sublayer}_post_norm")
-        return residual_commands(self, self.config.residual.post, norm, x, residual)
+        return place(residual_commands(self, self.config.residual.post, norm, x, residual), "B T D")
 
 
 def residual_commands(
@@ -169,7 +170,7 @@ class Stack(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], context: Context, cache: LayerCache | None = None
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        x = self.positions(x, positions)
+        x = place(self.positions(x, positions), "B T D")
         bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
         if bias is not None:
             context = context._replace(bias=bias if context.bias is None else context.bias + bias)

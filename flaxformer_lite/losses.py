@@ -16,6 +16,12 @@ class Term(NamedTuple):
     count: Float[Array, ""]  # type: ignore[assignment]  # tuples have a method of that name
     weight: float = 1.0
 
+    def across(self, axis_name: str | None) -> "Term":
+        """The term over all devices of a `pmap`, where there is one."""
+        if axis_name is None:
+            return self
+        return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
+
 
 def cross_entropy(
     logits: Float[Array, "*B V"],

@@ -51,9 +51,10 @@ PARAMETERS = (
 
 ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
     "B T D": (ROWS, None, None),
-    "B T V": (ROWS, None, "tensor"),
+    "V D": ("tensor", None),
 }
-"""By their letters (see `layers.py`); the compiler finds the rest from these and from the parameters."""
+"""By their letters (see `layers.py`): the layers' outputs, and the table of embeddings while tokens are looked up. The compiler
+finds the rest from these and from the parameters."""
 
 
 # Parameters and what belongs to them -----------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def eval_step(task: Task, params: PyTree, batch: Batch, axis_name: str | None = 
     """The objective's metrics on a batch, without dropout."""
     outputs: Any = task.model.apply({"params": params}, batch.inputs)
     terms = task.objective.metrics(outputs, batch)
-    return {name: Term(*across((term.sum, term.count), axis_name), term.weight) for name, term in terms.items()}
+    return {name: term.across(axis_name) for name, term in terms.items()}
 
 
 def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:

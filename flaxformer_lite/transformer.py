@@ -19,6 +19,7 @@ from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
 from flaxformer_lite.model_config import SentenceEmbedding
+from flaxformer_lite.sharding import place
 
 
 class Inputs(NamedTuple):
@@ -260,7 +261,11 @@ class Transformer(nn.Module):
         return None if c.vocab_size == 0 else self.embedding if c.one_table else self.target_embedding
 
     def embed(self, tokens: Int[Array, "B T"] | Float[Array, "B T D"], table: nn.Embed | None) -> Float[Array, "B T D"]:
-        x = tokens.astype(DTYPES[self.config.dtype]) if table is None else table(tokens)
+        if table is None:
+            x = tokens.astype(DTYPES[self.config.dtype])
+        else:
+            # As `table(tokens)`, but what another axis than the vocabulary's cuts is gathered before tokens are looked up.
+            x = jnp.take(place(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
