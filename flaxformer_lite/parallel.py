@@ -74,3 +74,14 @@ def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:
     """The rows of a batch that devices of this process have, in order."""
     slices = batch_sharding(mesh).addressable_devices_indices_map((num_rows,)).values()
     return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in slices]))
+
+
+def interleaved_rows(mesh: Mesh, micro_batches: int, num_rows: int) -> Int[np.ndarray, "R"]:
+    """The rows of a batch that devices of this process have in a `pmap`, one device after the other.
+
+    With D devices and M micro-batches, row r belongs to group r mod DM, as it would be micro-batch r mod DM on one device;
+    device d has the groups dM … dM + M - 1, of which its own micro-batches are made.
+    """
+    mine = [i for i, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    groups = np.arange(num_rows).reshape(-1, mesh.size, micro_batches)
+    return groups.swapaxes(0, 1).reshape(mesh.size, -1)[mine].ravel()

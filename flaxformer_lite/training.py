@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.losses import Term
 from flaxformer_lite.objectives import Batch, Objective
-from flaxformer_lite.parallel import local_rows
+from flaxformer_lite.parallel import interleaved_rows, local_rows
 from flaxformer_lite.sharding import (
     batch_sharding,
     place_parameters,
@@ -189,6 +189,10 @@ def abstract_state(task: Task, mesh: Mesh) -> TrainState:
     return with_shardings(state, state_sharding(state, mesh))
 
 
+AXIS = "data"
+"""The axis of a `pmap`."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """The first state and the steps, compiled for some devices: at most once for each shape of a batch."""
@@ -227,6 +231,31 @@ class Compiled:
             evaluate=jax.jit(evaluate, out_shardings=whole),
             rows=functools.partial(local_rows, mesh),
             put=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch),
+        )
+
+    @classmethod
+    def by_pmap(cls, task: Task, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
+        """By `jax.pmap` over the mesh's devices: each runs the program of one device on its rows, and sums with the others.
+
+        The state is whole on every device. The rows of a device are those that would be its micro-batches on a single device.
+        """
+        devices = list(mesh.devices.flat)
+        line = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
+        state = abstract_state(task, line)
+        here = sum(device.process_index == jax.process_index() for device in devices)
+
+        def on_each(step: Callable[..., Any], name: str, limit: int, **options: Any) -> Callable[..., Any]:
+            function = limit_traces(functools.partial(step, task, axis_name=AXIS), name, limit)
+            return jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=devices, **options)
+
+        return cls(
+            mesh=line,
+            abstract_state=state,
+            init=jax.jit(functools.partial(init_state, task), out_shardings=replicated(line)),
+            train=on_each(train_step, "train_step", train_shapes, donate_argnums=0),
+            evaluate=on_each(eval_step, "eval_step", eval_shapes),
+            rows=functools.partial(interleaved_rows, line, task.micro_batches),
+            put=lambda batch: jax.tree.map(lambda x: x.reshape(here, -1, *x.shape[1:]), batch),
         )
 
 
