@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.attention import KeyValue, MultiHeadAttention
 from flaxformer_lite.layers import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
+from flaxformer_lite.masks import ByLayer, MaskStructure
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.positions import Positions
 from flaxformer_lite.sharding import place
@@ -30,6 +31,10 @@ class Context(NamedTuple):
     mask: Bool[Array, "..."] | None = None
     local_mask: Bool[Array, "..."] | None = None
     """The mask of the layers that have a window, where others have none."""
+    structure: MaskStructure | None = None
+    """What these masks are made of; None: unknown."""
+    local_structure: MaskStructure | None = None
+    memory_structure: MaskStructure | None = None
     bias: Float[Array, "..."] | None = None
     memory: Float[Array, "B S D"] | None = None
     memory_mask: Bool[Array, "..."] | None = None
@@ -59,8 +64,8 @@ class Block(nn.Module):
             c.d_model, c.d_ff, c.activation, c.feed_forward_bias, c.dropout.feed_forward_rate, dtype, kernel_init
         )
         for sublayer in ("attention", "cross_attention", "feed_forward"):
-            for place in ("pre_norm", "post_norm"):
-                setattr(self, f"{sublayer}_{place}", Normalize(c.norm))
+            for norm in ("pre_norm", "post_norm"):
+                setattr(self, f"{sublayer}_{norm}", Normalize(c.norm))
 
     def __call__(
         self, x: Float[Array, "B T D"], cache: LayerCache | None, is_local: Bool[Array, ""] | None, context: Context
@@ -71,17 +76,27 @@ class Block(nn.Module):
         if is_local is not None:
             assert mask is not None and context.local_mask is not None
             mask = jnp.where(is_local, context.local_mask, mask)
+        structure: MaskStructure | ByLayer | None = context.structure
+        if context.structure is not None and is_local is not None:
+            assert context.local_structure is not None
+            structure = ByLayer(is_local, context.local_structure, context.structure)
         own = self.attention.key_value(h, rotate=rotate)
         if cache is not None:
             assert context.index is not None
             own = cache.own.write(own, context.index)
             cache = cache._replace(own=own)
-        x = self.post("attention", self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate), x)
+        cached = cache is not None
+        h = self.attention.attend(
+            h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
+        )
+        x = self.post("attention", h, x)
         if self.cross:
             h = self.pre("cross_attention", x)
             memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
             assert memory is not None
-            x = self.post("cross_attention", self.cross_attention.attend(h, memory, mask=context.memory_mask), x)
+            structure = context.memory_structure
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask, structure=structure, cached=cached)
+            x = self.post("cross_attention", h, x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
         return x, cache

@@ -5,7 +5,7 @@ encoder–decoder; with one of them the encoder or the decoder alone.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.blocks import Context, LayerCache, Stack
 from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
-from flaxformer_lite.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+from flaxformer_lite.masks import (
+    MaskStructure,
+    causal_mask,
+    combine_masks,
+    mask_structure,
+    padding_mask,
+    prefix_mask,
+    segment_mask,
+)
 from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
@@ -192,11 +200,13 @@ class Transformer(nn.Module):
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
-        mask = combine_masks(padding(inputs.source_mask), segments(inputs.source_segments, inputs.source_segments))
+        own = inputs.source_segments
+        mask = combine_masks(padding(inputs.source_mask), segments(own, own))
         positions = inputs.source_positions
         if positions is None:
             positions = default_positions(tokens, self.config.uncounted_id)
-        return self.encoder(x, positions, Context(mask=mask, bias=inputs.source_bias))[0]
+        structure = mask_structure(mask, inputs.source_mask, own, own)
+        return self.encoder(x, positions, Context(mask=mask, structure=structure, bias=inputs.source_bias))[0]
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """The decoder's answer to all target tokens at once."""
@@ -208,20 +218,28 @@ class Transformer(nn.Module):
             allowed = causal_mask(tokens.shape[1], window) if (given := inputs.target_attention) is None else given
             return combine_masks(allowed, padding(inputs.target_mask), segments(own, own))
 
+        def structure(window: int | None) -> MaskStructure | None:
+            if inputs.target_attention is not None:
+                return None
+            return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
+
+        memory_mask = combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments))
         context = Context(
-            **self.masks(mask),
+            **self.masks("mask", mask),
+            **self.masks("structure", structure),
             memory=memory,
-            memory_mask=combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments)),
+            memory_mask=memory_mask,
+            memory_structure=mask_structure(memory_mask, inputs.source_mask, own, inputs.source_segments),
         )
         positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
         return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
 
-    def masks(self, mask: Callable[[int | None], Bool[Array, "..."] | None]) -> dict[str, Bool[Array, "..."] | None]:
-        """The masks of a context, as `mask` makes them for a window: where only some layers have one, two."""
+    def masks(self, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:
+        """A context's `mask` or `structure`, as `make` has it for a window: where only some layers have one, two."""
         window = self.config.attention_window
         if self.config.window_layers is None:
-            return {"mask": mask(window)}
-        return {"mask": mask(None), "local_mask": mask(window)}
+            return {name: make(window)}
+        return {name: make(None), f"local_{name}": make(window)}
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
         """An empty decode cache with `room` for that many target tokens; without a memory, for `batch` rows."""
@@ -242,7 +260,9 @@ class Transformer(nn.Module):
         room = cache.own.key.shape[2]
         places, keys = index + jnp.arange(tokens.shape[1])[None], jnp.arange(room)[None]
         started = None if padded is None else padding_mask(keys >= padded[:, None])
-        masks = self.masks(lambda window: combine_masks(prefix_mask(index, room, tokens.shape[1], window), started))
+        masks = self.masks(
+            "mask", lambda window: combine_masks(prefix_mask(index, room, tokens.shape[1], window), started)
+        )
         if padded is not None:
             places, keys = jnp.maximum(places - padded[:, None], 0), keys - padded[:, None]
         context = Context(**masks, memory_mask=padding(source_mask), key_positions=keys, index=index)

@@ -22,10 +22,10 @@ LEVELS = [
     {"run"},
     {"trainer", "interop"},
     {"run_folder", "weights", "training", "evaluation", "progress"},
-    {"config", "parallel", "checkpoint", "orbax_manager", "integrity"},
+    {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding"},
     {"search", "transformer", "blocks", "model_config", "optimizer", "schedules"},
-    {"attention", "attention_layer", "masks", "positions", "layers", "losses", "sharding", "tokenizer", "version"},
+    {"attention", "attention_layer", "kernels", "masks", "positions", "layers", "losses", "sharding", "tokenizer", "version"},
 ]
 """The floors of the house, top to bottom: a module imports from its own floor or below."""
 
