@@ -20,12 +20,25 @@ LEVELS = [
     {"train", "configs", "commands", "__main__"},
     {"__init__"},
     {"run"},
-    {"trainer", "interop"},
+    {"trainer", "planning", "interop"},
     {"run_folder", "weights", "training", "evaluation", "progress"},
     {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
-    {"data", "objectives", "decoding"},
+    {"data", "objectives", "decoding", "operations"},
     {"search", "transformer", "blocks", "model_config", "optimizer", "schedules"},
-    {"attention", "attention_layer", "kernels", "masks", "positions", "layers", "losses", "sharding", "tokenizer", "version"},
+    {
+        "attention",
+        "attention_layer",
+        "chips",
+        "hlo",
+        "kernels",
+        "masks",
+        "positions",
+        "layers",
+        "losses",
+        "sharding",
+        "tokenizer",
+        "version",
+    },
 ]
 """The floors of the house, top to bottom: a module imports from its own floor or below."""
 
