@@ -6,6 +6,7 @@ The layers of a stack are one set of parameters with a leading axis L.
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
@@ -125,6 +126,15 @@ class Block(nn.Module):
         return place(residual_commands(self, self.config.residual.post, norm, x, residual), "B T D")
 
 
+def remembering(remat: str, *, in_a_loop: bool) -> type[Block]:
+    """The layer as the backward pass remembers it, by `model.remat`."""
+    if remat == "none":
+        return Block
+    policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
+    # Where there is no loop the compiler would find that it computes the same twice, and keep it.
+    return nn.remat(Block, policy=policy, prevent_cse=not in_a_loop)
+
+
 def residual_commands(
     module: "Block | Stack", commands: str, norm: Normalize, x: Array, residual: Array | None = None
 ) -> Array:
@@ -170,13 +180,14 @@ class Stack(nn.Module):
     def setup(self) -> None:
         self.positions = PositionEmbedding(self.config.positions)
         self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
+        unroll = min(self.config.scan_unroll, self.num_layers)
         self.layers = nn.scan(
-            Block,
+            remembering(self.config.remat, in_a_loop=unroll < self.num_layers),
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast),
             length=self.num_layers,
-            unroll=min(self.config.scan_unroll, self.num_layers),
+            unroll=unroll,
             methods=["__call__", "memory_key_value"],
         )(self.config, self.cross)
         self.embedding_norm = Normalize(self.config.norm)

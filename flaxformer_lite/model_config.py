@@ -136,6 +136,9 @@ class ModelConfig:
     scan_unroll: int = 1
     """Layers compiled in a row: more compiles longer and may run faster, results are the same. A shorter stack has all its
     layers in a row."""
+    remat: Literal["none", "full", "dots"] = "none"
+    """What the backward pass computes again instead of keeping it: none keeps everything, full keeps only what goes into each
+    layer, dots also the products with parameters, but no scores. Results are the same."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "d_ff", "scan_unroll"):
