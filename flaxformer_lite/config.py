@@ -44,6 +44,13 @@ class TrainConfig:
     then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
     mesh: MeshConfig = MeshConfig()
     """The devices along each axis."""
+    coordinator: str | None = None
+    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that a TPU pod,
+    GKE or SLURM has started, which know each other. The run folder must be one that all can reach."""
+    num_processes: int | None = None
+    """How many processes meet at `coordinator`."""
+    process_id: int | None = None
+    """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
     log_every: int = 50
     """Write a `train` row to metrics.jsonl."""
     eval_every: int = 1_000
@@ -75,6 +82,17 @@ class TrainConfig:
             raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        meeting = (self.coordinator, self.num_processes, self.process_id)
+        if any(value is None for value in meeting) and meeting != (None, None, None):
+            raise ValueError(
+                f"train.coordinator is {self.coordinator}, train.num_processes {self.num_processes}, train.process_id "
+                f"{self.process_id}: give all three or none"
+            )
+        if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
+            raise ValueError(
+                f"train.process_id is {self.process_id}, but train.num_processes is {self.num_processes}: give a number from 0 to "
+                f"{self.num_processes - 1}"
+            )
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
@@ -183,7 +201,7 @@ MAY_CHANGE = frozenset(
     f"train.{name}"
     for name in (
         *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "coordinator", "num_processes", "process_id"),
     )
 )
 """Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters

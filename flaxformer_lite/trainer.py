@@ -12,8 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
 
-from flaxformer_lite import kernels
+from flaxformer_lite import hosts, kernels
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, evaluation_records, tokenize

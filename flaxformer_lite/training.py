@@ -185,7 +185,7 @@ def abstract_state(task: Task, mesh: Mesh) -> TrainState:
     Raises: ValueError naming the parameter that an axis of the mesh does not divide.
     """
     inputs = jax.eval_shape(lambda: example_inputs(task.model.config))
-    state = jax.eval_shape(lambda inputs: init_state(task, Batch(inputs, None, None)), inputs)
+    state = jax.eval_shape(lambda inputs: init_state(task, Batch(inputs, None, None)), inputs)  # type: ignore[arg-type]
     return with_shardings(state, state_sharding(state, mesh))
 
 
@@ -244,14 +244,22 @@ class Compiled:
         state = abstract_state(task, line)
         here = sum(device.process_index == jax.process_index() for device in devices)
 
+        whole = replicated(line)
+
         def on_each(step: Callable[..., Any], name: str, limit: int, **options: Any) -> Callable[..., Any]:
             function = limit_traces(functools.partial(step, task, axis_name=AXIS), name, limit)
-            return jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=devices, **options)
+            mapped = jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=devices, **options)
+            return mapped if here == len(devices) else lambda *arguments: jax.tree.map(everywhere, mapped(*arguments))
+
+        def everywhere(x: Array) -> Array:
+            """What a pmap calls the array of this process, as the one of all that it is."""
+            shards = [shard.data for shard in x.addressable_shards]
+            return jax.make_array_from_single_device_arrays(x.shape, whole, shards)
 
         return cls(
             mesh=line,
             abstract_state=state,
-            init=jax.jit(functools.partial(init_state, task), out_shardings=replicated(line)),
+            init=jax.jit(functools.partial(init_state, task), out_shardings=whole),
             train=on_each(train_step, "train_step", train_shapes, donate_argnums=0),
             evaluate=on_each(eval_step, "eval_step", eval_shapes),
             rows=functools.partial(interleaved_rows, line, task.micro_batches),
