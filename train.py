@@ -35,8 +35,7 @@ def main() -> None:
         from flaxformer_lite.config import load_config
         from flaxformer_lite.trainer import train
 
-        config = load_config(arguments.config, overrides)
-        join(config.train.coordinator, config.train.num_processes, config.train.process_id)
+        config = join(load_config(arguments.config, overrides))
         train(config, arguments.workdir or default_workdir(Path(arguments.config)))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -201,7 +201,7 @@ MAY_CHANGE = frozenset(
     f"train.{name}"
     for name in (
         *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "coordinator", "num_processes", "process_id"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
     )
 )
 """Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -20,6 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
+from flaxformer_lite.config import Config
 from flaxformer_lite.sharding import replicated
 
 Result = TypeVar("Result")
@@ -28,24 +30,27 @@ Result = TypeVar("Result")
 # Meeting ---------------------------------------------------------------------------------------------------------------
 
 
-def join(coordinator: str | None, num_processes: int | None, process_id: int | None) -> None:
+def join(config: Config) -> Config:
     """Meets the other processes, where there are any; to be called before anything asks JAX for devices.
 
-    They are those that the arguments name, or else those that a TPU pod, GKE, SLURM or Open MPI has started.
+    They are those that `train.coordinator` gathers, or else those that a TPU pod, GKE, SLURM or Open MPI has started. Returns the
+    config without that meeting, which is no part of the experiment and not the same in all processes.
 
     Raises: ValueError where they do not come together.
     """
-    if coordinator is None and not started_by_cluster(os.environ):
-        return
+    train = config.train
+    if train.coordinator is None and not started_by_cluster(os.environ):
+        return config
     try:
-        jax.distributed.initialize(coordinator, num_processes, process_id)
+        jax.distributed.initialize(train.coordinator, train.num_processes, train.process_id)
     except RuntimeError as error:
         reason = str(error).partition("\n")[0]
-        where = f"train.coordinator {coordinator}" if coordinator else "what the cluster's environment says"
+        where = f"train.coordinator {train.coordinator}" if train.coordinator else "what the cluster's environment says"
         raise ValueError(
             f"the processes did not come together by {where}: {reason}. Start all of them, each with its own train.process_id, "
             "and let all reach the first one's host"
         ) from None
+    return replace(config, train=replace(train, coordinator=None, num_processes=None, process_id=None))
 
 
 def started_by_cluster(environment: Mapping[str, str]) -> bool:

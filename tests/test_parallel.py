@@ -180,7 +180,7 @@ def gathered(text: str) -> list[tuple[tuple[int, ...], str]]:
 
 
 def test_fsdp_divides_parameters_and_optimizer_state():
-    """From the compiled program: its arguments are 1/8 of the state (norms and biases are whole) and the batch; the state is donated."""
+    """From the compiled program: its arguments are 1/8 of the state (norms, biases: all) and the batch; the state is donated."""
     whole = abstract_state(task(), make_mesh(devices=jax.devices()[:1]))
     state = abstract_state(task(), make_mesh(MESHES["fsdp 8"]))
     small = sum(x.nbytes for x in jax.tree.leaves(small_ones(whole)))
