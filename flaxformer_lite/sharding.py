@@ -87,14 +87,14 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
     return (None,) * layers + tuple(axis if n > 1 else None for axis, n in zip(rule.axes, parts, strict=True))
 
 
-def parameter_sharding(params: PyTree, mesh: Mesh) -> PyTree:
+def parameter_sharding(params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """A `NamedSharding` for every parameter. Raises: ValueError naming the parameter that an axis does not divide."""
     return jax.tree.map_with_path(
         lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(path_of(keys), x.shape, mesh))), params
     )
 
 
-def state_sharding(state: Any, mesh: Mesh) -> Any:
+def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     """A `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
 
     What an optimizer or an average keeps for a parameter lies as the parameter does: its path has the parameter's in it, and its

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
@@ -179,7 +179,7 @@ def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callabl
     return traced
 
 
-def abstract_state(task: Task, mesh: Mesh) -> TrainState:
+def abstract_state(task: Task, mesh: Mesh | AbstractMesh) -> TrainState:
     """Shapes and types of the state, with the shardings that it has on the mesh.
 
     Raises: ValueError naming the parameter that an axis of the mesh does not divide.
