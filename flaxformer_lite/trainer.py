@@ -139,7 +139,7 @@ class Trainer:
         if self.checkpoints.latest() is None:
             state = self.compiled.init(batch)
             if self.config.train.init_from is not None:
-                params, origin = warm_start(state.params, self.config)
+                params, origin = warm_start(state.params, self.config, self.compiled.mesh)
                 state = state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
                 self.progress.say(origin)
             forget_after = 0, True

@@ -64,8 +64,8 @@ def restore_weights(
     return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
 
 
-def warm_start(params: PyTree, here_config: Config) -> tuple[PyTree, str]:
-    """`params` with the values of the run that `train.init_from` names, and a sentence on which came from where.
+def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
+    """`params` with the values of the run that `train.init_from` names, on the mesh, and a sentence on which came from where.
 
     The sentence also lists the settings in which the two models differ although all shapes are the same.
 
@@ -73,7 +73,7 @@ def warm_start(params: PyTree, here_config: Config) -> tuple[PyTree, str]:
     pattern of `train.init_fresh`; and for a pattern that none of those match.
     """
     train = here_config.train
-    folder, mesh = RunFolder(str(train.init_from)), jax.tree.leaves(params)[0].sharding.mesh
+    folder = RunFolder(str(train.init_from))
     try:
         config = folder.config()
     except ValueError as error:
