@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.blocks import Context, LayerCache, Stack
 from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
+from flaxformer_lite.losses import Scores
 from flaxformer_lite.masks import (
     MaskStructure,
     causal_mask,
@@ -74,6 +75,14 @@ class Outputs(NamedTuple):
     """Scores of the classes."""
     embedding: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
+    scores: Scores | None = None
+    """What the logits are made of, where `model.head.loss_chunk` wants them made piece by piece."""
+
+    @property
+    def scored(self) -> Float[Array, "B T V"] | Scores:
+        """What losses read. Where it is `scores`, nobody reads the logits, and the compiler never makes them."""
+        assert self.logits is not None
+        return self.logits if self.scores is None else self.scores
 
 
 class Head(nn.Module):
@@ -82,7 +91,7 @@ class Head(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> Float[Array, "B T V"]:
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> Scores:
         c, settings = self.config, self.config.head
         assert settings is not None
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
@@ -91,10 +100,8 @@ class Head(nn.Module):
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
-        logits = hidden @ kernel.astype(dtype)
-        if settings.bias:
-            logits = logits + self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32).astype(dtype)
-        return logits if settings.soft_cap is None else settings.soft_cap * jnp.tanh(logits / settings.soft_cap)
+        bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
+        return Scores(hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk)
 
 
 class Pooling(nn.Module):
@@ -190,8 +197,10 @@ class Transformer(nn.Module):
             embedding = sentence_embedding(c.sentence_embedding, last, mask)
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
-        logits = None if c.head is None else self.logits(last)
-        return Outputs(logits, hidden, memory, pooled, class_logits, embedding)
+        scores = None if c.head is None else self.scores(last)
+        logits = None if scores is None else scores.logits()
+        chunked = None if scores is None or scores.chunk is None else scores
+        return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
         """The memory: the encoder's answer to the source."""
@@ -289,6 +298,9 @@ class Transformer(nn.Module):
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        return self.scores(hidden).logits()
+
+    def scores(self, hidden: Float[Array, "B T D"]) -> Scores:
         table = self.target_table if self.config.share_target_output else None
         return self.head(hidden, None if table is None else table.embedding)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import re
 
 import jax
@@ -10,9 +11,9 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
+from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optimizer import SGD, AdamW, Lion, Muon, OptimizerConfig
 from flaxformer_lite.schedules import Constant
 from flaxformer_lite.transformer import Inputs, Transformer
@@ -130,3 +131,86 @@ def test_averages_in_bfloat16_take_half_the_room_and_lead_to_the_same_place(algo
 def test_a_type_for_an_average_that_is_not_kept_is_refused():
     with pytest.raises(ValueError, match=r"optimizer.algorithm.moment_dtype is 'bfloat16'.*momentum"):
         SGD(moment_dtype="bfloat16")
+
+
+# Losses that never hold all logits --------------------------------------------------------------------------------------
+
+V, P = 29, 13
+HEADS = {
+    "tied": {"head": LanguageModelHead(scale=0.5)},
+    "own_bias_cap": {
+        "head": LanguageModelHead(bias=True, soft_cap=2.0, transform="gelu"),
+        "share_target_output": False,
+    },
+}
+
+
+@functools.cache
+def measured(name: str, chunk: int | None):
+    """All losses and metrics of a model with that head, and the gradient of every parameter."""
+    settings = HEADS[name] | {"head": dataclasses.replace(HEADS[name]["head"], loss_chunk=chunk)}
+    model = Transformer(
+        ModelConfig(
+            vocab_size=V,
+            d_model=7,
+            num_heads=1,
+            num_encoder_layers=0,
+            num_decoder_layers=1,
+            dtype="float64",
+            **settings,
+        )
+    )
+    objective, rng = CausalLM(label_smoothing=0.1, z_loss=0.3), np.random.default_rng(5)
+    tokens, targets = (jnp.asarray(rng.integers(0, V, (B, P))) for _ in range(2))
+    batch = Batch(Inputs(target_tokens=tokens), targets, jnp.asarray(rng.random((B, P))))
+    shapes = jax.eval_shape(model.init, KEY, batch.inputs)["params"]
+
+    def loss(params):
+        outputs = model.apply({"params": params}, batch.inputs)
+        terms = objective.loss(outputs, batch)
+        return sum(t.weight * t.sum / t.count for t in terms.values()), (terms, objective.metrics(outputs, batch))
+
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), shapes)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"), [("tied", 5), ("own_bias_cap", 1), ("own_bias_cap", 5), ("own_bias_cap", 99)]
+)
+def test_losses_in_chunks_equal_those_of_all_logits(name, chunk):
+    """Law: cross-entropy with smoothing, z-loss and accuracy, and the gradient of every parameter, in float64."""
+    with jax.enable_x64(True):
+        found, wanted = measured(name, chunk), measured(name, None)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13), found, wanted)
+
+
+@functools.cache
+def largest_arrays(chunk: int | None, train: bool) -> tuple[int, int]:
+    """The most elements that one array has in the compiled program, of float32 and of any type; parameters are smaller."""
+    rows, length, vocabulary = 4, 24, 211
+    config = dataclasses.replace(
+        PLAIN, vocab_size=vocabulary, num_decoder_layers=1, dtype="bfloat16", head=LanguageModelHead(loss_chunk=chunk)
+    )
+    objective, model, tokens = CausalLM(z_loss=0.1), Transformer(config), jnp.zeros((rows, length), jnp.int32)
+    batch = Batch(Inputs(target_tokens=tokens), tokens, jnp.ones((rows, length)))
+    params = jax.eval_shape(model.init, KEY, batch.inputs)["params"]
+
+    def loss(params):
+        outputs = model.apply({"params": params}, batch.inputs)
+        return sum(t.sum for t in (objective.loss if train else objective.metrics)(outputs, batch).values())
+
+    text = jax.jit(jax.grad(loss) if train else loss).lower(params).compile().as_text()
+    sizes = [(kind, math.prod(map(int, shape.split(",")))) for kind, shape in re.findall(r"(\w+)\[([\d,]+)\]", text)]
+    return max(size for kind, size in sizes if kind == "f32"), max(size for _, size in sizes)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_no_array_of_the_program_is_as_large_as_all_logits(train):
+    """Neither on the way there nor back; without chunks there is one."""
+    assert largest_arrays(None, train)[0] == 4 * 24 * 211
+    assert largest_arrays(6, train)[1] < 4 * 24 * 211 / 2
+
+
+def test_a_chunk_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"model\.head\.loss_chunk is 0"):
+        LanguageModelHead(loss_chunk=0)
