@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-Groups = tuple[tuple[int, ...], ...]
-"""Devices that talk to each other, by their numbers in the mesh."""
+from flaxformer_lite.collectives import Groups, replica_groups
 
 BYTES = {
     "pred": 1,
@@ -46,6 +45,7 @@ NO_TRAFFIC = {
 }
 NO_TRAFFIC |= {"partition-id", "replica-id", "iota", "optimization-barrier", "add-dependency"}
 """Operations that move nothing themselves."""
+KERNEL = 'custom_call_target="tpu_custom_call"'
 
 
 class ArrayType(NamedTuple):
@@ -98,6 +98,8 @@ class Program:
 
     flops: float = 0
     """Of matrix products and convolutions on one device."""
+    kernels: int = 0
+    """Calls of kernels that were written for the chip, such as attention's, whose products are not in `flops`."""
     hbm_bytes: float = 0
     """Read from and written to HBM by one device."""
     collectives: list[Collective] = field(default_factory=list)
@@ -119,11 +121,12 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
             if current is not None and " = " in line:
                 instruction = parse_instruction(line)
                 current[instruction.name] = instruction
-        elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) ", line)):
+        elif line.startswith("}"):
+            # An attribute may go on over several lines, one of which may start so too.
+            current = None if line.rstrip() == "}" else current
+        elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) \(", line)):
             current = computations.setdefault(header.group(2), {})
             entry = header.group(2) if header.group(1) else entry
-        else:
-            current = None
     return computations, entry
 
 
@@ -174,11 +177,13 @@ def read_program(text: str) -> Program:
             kind = i.opcode.removesuffix("-start")
             if i.opcode in ("convolution", "dot"):
                 program.flops += trips * product_flops(i, computation)
+            elif i.opcode == "custom-call" and KERNEL in i.attributes:
+                program.kernels += trips
             elif kind in COLLECTIVES and not repeated(i, pieces):
                 program.collectives.append(read_collective(i, kind, name, computation, trips))
             if not fused:
                 program.hbm_bytes += trips * traffic(i, computation, computations)
-            for called, times, is_fusion in calls(i, computations):
+            for called, times, is_fusion in calls(i, computation, computations):
                 if i.opcode == "while":
                     program.loops[i.name] = times
                 walk(called, trips * (times or 1), fused or is_fusion)
@@ -189,13 +194,16 @@ def read_program(text: str) -> Program:
     return program
 
 
-def calls(i: Instruction, computations: dict[str, Computation]) -> Iterator[tuple[str, int | None, bool]]:
+def calls(
+    i: Instruction, around: Computation, computations: dict[str, Computation]
+) -> Iterator[tuple[str, int | None, bool]]:
     """The computations that an instruction runs: name, how often, and whether inside of one fused kernel."""
     if i.opcode == "while":
         body, condition = i.attribute(r"body=%?([^\s,}]+)"), i.attribute(r"condition=%?([^\s,}]+)")
         assert body is not None and condition is not None
         known = i.attribute(r'known_trip_count":\{"n":"(\d+)"')
-        yield body, int(known) if known else trips_of(computations[condition]), False
+        trips = int(known) if known else trips_of(i, around, computations[condition], computations[body])
+        yield body, trips, False
     elif i.opcode in ("fusion", "async-start", "call", "conditional"):
         for name in re.findall(r"(?:calls|to_apply|true_computation|false_computation)=(%[^\s,}]+)", i.attributes):
             yield name.lstrip("%"), 1, i.opcode == "fusion"
@@ -203,13 +211,29 @@ def calls(i: Instruction, computations: dict[str, Computation]) -> Iterator[tupl
             yield name, 1, False
 
 
-def trips_of(condition: Computation) -> int | None:
-    """The trips of a loop that counts from 0 up to a constant; None where its condition is another."""
-    root = next((i for i in condition.values() if i.is_root), None)
-    if root is None or root.opcode != "compare" or "direction=LT" not in root.attributes:
+def trips_of(loop: Instruction, around: Computation, condition: Computation, body: Computation) -> int | None:
+    """The trips of a loop that counts up to a constant in equal steps; None where it does something else."""
+    test, last = root_of(condition), root_of(body)
+    if test is None or last is None or test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
-    limit = condition.get(root.operands[-1])
-    found = limit.attribute(r"^\((\d+)\)") if limit is not None and limit.opcode == "constant" else None
+    counter = condition[test.operands[0]].attribute(r"index=(\d+)")
+    limit = constant(condition.get(test.operands[1]))
+    if counter is None or limit is None or last.opcode != "tuple":
+        return None
+    advance, start = body[last.operands[int(counter)]], around[loop.operands[0]]
+    steps = [constant(body.get(name)) for name in advance.operands] if advance.opcode == "add" else []
+    step = next((step for step in steps if step), None)
+    first = constant(around.get(start.operands[int(counter)])) if start.opcode == "tuple" else 0
+    return None if step is None else math.ceil((limit - (first or 0)) / step)
+
+
+def root_of(computation: Computation) -> Instruction | None:
+    return next((i for i in computation.values() if i.is_root), None)
+
+
+def constant(i: Instruction | None) -> int | None:
+    """The number that an instruction stands for, where it is a constant."""
+    found = None if i is None or i.opcode != "constant" else i.attribute(r"^\((-?\d+)\)")
     return None if found is None else int(found)
 
 
@@ -265,6 +289,8 @@ def traffic(i: Instruction, computation: Computation, computations: dict[str, Co
     """Bytes of HBM that one operation reads and writes; what it keeps on the chip costs nothing."""
     if i.opcode in NO_TRAFFIC or i.opcode.endswith(("-done", "-update")):
         return 0
+    if i.opcode == "custom-call" and KERNEL not in i.attributes:
+        return 0  # a note of the compiler to itself
     if i.opcode == "copy-start":
         return sum(t.hbm_bytes for t in i.types[:2])
     if i.opcode in ("slice-start", "dynamic-slice-start"):
@@ -332,67 +358,10 @@ def repeated(i: Instruction, pieces: set[tuple[str, ...]]) -> bool:
 
 
 def read_collective(i: Instruction, kind: str, name: str, computation: Computation, trips: int) -> Collective:
-    groups = replica_groups(i)
+    groups = replica_groups(i.attributes)
     payload = sum(t.bytes for operand in i.operands for t in computation[operand].types)
     if kind == "all-gather":
         payload *= len(groups[0]) if groups else 1
     if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # the TPU compiler's form of one: each device keeps its slice of the sum
     return Collective(kind, payload, groups, trips)
-
-
-def replica_groups(i: Instruction) -> Groups:
-    """Who talks to whom, from any of the ways that programs write it; empty: all devices with each other."""
-    if pairs := i.attribute(r"source_target_pairs=\{(\{.*?\})\}"):
-        return listed(pairs)
-    if groups := i.attribute(r"replica_groups=\{(\{.*?\})\}"):
-        return listed(groups)
-    if found := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", i.attributes):
-        return rows(iota(found.group(2)).reshape(numbers_in(found.group(1))))
-    if found := re.search(
-        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", i.attributes
-    ):
-        return mesh_groups(*found.groups())
-    return ()
-
-
-def mesh_groups(axes: str, order: str | None, grouped: str) -> Groups:
-    """Groups along axes of a mesh, `'a'=2,'b'=4` and `'a','b':(2)2`: the second takes 2 of b's 4, of those that are 2 apart."""
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", grouped):
-        parts.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
-    shape, chosen = [], []
-    for name, size in sizes.items():
-        done = 1
-        for before, taken in sorted(parts.get(name, [])):
-            shape += [before // done, taken]
-            chosen.append(len(shape) - 1)
-            done = before * taken
-        shape.append(size // done)
-    total = math.prod(sizes.values())
-    devices = np.arange(total) if not order else iota(order if "<=" in order else "<=" + order)
-    others = [axis for axis in range(len(shape)) if axis not in chosen]
-    width = math.prod(shape[axis] for axis in chosen)
-    return rows(devices.reshape(shape).transpose(others + chosen).reshape(-1, width))
-
-
-def iota(text: str) -> np.ndarray:
-    """The numbers 0, 1, 2, … seen as an array, its axes exchanged, as `<=[2,4]T(1,0)` says."""
-    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    assert found is not None
-    shape = numbers_in(found.group(1))
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(numbers_in(found.group(2))) if found.group(2) else numbers).reshape(-1)
-
-
-def numbers_in(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", text))
-
-
-def listed(text: str) -> Groups:
-    return tuple(numbers_in(group) for group in re.findall(r"\{([^{}]*)\}", text))
-
-
-def rows(array: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in array)

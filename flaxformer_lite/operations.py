@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 from jaxtyping import PyTree
@@ -11,6 +12,15 @@ from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.sharding import path_of
+
+
+class Operations(NamedTuple):
+    """Of a whole step, on all devices."""
+
+    weights: float
+    """Of every weight of a matrix with every position that meets it."""
+    attention: float
+    """Of every query with every key and its value, masked or not."""
 
 
 def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], int]) -> int:
@@ -33,7 +43,7 @@ def head_sum(model: ModelConfig) -> int:
     return model.num_heads * (heads.d_key + heads.d_value)
 
 
-def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> float:
+def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:
     """Two operations for each weight and position that meet, and for each query and key, masked or not, times three for the
     gradient.
 
@@ -50,10 +60,10 @@ def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> float:
 
     attention = model.num_encoder_layers * source**2 * head_sum(model)
     attention += model.num_decoder_layers * target * (target + source) * head_sum(model.for_decoder)
-    return 6.0 * rows * (weight_sum(model, params, positions) + attention)
+    return Operations(6.0 * rows * weight_sum(model, params, positions), 6.0 * rows * attention)
 
 
-def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> float:
+def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> Operations:
     """The same for one token of each row, forwards only; every place of the cache counts, filled or not."""
     source, room = bucket.lengths
 
@@ -63,4 +73,4 @@ def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> float:
 
     cross = source if model.num_encoder_layers else 0
     attention = model.num_decoder_layers * (room + cross) * head_sum(model.for_decoder)
-    return 2.0 * bucket.rows * (weight_sum(model, params, positions) + attention)
+    return Operations(2.0 * bucket.rows * weight_sum(model, params, positions), 2.0 * bucket.rows * attention)

@@ -24,7 +24,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.hlo import Collective, Program, read_program
-from flaxformer_lite.operations import decoding_flops, training_flops
+from flaxformer_lite.operations import Operations, decoding_flops, training_flops
 from flaxformer_lite.parallel import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.sharding import ROWS, batch_sharding, replicated, within_mesh
 from flaxformer_lite.training import Compiled, Task
@@ -97,8 +97,8 @@ class Step(NamedTuple):
     arguments: tuple[Any, ...]
     parts: dict[str, Any]
     """The arguments, by what they are."""
-    flops: float
-    """By formula, of the whole step on all devices."""
+    operations: Operations
+    """By formula."""
 
 
 def plan_bucket(config: Config) -> Bucket:
@@ -192,7 +192,9 @@ class Compilation:
     """By its cost analysis, which counts what is in a loop once."""
     bytes_once: float
     flops: float
-    """Of the matrix products in its program, loops multiplied."""
+    """Of the matrix products in its program, loops multiplied; kernels are not in it."""
+    kernels: int
+    """Calls of kernels, such as attention's, whose products are not told."""
     hbm_bytes: float
     """Read and written, by its program, loops multiplied."""
     loops: dict[str, int | None]
@@ -225,7 +227,9 @@ class Plan:
     refusal: str | None
     """The compiler's word where the step does not fit; nothing below is known then."""
     model_flops: float
-    """By formula, of all devices."""
+    """By formula, of all devices, masked queries and keys included."""
+    attention_flops: float
+    """Of these the queries' with keys and values."""
     compiled: Compilation | None
     exchanges: list[Exchange]
     compute_seconds: float | None
@@ -268,7 +272,8 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         hbm_bytes=chip.hbm_bytes // per_chip,
         fits=compiled is not None and compiled.needed_bytes <= chip.hbm_bytes // per_chip,
         refusal=refusal,
-        model_flops=step.flops,
+        model_flops=sum(step.operations),
+        attention_flops=step.operations.attention,
         compiled=compiled,
         exchanges=exchanges,
         compute_seconds=None if program is None else program.flops * per_chip / chip.flops,
@@ -304,6 +309,7 @@ def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | 
         flops_once=cost["flops"],
         bytes_once=cost["bytes accessed"],
         flops=program.flops,
+        kernels=program.kernels,
         hbm_bytes=program.hbm_bytes,
         loops=program.loops,
         parameter_bytes=program.parameter_bytes,

@@ -29,6 +29,7 @@ LEVELS = [
         "attention",
         "attention_layer",
         "chips",
+        "collectives",
         "hlo",
         "kernels",
         "masks",

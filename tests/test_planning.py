@@ -17,9 +17,10 @@ import pytest
 
 from flaxformer_lite import planning
 from flaxformer_lite.chips import CHIPS
+from flaxformer_lite.collectives import replica_groups
 from flaxformer_lite.commands.plan import as_json, in_words, parse_mesh
 from flaxformer_lite.config import load_config
-from flaxformer_lite.hlo import Window, array_types, parse_instruction, read_program, replica_groups
+from flaxformer_lite.hlo import Window, array_types, parse_instruction, read_program
 from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.planning import Plan, describe_slice, make_plan
 
@@ -256,10 +257,15 @@ PROGRAM = """HloModule by_hand, is_scheduled=true
   %all = f32[5,8,128]{2,1,0} get-tuple-element(%state), index=1
   %x = f32[8,128]{1,0:T(8,128)S(1)} get-tuple-element(%state), index=2
   %w = f32[8,128]{1,0:T(8,128)S(1)} fusion(%all, %i.1), kind=kLoop, calls=%take
-  %square = f32[8,8]{1,0:T(8,128)S(1)} convolution(%x, %w), window={size=1}, dim_labels=0bf_0oi->0bf
+  %square = f32[8,8]{1,0:T(8,128)S(1)} convolution(%x, %w), dim_labels=bf_oi->bf
   %product = f32[8,8]{1,0:T(8,128)S(1)} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={1}
   %reduced = f32[8,8]{1,0:T(8,128)S(1)} all-reduce(%product), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), to_apply=%sum
-  ROOT %next = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0:T(8,128)S(1)}) tuple(%i.1, %all, %x)
+  %kernel = f32[8,128]{1,0:T(8,128)S(1)} custom-call(%x), custom_call_target="tpu_custom_call", metadata={
+"a_note": "over several lines"
+}}, backend_config={}
+  %one = s32[] constant(1)
+  %i.3 = s32[] add(%i.1, %one)
+  ROOT %next = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0:T(8,128)S(1)}) tuple(%i.3, %all, %x)
 }
 
 %goes_on (state: (s32[], f32[5,8,128], f32[8,128])) -> pred[] {
@@ -282,22 +288,29 @@ ENTRY %main (w: f32[5,8,128], y: f32[8,128]) -> f32[8,128] {
 
 def test_a_loop_counts_as_often_as_it_goes_round():
     """Of the weights a round reads its slice; what stays on the chip (S(1)) is no traffic."""
-    program = read_program(PROGRAM.replace("dim_labels=0bf_0oi->0bf", "dim_labels=bf_oi->bf").replace("{size=1}", "{}"))
-    one_product = 2 * 8 * 8 * 128
-    assert program.loops == {"loop": 5} and program.flops == 5 * 2 * one_product
+    program = read_program(PROGRAM)
+    one_product, slice_bytes, array = 2 * 8 * 8 * 128, 4 * 8 * 128, 4 * 8 * 128
+    assert program.loops == {"loop": 5} and program.flops == 5 * 2 * one_product and program.kernels == 5
     (reduced,) = program.collectives
     assert (reduced.kind, reduced.bytes, reduced.trips) == ("all-reduce", 4 * 64, 5)
     assert reduced.groups == ((0, 2, 4, 6), (1, 3, 5, 7))
-    slice_bytes, array = 4 * 8 * 128, 4 * 8 * 128
-    assert program.hbm_bytes == pytest.approx(5 * (slice_bytes + 4) + 3 * array, abs=64)
+    assert program.hbm_bytes == pytest.approx(5 * (slice_bytes + 4) + 3 * array, abs=128)
     assert program.parameter_bytes == 4 * (5 * 8 * 128 + 8 * 128)
 
 
-def test_a_loop_of_unknown_length_counts_once_and_is_named():
-    program = read_program(
-        PROGRAM.replace("direction=LT", "direction=NE").replace("0bf_0oi->0bf", "bf_oi->bf").replace("{size=1}", "{}")
-    )
-    assert program.loops == {"loop": None} and program.flops == 2 * 2 * 8 * 8 * 128
+@pytest.mark.parametrize(
+    ("old", "new", "trips"),
+    [
+        ("%one = s32[] constant(1)", "%one = s32[] constant(2)", 3),  # 0, 2, 4
+        ("%start = s32[] constant(0)", "%start = s32[] constant(2)", 3),
+        ("direction=LT", "direction=NE", None),
+        ("add(%i.1, %one)", "multiply(%i.1, %one)", None),
+    ],
+)
+def test_trips_from_start_step_and_limit(old: str, new: str, trips: int | None):
+    """A loop of unknown length counts once and is named."""
+    program = read_program(PROGRAM.replace(old, new))
+    assert program.loops == {"loop": trips} and program.kernels == (trips or 1)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +328,7 @@ def test_a_loop_of_unknown_length_counts_once_and_is_named():
 )
 def test_groups_in_every_way_of_writing(written: str, groups: tuple[tuple[int, ...], ...]):
     line = f"  %x = f32[8]{{0}} all-reduce(%y), channel_id=1, {written}, use_global_device_ids=true, to_apply=%sum"
-    assert replica_groups(parse_instruction(line)) == groups
+    assert replica_groups(parse_instruction(line).attributes) == groups
 
 
 def test_a_windows_pairs_are_those_of_a_slow_count():

@@ -82,9 +82,12 @@ def in_words(plan: Plan) -> str:
         "",
         "operations of all devices" + " " * 20 + "TFLOP",
         f"  {'model, by formula':<39} {tera(plan.model_flops)}",
+        f"  {'  of these queries with keys and values':<39} {tera(plan.attention_flops)}",
         f"  {'products in the compiled program':<39} {tera(compiled.flops * plan.devices)}",
         f"  {'cost analysis, loops counted once':<39} {tera(compiled.flops_once * plan.devices)}",
     ]
+    if compiled.kernels:
+        lines.append(f"  {compiled.kernels:,} calls of kernels on each device are in none of the last two")
     if None in compiled.loops.values():
         lines.append("  the program does not say how often some loops go round: they count once")
     lines += ["", "what a device exchanges, in the compiled program"]
