@@ -5,8 +5,10 @@ and write is the first one's, but for checkpoints, which all write together, int
 """
 
 import contextlib
+import ctypes
 import importlib.util
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -50,6 +52,7 @@ def join(config: Config) -> Config:
             f"the processes did not come together by {where}: {reason}. Start all of them, each with its own train.process_id, "
             "and let all reach the first one's host"
         ) from None
+    LIBC.signal(signal.SIGABRT, explain_abort)
     return replace(config, train=replace(train, coordinator=None, num_processes=None, process_id=None))
 
 
@@ -128,6 +131,20 @@ class Vote:
 
 # Ending ----------------------------------------------------------------------------------------------------------------
 
+GONE = "another process of this run is gone, or cannot be reached"
+REMEDY = "All stop; the same command on every host goes on from the last checkpoint"
+LIBC = ctypes.CDLL(None)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_int)
+def explain_abort(_: int) -> None:
+    """What happens on SIGABRT: JAX aborts, from a thread of its own, when the first process (or a heartbeat) is missing.
+
+    Python's own handlers would not come to run any more.
+    """
+    say(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
+    leave(2)
+
 
 @contextlib.contextmanager
 def all_or_none() -> Iterator[None]:
@@ -144,8 +161,7 @@ def all_or_none() -> Iterator[None]:
             leave(130)
         if isinstance(error, jax.errors.JaxRuntimeError):
             reason = str(error).partition("\n")[0]
-            say(f"another process of this run is gone, or cannot be reached ({reason}). All stop; the same command on every host "
-                "goes on from the last checkpoint")  # fmt: skip
+            say(f"{GONE} ({reason}). {REMEDY}")
         elif isinstance(error, (ValueError, OSError)):
             say(str(error))
         else:
@@ -154,7 +170,7 @@ def all_or_none() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    print(f"error: process {jax.process_index()} of {jax.process_count()}: {line}", file=sys.stderr)
+    print(f"error: process {jax.process_index()} of {jax.process_count()}: {line}", file=sys.stderr, flush=True)
 
 
 def leave(status: int) -> NoReturn:
