@@ -52,7 +52,7 @@ def join(config: Config) -> Config:
             f"the processes did not come together by {where}: {reason}. Start all of them, each with its own train.process_id, "
             "and let all reach the first one's host"
         ) from None
-    LIBC.signal(signal.SIGABRT, explain_abort)
+    LIBC.signal(signal.SIGABRT, ON_ABORT)
     return replace(config, train=replace(train, coordinator=None, num_processes=None, process_id=None))
 
 
@@ -136,7 +136,6 @@ REMEDY = "All stop; the same command on every host goes on from the last checkpo
 LIBC = ctypes.CDLL(None)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_int)
 def explain_abort(_: int) -> None:
     """What happens on SIGABRT: JAX aborts, from a thread of its own, when the first process (or a heartbeat) is missing.
 
@@ -144,6 +143,9 @@ def explain_abort(_: int) -> None:
     """
     say(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
     leave(2)
+
+
+ON_ABORT = ctypes.CFUNCTYPE(None, ctypes.c_int)(explain_abort)
 
 
 @contextlib.contextmanager
