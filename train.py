@@ -29,17 +29,19 @@ def main() -> None:
         parser.print_help(sys.stdout if "--help" in overrides or "-h" in overrides else sys.stderr)
         sys.exit(0 if "--help" in overrides or "-h" in overrides else 2)
 
+    from flaxformer_lite.hosts import join, leave
+
     try:
         from flaxformer_lite.config import load_config
         from flaxformer_lite.trainer import train
 
-        config = load_config(arguments.config, overrides)
+        config = join(load_config(arguments.config, overrides))
         train(config, arguments.workdir or default_workdir(Path(arguments.config)))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        leave(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        leave(130)
 
 
 def default_workdir(config: Path) -> Path:

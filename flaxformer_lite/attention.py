@@ -14,8 +14,9 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 from pydantic import Discriminator
 
+from flaxformer_lite import kernels
 from flaxformer_lite.layers import Normalize, OptionalNorm, accumulation_dtype, apply_dropout
-from flaxformer_lite.masks import EXCLUDE, Masking
+from flaxformer_lite.masks import EXCLUDE, ByLayer, Masking, MaskStructure
 
 # The core -------------------------------------------------------------------------------------------------------------
 
@@ -120,6 +121,9 @@ class DotProduct:
     """Normalises each head of queries and keys, before positions turn them; None does not."""
     masking: Masking = EXCLUDE
     """What becomes of the score of a masked key."""
+    implementation: kernels.Implementation = "auto"
+    """What computes scores and answers: xla, which can do everything, cudnn on an NVIDIA GPU, splash on a TPU; auto takes what
+    the device has where it can do what is asked. Decoding is always by xla."""
 
     def __post_init__(self) -> None:
         for name in ("d_key", "d_value", "num_kv_heads"):
@@ -169,6 +173,9 @@ class SharedProjection:
     """Normalises each head of queries and keys, before positions turn them; None does not."""
     masking: Masking = EXCLUDE
     """What becomes of the score of a masked key."""
+    implementation: kernels.Implementation = "auto"
+    """What computes scores and answers: xla, which can do everything, cudnn on an NVIDIA GPU, splash on a TPU; auto takes what
+    the device has where it can do what is asked. Decoding is always by xla."""
 
     def __post_init__(self) -> None:
         check_scores(self.scale, self.soft_cap)
@@ -253,7 +260,9 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "..."] | None = None,
         bias: Float[Array, "..."] | None = None,
     ) -> Float[Array, "B T D"]:
-        return self.attend(query, self.key_value(query if key is None else key, value), mask=mask, bias=bias)
+        structure = MaskStructure() if mask is None else None
+        key_value = self.key_value(query if key is None else key, value)
+        return self.attend(query, key_value, mask=mask, bias=bias, structure=structure)
 
     def key_value(
         self, key: Float[Array, "B S D2"], value: Float[Array, "B S D3"] | None = None, rotate: Rotate | None = None
@@ -275,14 +284,30 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "..."] | None = None,
         bias: Float[Array, "..."] | None = None,
         rotate: Rotate | None = None,
+        structure: MaskStructure | ByLayer | None = None,
+        cached: bool = False,
     ) -> Float[Array, "B T D"]:
-        """The queries' answer from keys and values that are already in heads."""
+        """The queries' answer from keys and values that are already in heads, which are a decoder's cache where `cached`.
+
+        `structure` is what `mask` is made of, where that is known.
+        """
         v = self.variant
         d_key = key_value.key.shape[-1]
         heads = v.split(query, self.query, self.num_heads, d_key)
         heads = heads if self.query_norm is None else self.query_norm(heads)
         heads = heads if rotate is None else rotate(heads)
         scale = d_key**-0.5 if v.scale is None else v.scale
+        asked = kernels.Asked(
+            *(heads, *key_value, scale, v.soft_cap, mask, structure),
+            bias=bias is not None,
+            excludes=v.masking == EXCLUDE,
+            drops=self.dropout_rate > 0 and self.has_rng("dropout"),
+            shows=self.is_mutable_collection("intermediates"),
+        )
+        kernel = None if cached else kernels.choose(v.implementation, asked)
+        if kernel is not None:
+            mixed = kernel(asked)
+            return self.out(mixed.reshape(*mixed.shape[:2], -1))
         weights = attention_weights(
             heads, key_value.key, mask=mask, bias=bias, scale=scale, soft_cap=v.soft_cap, masking=v.masking
         )

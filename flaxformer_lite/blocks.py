@@ -6,14 +6,17 @@ The layers of a stack are one set of parameters with a leading axis L.
 import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.attention import KeyValue, MultiHeadAttention
 from flaxformer_lite.layers import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
+from flaxformer_lite.masks import ByLayer, MaskStructure
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.positions import Positions
+from flaxformer_lite.sharding import place
 
 
 class LayerCache(NamedTuple):
@@ -29,6 +32,10 @@ class Context(NamedTuple):
     mask: Bool[Array, "..."] | None = None
     local_mask: Bool[Array, "..."] | None = None
     """The mask of the layers that have a window, where others have none."""
+    structure: MaskStructure | None = None
+    """What these masks are made of; None: unknown."""
+    local_structure: MaskStructure | None = None
+    memory_structure: MaskStructure | None = None
     bias: Float[Array, "..."] | None = None
     memory: Float[Array, "B S D"] | None = None
     memory_mask: Bool[Array, "..."] | None = None
@@ -61,8 +68,8 @@ class Block(nn.Module):
             c.d_model, c.d_ff, c.activation, c.feed_forward_bias, c.dropout.feed_forward_rate, dtype, kernel_init
         )
         for sublayer in ("attention", "cross_attention", "feed_forward"):
-            for place in ("pre_norm", "post_norm"):
-                setattr(self, f"{sublayer}_{place}", Normalize(c.norm))
+            for norm in ("pre_norm", "post_norm"):
+                setattr(self, f"{sublayer}_{norm}", Normalize(c.norm))
 
     def __call__(
         self, x: Float[Array, "B T D"], cache: LayerCache | None, is_local: Bool[Array, ""] | None, context: Context
@@ -73,6 +80,10 @@ class Block(nn.Module):
         if is_local is not None:
             assert mask is not None and context.local_mask is not None
             mask = jnp.where(is_local, context.local_mask, mask)
+        structure: MaskStructure | ByLayer | None = context.structure
+        if context.structure is not None and is_local is not None:
+            assert context.local_structure is not None
+            structure = ByLayer(is_local, context.local_structure, context.structure)
         own = self.attention.key_value(h, rotate=rotate)
         if cache is not None and context.slots is not None:
             own, cache = cache.own.followed_by(own), cache._replace(own=cache.own.keep(own, context.slots))
@@ -80,12 +91,18 @@ class Block(nn.Module):
             assert context.index is not None
             own = cache.own.write(own, context.index)
             cache = cache._replace(own=own)
-        x = self.post("attention", self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate), x)
+        cached = cache is not None
+        h = self.attention.attend(
+            h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
+        )
+        x = self.post("attention", h, x)
         if self.cross:
             h = self.pre("cross_attention", x)
             memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
             assert memory is not None
-            x = self.post("cross_attention", self.cross_attention.attend(h, memory, mask=context.memory_mask), x)
+            structure = context.memory_structure
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask, structure=structure, cached=cached)
+            x = self.post("cross_attention", h, x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
         return x, cache
@@ -111,7 +128,16 @@ class Block(nn.Module):
 
     def post(self, sublayer: str, x: Array, residual: Array) -> Array:
         norm = getattr(self, f"{sublayer}_post_norm")
-        return residual_commands(self, self.config.residual.post, norm, x, residual)
+        return place(residual_commands(self, self.config.residual.post, norm, x, residual), "B T D")
+
+
+def remembering(remat: str, *, in_a_loop: bool) -> type[Block]:
+    """The layer as the backward pass remembers it, by `model.remat`."""
+    if remat == "none":
+        return Block
+    policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
+    # Where there is no loop the compiler would find that it computes the same twice, and keep it.
+    return nn.remat(Block, policy=policy, prevent_cse=not in_a_loop)
 
 
 def residual_commands(
@@ -159,13 +185,14 @@ class Stack(nn.Module):
     def setup(self) -> None:
         self.positions = PositionEmbedding(self.config.positions)
         self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
+        unroll = min(self.config.scan_unroll, self.num_layers)
         self.layers = nn.scan(
-            Block,
+            remembering(self.config.remat, in_a_loop=unroll < self.num_layers),
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast),
             length=self.num_layers,
-            unroll=min(self.config.scan_unroll, self.num_layers),
+            unroll=unroll,
             methods=["__call__", "memory_key_value"],
         )(self.config, self.cross)
         self.embedding_norm = Normalize(self.config.norm)
@@ -174,7 +201,7 @@ class Stack(nn.Module):
     def __call__(
         self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], context: Context, cache: LayerCache | None = None
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        x = self.positions(x, positions)
+        x = place(self.positions(x, positions), "B T D")
         bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
         if bias is not None:
             context = context._replace(bias=bias if context.bias is None else context.bias + bias)

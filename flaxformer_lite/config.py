@@ -21,6 +21,7 @@ import tyro
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.positions import FixedTable, Learned
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.tokenizer import FromRun
@@ -39,6 +40,18 @@ class TrainConfig:
     """First parameters, data order and dropout are functions of it."""
     micro_batches: int = 1
     """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
+    runner: Literal["mesh", "pmap"] = "mesh"
+    """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
+    then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
+    mesh: MeshConfig = MeshConfig()
+    """The devices along each axis."""
+    coordinator: str | None = None
+    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that a TPU pod,
+    GKE or SLURM has started, which know each other. The run folder must be one that all can reach."""
+    num_processes: int | None = None
+    """How many processes meet at `coordinator`."""
+    process_id: int | None = None
+    """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
     log_every: int = 50
     """Write a `train` row to metrics.jsonl."""
     eval_every: int = 1_000
@@ -70,6 +83,22 @@ class TrainConfig:
             raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        meeting = (self.coordinator, self.num_processes, self.process_id)
+        if any(value is None for value in meeting) and meeting != (None, None, None):
+            raise ValueError(
+                f"train.coordinator is {self.coordinator}, train.num_processes {self.num_processes}, train.process_id "
+                f"{self.process_id}: give all three or none"
+            )
+        if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
+            raise ValueError(
+                f"train.process_id is {self.process_id}, but train.num_processes is {self.num_processes}: give a number from 0 to "
+                f"{self.num_processes - 1}"
+            )
+        if self.runner == "pmap" and self.mesh != MeshConfig():
+            raise ValueError(
+                f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
+                "'mesh', or leave train.mesh at its default"
+            )
         if self.init_fresh and self.init_from is None:
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or leave both out"
@@ -182,9 +211,14 @@ def check_weights(weights: str, config: Config) -> None:
 
 
 MAY_CHANGE = frozenset(
-    f"train.{name}" for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best")
+    f"train.{name}"
+    for name in (
+        *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+    )
 )
-"""Settings that a resumed run may change: how long it goes on and how often it reports, nothing that alters a step."""
+"""Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters
+what a step means."""
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------

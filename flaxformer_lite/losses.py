@@ -1,10 +1,12 @@
 """Token-weighted losses, as sums with their counts: never means of means."""
 
+import functools
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.layers import accumulation_dtype
 
@@ -22,6 +24,10 @@ class Term(NamedTuple):
         """The sum divided by the count."""
         return float(self.sum / self.count)
 
+    def across(self, axis_name: str) -> "Term":
+        """The term over all devices of a `pmap`."""
+        return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
+
 
 class Rows(NamedTuple):
     """What was measured of each row, for figures that need all rows at once."""
@@ -30,9 +36,86 @@ class Rows(NamedTuple):
     weights: Float[Array, "B"]
     """0 in rows that only fill up a batch."""
 
+    def across(self, axis_name: str) -> "Rows":
+        """The rows of all devices of a `pmap`."""
+        return Rows(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["soft_cap", "chunk"]
+)
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """Logits that are not there yet: what they are made from, and how many positions of each row to score at a time."""
+
+    hidden: Float[Array, "B T D"]
+    kernel: Float[Array, "D V"]
+    bias: Float[Array, "V"] | None = None
+    soft_cap: float | None = None
+    chunk: int | None = None
+    """None: all at once."""
+
+    def logits(self) -> Float[Array, "B T V"]:
+        """All of them."""
+        logits = self.hidden @ self.kernel.astype(self.hidden.dtype)
+        logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
+        return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
+
+
+class Reading(NamedTuple):
+    """All that losses need of the logits `z`: four numbers a position, in place of V."""
+
+    log_denominator: Float[Array, "*B"]
+    """log sum exp z"""
+    at_target: Float[Array, "*B"]
+    """z[target]"""
+    mean: Float[Array, "*B"]
+    """The mean of z over all V classes."""
+    right: Bool[Array, "*B"]
+    """Whether the most probable class is the target."""
+
+
+Logits = Float[Array, "*B V"] | Scores | Reading
+"""Logits as they are, before they are made, and as they were read."""
+
+
+def read(logits: Logits, targets: Int[Array, "*B"]) -> Reading:
+    """What losses need of the logits. Of `Scores` no more than a chunk is held, also on the way back, where each is made again.
+
+    Chunks are cut from the length of the rows, so that a mesh which divides the rows of a batch divides every chunk.
+    """
+    if isinstance(logits, Reading):
+        return logits
+    if isinstance(logits, Scores):
+        chunk = logits.chunk
+        if chunk is None or chunk >= targets.shape[1]:
+            return read(logits.logits(), targets)
+        return read_chunks(logits, targets, chunk)
+    wide = logits.astype(accumulation_dtype(logits))
+    at_target = jnp.take_along_axis(wide, targets[..., None], -1)[..., 0]
+    return Reading(jax.nn.logsumexp(wide, -1), at_target, wide.mean(-1), logits.argmax(-1) == targets)
+
+
+def read_chunks(scores: Scores, targets: Int[Array, "B T"], chunk: int) -> Reading:
+    """What losses need, `chunk` positions of each row at a time; the last may be short."""
+    length = targets.shape[1]
+
+    def cut(x: Array) -> Array:
+        x = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
+        return x.reshape(x.shape[0], -1, chunk, *x.shape[2:]).swapaxes(0, 1)
+
+    @jax.checkpoint
+    def of_chunk(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> Reading:
+        part = replace(scores, hidden=hidden, kernel=weights[0], bias=weights[1])
+        return read(part.logits(), targets)
+
+    weights = (scores.kernel, scores.bias)
+    _, parts = jax.lax.scan(lambda _, x: (None, of_chunk(weights, *x)), None, (cut(scores.hidden), cut(targets)))
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :length], parts)
+
 
 def cross_entropy(
-    logits: Float[Array, "*B V"],
+    logits: Logits,
     targets: Int[Array, "*B"],
     weights: Float[Array, "*B"],
     *,
@@ -44,21 +127,20 @@ def cross_entropy(
 
     Reference: Szegedy et al. 2016, arXiv:1512.00567, section 7.
     """
-    logits = logits.astype(accumulation_dtype(logits))
-    at_target = jnp.take_along_axis(logits, targets[..., None], -1)[..., 0]
-    losses = jax.nn.logsumexp(logits, -1) - (1 - label_smoothing) * at_target
+    seen = read(logits, targets)
+    losses = seen.log_denominator - (1 - label_smoothing) * seen.at_target
     if label_smoothing:
-        losses = losses - label_smoothing * logits.mean(-1)
+        losses = losses - label_smoothing * seen.mean
     return Term((losses * weights).sum(), weights.sum())
 
 
-def z_loss(logits: Float[Array, "*B V"], weights: Float[Array, "*B"], weight: float) -> Term:
+def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> Term:
     """The weighted sum of the squared logarithm of the softmax's denominator, which pulls it towards 1, and the sum of the weights.
 
     Reference: Chowdhery et al. 2022, arXiv:2204.02311, section 5.
     """
-    log_denominator = jax.nn.logsumexp(logits.astype(accumulation_dtype(logits)), -1)
-    return Term((log_denominator**2 * weights).sum(), weights.sum(), weight)
+    seen = read(logits, jnp.zeros(weights.shape, jnp.int32))
+    return Term((seen.log_denominator**2 * weights).sum(), weights.sum(), weight)
 
 
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
@@ -75,6 +157,6 @@ def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: 
     return Term(table.reshape(classes, classes), weights.sum())
 
 
-def accuracy(logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+def accuracy(logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
     """How much weight lies on positions where the most probable class is the target."""
-    return Term(((logits.argmax(-1) == targets) * weights).sum(), weights.sum())
+    return Term((read(logits, targets).right * weights).sum(), weights.sum())

@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,6 +55,62 @@ def combine_masks(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | Non
     """Where all the given masks allow it; None (everything allowed) if there are none."""
     given = [mask for mask in masks if mask is not None]
     return functools.reduce(jnp.logical_and, given) if given else None
+
+
+# What a mask is made of, for kernels that never see it whole ------------------------------------------------------------
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["queries", "keys", "answered"], meta_fields=["causal", "window"]
+)
+@dataclass(frozen=True, kw_only=True)
+class MaskStructure:
+    """What a mask is made of. A query may attend to a key of its own number that neither comes after it nor lies too far back."""
+
+    causal: bool = False
+    """No key comes after its query."""
+    window: int | None = None
+    """That many keys at most, the query's own included, where the mask is causal; None: all."""
+    queries: Int[Array, "B T"] | None = None
+    """The number of each query's text; None: 1 for all, where there are `keys`."""
+    keys: Int[Array, "B S"] | None = None
+    """The number of each key's text, 0 for what nobody may attend to; None: every query may attend to every key."""
+    answered: Bool[Array, "B #T"] | None = None
+    """Whether a query has anything to attend to; None: each has."""
+
+
+class ByLayer(NamedTuple):
+    """The mask of a layer that is one of two kinds, which is known only as the layers run."""
+
+    is_local: Bool[Array, ""]
+    local: MaskStructure
+    other: MaskStructure
+
+
+def mask_structure(
+    mask: Bool[Array, "#B 1 #T S"] | None,
+    is_token: Bool[Array, "B S"] | None = None,
+    queries: Int[Array, "B T"] | None = None,
+    keys: Int[Array, "B S"] | None = None,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+) -> MaskStructure:
+    """What `mask` is made of: padding, the segments of queries and keys, and where a key may stand."""
+    if is_token is None and keys is None:
+        return MaskStructure(causal=causal, window=window)
+    assert mask is not None
+    numbers = jnp.ones(is_token.shape, jnp.int32) if keys is None else keys  # type: ignore[union-attr]
+    return MaskStructure(
+        causal=causal,
+        window=window,
+        queries=None if queries is None else jnp.where(queries == 0, -1, queries),
+        keys=numbers if is_token is None else jnp.where(is_token, numbers, 0),
+        answered=mask.any(-1)[:, 0],
+    )
+
+
+# What becomes of masked scores ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,12 +33,16 @@ class LanguageModelHead:
     """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
     transform: Activation | None = None
     """First a dense layer of width `d_model` with this activation, and the model's norm, as BERT's masked language model has."""
+    loss_chunk: int | None = None
+    """Positions of each row that losses score at a time, so that the scores of all are never held at once; None: all."""
 
     def __post_init__(self) -> None:
         if self.scale <= 0:
             raise ValueError(f"model.head.scale is {self.scale}: give a factor above 0")
         if self.soft_cap is not None and self.soft_cap <= 0:
             raise ValueError(f"model.head.soft_cap is {self.soft_cap}: give a number above 0, or leave it out")
+        if self.loss_chunk is not None and self.loss_chunk < 1:
+            raise ValueError(f"model.head.loss_chunk is {self.loss_chunk}: give at least 1, or leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +140,9 @@ class ModelConfig:
     scan_unroll: int = 1
     """Layers compiled in a row: more compiles longer and may run faster, results are the same. A shorter stack has all its
     layers in a row."""
+    remat: Literal["none", "full", "dots"] = "none"
+    """What the backward pass computes again instead of keeping it: none keeps everything, full keeps only what goes into each
+    layer, dots also the products with parameters, but no scores. Results are the same."""
 
     def __post_init__(self) -> None:
         for name in ("d_model", "num_heads", "d_ff", "scan_unroll"):

@@ -18,6 +18,7 @@ from pydantic import Discriminator
 from flaxformer_lite.schedules import Noam, Schedule, check
 
 KeyPath = tuple[Any, ...]
+MomentDtype = Literal["bfloat16"] | None
 
 
 def _check_memory(setting: str, value: float) -> None:
@@ -116,12 +117,15 @@ class AdamW:
     eps: float = 1e-8
     """Added to the root in the denominator, in units of the gradient. Adam's own value: with much less, a gradient that
     is only rounding noise becomes a step of full size."""
+    moment_dtype: MomentDtype = None
+    """Type in which m is kept; None: the parameters'. v always has the parameters' type: it changes by less at a step than
+    bfloat16 can tell, and would stand still."""
 
     def __post_init__(self) -> None:
         _check_adam(self.b1, self.b2, self.eps)
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_adam(self.b1, self.b2, self.eps)
+        return optax.scale_by_adam(self.b1, self.b2, self.eps, mu_dtype=self.moment_dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,13 +184,15 @@ class Lion:
     """Share of the momentum in the direction; the rest is the present gradient."""
     b2: float = 0.99
     """Share of the old momentum kept at each step."""
+    moment_dtype: MomentDtype = None
+    """Type in which m is kept; None: the parameters'."""
 
     def __post_init__(self) -> None:
         _check_memory("algorithm.b1", self.b1)
         _check_memory("algorithm.b2", self.b2)
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.scale_by_lion(self.b1, self.b2)
+        return optax.scale_by_lion(self.b1, self.b2, mu_dtype=self.moment_dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +224,8 @@ class Muon:
     """AdamW's b2, for the other parameters."""
     eps: float = 1e-8
     """AdamW's eps, for the other parameters."""
+    moment_dtype: MomentDtype = None
+    """Type in which M is kept, and AdamW's m for the other parameters; None: the parameters'."""
 
     def __post_init__(self) -> None:
         _check_adam(self.b1, self.b2, self.eps)
@@ -233,10 +241,11 @@ class Muon:
             ns_steps=self.newton_schulz_steps,
             beta=self.momentum,
             nesterov=self.nesterov,
+            mu_dtype=self.moment_dtype,
             weight_dimension_numbers=lambda matrices: jax.tree.map(lambda _: axes, matrices),
         )
         scaled = optax.stateless_with_tree_map(lambda u, _: self.update_rms * max(u.shape[-2:]) ** 0.5 * u)
-        others = optax.scale_by_adam(self.b1, self.b2, self.eps)
+        others = optax.scale_by_adam(self.b1, self.b2, self.eps, mu_dtype=self.moment_dtype)
         return optax.partition({"matrices": optax.chain(orthogonalized, scaled), "others": others}, muon_labels)
 
 
@@ -254,15 +263,20 @@ class SGD:
     """Share of the old direction kept at each step; 0 keeps no state."""
     nesterov: bool = False
     """Looks one step of the momentum ahead."""
+    moment_dtype: MomentDtype = None
+    """Type in which m is kept; None: the parameters'."""
 
     def __post_init__(self) -> None:
         _check_memory("algorithm.momentum", self.momentum)
         useless = self.nesterov and self.momentum == 0
         remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave nesterov off"
         check(not useless, "algorithm.nesterov", self.nesterov, "False while the momentum is 0", remedy)
+        useless = self.moment_dtype is not None and self.momentum == 0
+        remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave moment_dtype out"
+        check(not useless, "algorithm.moment_dtype", self.moment_dtype, "None while the momentum is 0", remedy)
 
     def direction(self) -> optax.GradientTransformation:
-        return optax.trace(self.momentum, self.nesterov) if self.momentum else optax.identity()
+        return optax.trace(self.momentum, self.nesterov, self.moment_dtype) if self.momentum else optax.identity()
 
 
 Algorithm = Annotated[AdamW | Adafactor | Lion | Muon | SGD, Discriminator("kind")]

@@ -1,36 +1,87 @@
-"""The mesh of devices, and how arrays lie on it."""
+"""The mesh of devices."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from jaxtyping import Int
+
+from flaxformer_lite.sharding import AXES, ROWS, batch_sharding
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The devices (all there are by default) along the axis `data`: each has the whole state and its share of a batch's rows."""
+@dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How many devices along each axis of the mesh; their product is the number of devices. At most one is -1: all the rest."""
+
+    data: int = -1
+    """Each has the whole model and its share of a batch's rows."""
+    fsdp: int = 1
+    """Each has its share of the rows, and of the parameters and the optimizer state, gathered layer by layer when needed."""
+    tensor: int = 1
+    """Each has its share of heads, feed-forward width and vocabulary: for models whose layers are too wide for one device."""
+
+    def __post_init__(self) -> None:
+        sizes = {f"train.mesh.{axis}": getattr(self, axis) for axis in AXES}
+        for name, size in sizes.items():
+            if size < 1 and size != -1:
+                raise ValueError(f"{name} is {size}: give at least 1, or -1 for all the devices that are left")
+        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
+            raise ValueError(f"{' and '.join(rest)} are -1, all the devices that are left: let only one be that")
+
+    def shape(self, num_devices: int) -> tuple[int, int, int]:
+        """The sizes of the axes. Raises: ValueError where that many devices cannot be laid out so."""
+        sizes = [getattr(self, axis) for axis in AXES]
+        given = math.prod(size for size in sizes if size != -1)
+        if num_devices % given or (given != num_devices and -1 not in sizes):
+            said = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
+            raise ValueError(
+                f"{said} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is that, or "
+                "-1 for one of them"
+            )
+        data, fsdp, tensor = (num_devices // given if size == -1 else size for size in sizes)
+        return data, fsdp, tensor
+
+
+def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The devices (all there are by default) along the axes data, fsdp and tensor.
+
+    Raises: ValueError where their number does not fit.
+    """
     devices = jax.devices() if devices is None else devices
-    return jax.make_mesh((len(devices),), ("data",), axis_types=(AxisType.Auto,), devices=devices)
+    shape = config.shape(len(devices))
+    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
 
 
-def check_rows(rows_multiple: int, mesh: Mesh) -> None:
-    """Raises: ValueError where batches would not divide over the devices."""
-    if rows_multiple % mesh.size:
+def row_groups(mesh: Mesh) -> int:
+    """Into how many parts the rows of a batch are divided."""
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def check_rows(rows_multiple: int, mesh: Mesh, micro_batches: int = 1) -> None:
+    """Raises: ValueError where batches would not divide over the devices and micro-batches."""
+    parts = row_groups(mesh) * micro_batches
+    if rows_multiple % parts:
+        by = f"{row_groups(mesh)} devices" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
         raise ValueError(
-            f"data.rows_multiple is {rows_multiple}, which {mesh.size} devices do not divide: make it a multiple of {mesh.size}"
+            f"data.rows_multiple is {rows_multiple}, which {by} do not divide: make it a multiple of {parts}"
         )
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
-    """The same whole array on every device."""
-    return NamedSharding(mesh, PartitionSpec())
+def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:
+    """The rows of a batch that devices of this process have, in order."""
+    slices = batch_sharding(mesh).addressable_devices_indices_map((num_rows,)).values()
+    return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in slices]))
 
 
-def by_rows(mesh: Mesh) -> NamedSharding:
-    """Rows of the batch divided over the devices."""
-    return NamedSharding(mesh, PartitionSpec("data"))
+def interleaved_rows(mesh: Mesh, micro_batches: int, num_rows: int) -> Int[np.ndarray, "R"]:
+    """The rows of a batch that devices of this process have in a `pmap`, one device after the other.
 
-
-def abstract(tree: Any, mesh: Mesh) -> Any:
-    """Shapes and types of the arrays in `tree`, with the sharding they should have here."""
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)), tree)
+    With D devices and M micro-batches, row r belongs to group r mod DM, as it would be micro-batch r mod DM on one device;
+    device d has the groups dM … dM + M - 1, of which its own micro-batches are made.
+    """
+    mine = [i for i, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
+    groups = np.arange(num_rows).reshape(-1, mesh.size, micro_batches)
+    return groups.swapaxes(0, 1).reshape(mesh.size, -1)[mine].ravel()

@@ -37,10 +37,13 @@ class Stderr:
 
 
 class Progress:
-    """A bar over `total` steps and lines above it; lines also go to `log`, a file that only grows, with the time of day."""
+    """A bar over `total` steps and lines above it; lines also go to `log`, a file that only grows, with the time of day.
 
-    def __init__(self, total: int, log: Path | None = None):
-        self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True)
+    A silent one says and writes nothing.
+    """
+
+    def __init__(self, total: int, log: Path | None = None, *, silent: bool = False):
+        self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True, quiet=silent)
         columns = (
             TextColumn("{task.description}"),
             BarColumn(),
@@ -48,9 +51,9 @@ class Progress:
             TextColumn("{task.fields[details]}"),
             TimeRemainingColumn(compact=True),
         )
-        self.bar = Bar(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.bar = Bar(*columns, console=self.console, transient=True, disable=silent or not self.console.is_terminal)
         self.task = self.bar.add_task("starting", total=total, details="")
-        self.log = open(log, "a", encoding="utf-8") if log else None  # noqa: SIM115
+        self.log = open(log, "a", encoding="utf-8") if log and not silent else None  # noqa: SIM115
 
     def __enter__(self) -> "Progress":
         self.bar.start()

@@ -12,7 +12,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
 
+from flaxformer_lite import hosts, kernels
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, evaluation_records, tokenize
@@ -99,8 +102,8 @@ class Trainer:
     ):
         self.config, self.folder, self.checkpoints = config, folder, checkpoints
         self.progress, self.stop = progress, stop
-        mesh = make_mesh()
-        check_rows(config.data.rows_multiple, mesh)
+        mesh = make_mesh(config.train.mesh)
+        check_rows(config.data.rows_multiple, mesh, config.train.micro_batches)
         progress.update("reading data")
         if config.data.train is None or config.data.tokenizer is None:
             raise ValueError(
@@ -108,7 +111,7 @@ class Trainer:
             )
         pairs = list(config.data.train.open("data.train"))
         progress.update("tokenizing")
-        self.tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, pairs)
+        self.tokenizers = hosts.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
         records = tokenize(pairs, self.tokenizers)
         check_special_ids(config, self.tokenizers)
         self.data = Dataset(
@@ -123,12 +126,14 @@ class Trainer:
         )
         task = Task.of(config)
         eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
-        self.compiled = Compiled.of(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
+        runner = Compiled.by_pmap if config.train.runner == "pmap" else Compiled.of
+        self.compiled = runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         self.decoder = Decoder(task.model, greedy) if self.translates else None
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.memory = Memory(self.data.fingerprint)
+        self.vote, self.told_to_stop = hosts.Vote() if hosts.several() else None, False
         self.state = self.first_state()
         self.pending: list[dict[str, jax.Array]] = []
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
@@ -139,22 +144,25 @@ class Trainer:
         if self.checkpoints.latest() is None:
             state = self.compiled.init(batch)
             if self.config.train.init_from is not None:
-                params, origin = warm_start(state.params, self.config)
+                params, origin = warm_start(state.params, self.config, self.compiled.mesh)
                 state = state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
                 self.progress.say(origin)
-            self.folder.forget_after(0)
+            forget_after = 0, True
         else:
-            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state(batch))
+            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
             self.memory = Memory(**meta)
             if self.memory.data != self.data.fingerprint:
                 raise ValueError(
                     f"the training data is not what {self.folder.path} was trained on up to step {step}: bring back the old "
                     "data, or train in another --workdir"
                 )
-            self.folder.forget_after(step, evaluated=self.checkpoints.metrics(step) is not None)
+            forget_after = step, self.checkpoints.metrics(step) is not None
             self.progress.say(f"resuming after step {step}")
+        if hosts.is_first():
+            self.folder.forget_after(forget_after[0], evaluated=forget_after[1])
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
+        devices += f" in {jax.process_count()} processes" if hosts.several() else ""
         self.progress.say(f"{parameters:,} parameters on {devices}")
         return state
 
@@ -171,17 +179,26 @@ class Trainer:
         if step and self.save_owed(step):
             self.evaluate_and_save(step)
         self.progress.update("compiling", step)
-        batches = self.data.batches(step, train.steps)
-        while step < train.steps and not self.memory.stopped_early and self.stop.signal is None:
+        batches = self.data.batches(step, train.steps, self.compiled.rows)
+        while step < train.steps and not self.memory.stopped_early and not self.stopped:
             self.state, measured = self.compiled.train(self.state, self.compiled.put(next(batches)))
+            for line in kernels.news():
+                self.progress.say(line)
             step += 1
             self.pending.append(measured)
             self.show(step)
+            if self.vote is not None:
+                self.told_to_stop = self.vote.ask(self.stop.signal is not None)
             if step % train.log_every == 0 or step == train.steps:
                 self.write_train_row(step, measured)
-            if self.evaluation_due(step) or self.checkpoint_due(step) or self.stop.signal:
+            if self.evaluation_due(step) or self.checkpoint_due(step) or self.stopped:
                 self.evaluate_and_save(step)
         self.checkpoints.wait()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether somebody asked the run to stop; several processes must have heard of it after the same step."""
+        return self.stop.signal is not None if self.vote is None else self.told_to_stop
 
     def evaluation_due(self, step: int) -> bool:
         return self.eval is not None and (step % self.config.train.eval_every == 0 or step == self.config.train.steps)
@@ -230,7 +247,8 @@ class Trainer:
             "epoch": step / self.data.plan.batches_per_epoch,
             "tokens_per_second": self.row_tokens / seconds,
         }
-        self.folder.append(row)
+        if hosts.is_first():
+            self.folder.append(row)
         self.progress.say(
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"rate {row['learning_rate']:.2e}"
@@ -260,19 +278,27 @@ class Trainer:
         if self.decoder is not None:
             metrics |= self.translate(self.decoder, f"eval-step-{step:08}")
         star = " *" if self.is_best(metrics) else ""
-        self.folder.append({"step": step, "split": "eval", **metrics})
+        if hosts.is_first():
+            self.folder.append({"step": step, "split": "eval", **metrics})
         self.progress.say(f"step {step:>6}  eval  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()) + star)
         return metrics
 
     def translate(self, decoder: Decoder, name: str) -> dict[str, float]:
-        """Writes translations of the evaluation data, under that name; the text metrics of all of them. Raises: Interrupted."""
+        """Writes translations of the evaluation data, under that name; the text metrics of all of them. Raises: Interrupted.
+
+        Of several processes the first one translates.
+        """
+        names, params = self.config.train.text_metrics, hosts.own_copy(self.state.params)
+        metrics = self.translations(decoder, params, name) if hosts.is_first() else dict.fromkeys(names, 0.0)
+        values = hosts.from_first(np.array([metrics[name] for name in names]))
+        return dict(zip(names, values.tolist(), strict=True))
+
+    def translations(self, decoder: Decoder, params: PyTree, name: str) -> dict[str, float]:
         assert self.eval is not None
         names = self.config.train.text_metrics
         few = slice(None if names else NUM_SAMPLES)  # enough to look at
         pairs, sources = self.eval.pairs[few], [record.source for record in self.eval.records[few]]
-        answers = translate(
-            decoder, self.state.params, sources, self.tokenizers, lambda i, n: self.tick(f"translating {i}/{n}")
-        )
+        answers = translate(decoder, params, sources, self.tokenizers, lambda i, n: self.tick(f"translating {i}/{n}"))
         texts = [best[0].text for best in answers]
         if not names:
             self.folder.write_samples(name, pairs, texts)
@@ -281,8 +307,8 @@ class Trainer:
         return text_metrics(names, texts, [pair.target for pair in pairs], tokenized=self.config.data.tokenized)
 
     def tick(self, what: str) -> None:
-        """Says what is going on. Raises: Interrupted once a signal has come."""
-        if self.stop.signal is not None:
+        """Says what is going on. Raises: Interrupted once a signal has come, where there is nobody else to wait for."""
+        if self.stop.signal is not None and self.vote is None:
             raise Interrupted
         self.progress.update(what)
 
@@ -347,10 +373,12 @@ def train(config: Config, workdir: str | Path) -> None:
     folder = RunFolder(workdir)
     stop = StopRequest()
     with (
-        folder.claimed(config),
+        folder.claimed(config) if hosts.is_first() else contextlib.nullcontext(),
         stop.listening(),
-        Progress(config.train.steps, folder.path / "train.log") as progress,
+        Progress(config.train.steps, folder.path / "train.log", silent=not hosts.is_first()) as progress,
+        hosts.all_or_none(),
         open_checkpoints(config, folder, read_only=False) as checkpoints,
+        hosts.all_or_none(),
     ):
         reason = why_finished(config, checkpoints)
         if reason is not None:
@@ -361,7 +389,8 @@ def train(config: Config, workdir: str | Path) -> None:
         if reason is None:
             step = checkpoints.latest()
             done = "before the first step" if step is None else f"saved after step {step}"
-            progress.say(f"{stop.signal}: {done}; the same command goes on from there")
+            asked = stop.signal or "a signal to another process"
+            progress.say(f"{asked}: {done}; the same command goes on from there")
         else:
             summarize(config, folder, checkpoints, reason, progress)
 

@@ -5,7 +5,7 @@ encoder–decoder; with one of them the encoder or the decoder alone.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,21 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.blocks import Context, LayerCache, Stack
 from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
-from flaxformer_lite.masks import before_mask, causal_mask, combine_masks, padding_mask, segment_mask
+from flaxformer_lite.losses import Scores
+from flaxformer_lite.masks import (
+    MaskStructure,
+    before_mask,
+    causal_mask,
+    combine_masks,
+    mask_structure,
+    padding_mask,
+    segment_mask,
+)
 from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
 from flaxformer_lite.model_config import SentenceEmbedding
+from flaxformer_lite.sharding import place
 
 
 class Inputs(NamedTuple):
@@ -65,6 +75,14 @@ class Outputs(NamedTuple):
     """Scores of the classes."""
     embedding: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
+    scores: Scores | None = None
+    """What the logits are made of, where `model.head.loss_chunk` wants them made piece by piece."""
+
+    @property
+    def scored(self) -> Float[Array, "B T V"] | Scores:
+        """What losses read. Where it is `scores`, nobody reads the logits, and the compiler never makes them."""
+        assert self.logits is not None
+        return self.logits if self.scores is None else self.scores
 
 
 class Head(nn.Module):
@@ -73,7 +91,7 @@ class Head(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> Float[Array, "B T V"]:
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> Scores:
         c, settings = self.config, self.config.head
         assert settings is not None
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
@@ -82,10 +100,8 @@ class Head(nn.Module):
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
-        logits = hidden @ kernel.astype(dtype)
-        if settings.bias:
-            logits = logits + self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32).astype(dtype)
-        return logits if settings.soft_cap is None else settings.soft_cap * jnp.tanh(logits / settings.soft_cap)
+        bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
+        return Scores(hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk)
 
 
 class Pooling(nn.Module):
@@ -181,8 +197,10 @@ class Transformer(nn.Module):
             embedding = sentence_embedding(c.sentence_embedding, last, mask)
         if inputs.predict_positions is not None:
             last = jnp.take_along_axis(last, inputs.predict_positions[..., None], axis=1)
-        logits = None if c.head is None else self.logits(last)
-        return Outputs(logits, hidden, memory, pooled, class_logits, embedding)
+        scores = None if c.head is None else self.scores(last)
+        logits = None if scores is None else scores.logits()
+        chunked = None if scores is None or scores.chunk is None else scores
+        return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
         """The memory: the encoder's answer to the source."""
@@ -191,11 +209,13 @@ class Transformer(nn.Module):
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
-        mask = combine_masks(padding(inputs.source_mask), segments(inputs.source_segments, inputs.source_segments))
+        own = inputs.source_segments
+        mask = combine_masks(padding(inputs.source_mask), segments(own, own))
         positions = inputs.source_positions
         if positions is None:
             positions = default_positions(tokens, self.config.uncounted_id)
-        return self.encoder(x, positions, Context(mask=mask, bias=inputs.source_bias))[0]
+        structure = mask_structure(mask, inputs.source_mask, own, own)
+        return self.encoder(x, positions, Context(mask=mask, structure=structure, bias=inputs.source_bias))[0]
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """The decoder's answer to all target tokens at once."""
@@ -207,20 +227,28 @@ class Transformer(nn.Module):
             allowed = causal_mask(tokens.shape[1], window) if (given := inputs.target_attention) is None else given
             return combine_masks(allowed, padding(inputs.target_mask), segments(own, own))
 
+        def structure(window: int | None) -> MaskStructure | None:
+            if inputs.target_attention is not None:
+                return None
+            return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
+
+        memory_mask = combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments))
         context = Context(
-            **self.masks(mask),
+            **self.masks("mask", mask),
+            **self.masks("structure", structure),
             memory=memory,
-            memory_mask=combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments)),
+            memory_mask=memory_mask,
+            memory_structure=mask_structure(memory_mask, inputs.source_mask, own, inputs.source_segments),
         )
         positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
         return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
 
-    def masks(self, mask: Callable[[int | None], Bool[Array, "..."] | None]) -> dict[str, Bool[Array, "..."] | None]:
-        """The masks of a context, as `mask` makes them for a window: where only some layers have one, two."""
+    def masks(self, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:
+        """A context's `mask` or `structure`, as `make` has it for a window: where only some layers have one, two."""
         window = self.config.attention_window
         if self.config.window_layers is None:
-            return {"mask": mask(window)}
-        return {"mask": mask(None), "local_mask": mask(window)}
+            return {name: make(window)}
+        return {name: make(None), f"local_{name}": make(window)}
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
         """An empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
@@ -253,7 +281,7 @@ class Transformer(nn.Module):
             slots = places[-room:] % room
         started = padding_mask(keys >= first)
         context = Context(
-            **self.masks(lambda window: combine_masks(before_mask(places, keys, window), started)),
+            **self.masks("mask", lambda window: combine_masks(before_mask(places, keys, window), started)),
             memory_mask=padding(source_mask),
             key_positions=keys - first,
             index=index % room,
@@ -275,10 +303,17 @@ class Transformer(nn.Module):
         return None if c.vocab_size == 0 else self.embedding if c.one_table else self.target_embedding
 
     def embed(self, tokens: Int[Array, "B T"] | Float[Array, "B T D"], table: nn.Embed | None) -> Float[Array, "B T D"]:
-        x = tokens.astype(DTYPES[self.config.dtype]) if table is None else table(tokens)
+        if table is None:
+            x = tokens.astype(DTYPES[self.config.dtype])
+        else:
+            # As `table(tokens)`, but what another axis than the vocabulary's cuts is gathered before tokens are looked up.
+            x = jnp.take(place(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        return self.scores(hidden).logits()
+
+    def scores(self, hidden: Float[Array, "B T D"]) -> Scores:
         table = self.target_table if self.config.share_target_output else None
         return self.head(hidden, None if table is None else table.embedding)
 

@@ -4,13 +4,15 @@ import fnmatch
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config, check_weights, flatten
-from flaxformer_lite.parallel import abstract, make_mesh
+from flaxformer_lite.parallel import make_mesh
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.transformer import Transformer, example_inputs
 
 
@@ -29,19 +31,22 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
     )
 
 
-def abstract_params(config: Config) -> PyTree:
-    """Shapes and types of the parameters, to be restored onto every device here."""
+def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
+    """Shapes and types of the parameters, to be restored onto the mesh, by default whole onto every device here."""
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), example_inputs(config.model))["params"]
-    return abstract(shapes, make_mesh())
+    return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
 
-def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step: int | None) -> tuple[int, PyTree]:
-    """The step and the parameters that `weights` (last, best, ema or average:N) stands for.
+def restore_weights(
+    checkpoints: Checkpoints, config: Config, weights: str, step: int | None, mesh: Mesh | None = None
+) -> tuple[int, PyTree]:
+    """The step and the parameters that `weights` (last, best, ema or average:N) stands for, on the mesh, by default whole on every
+    device here.
 
     Raises: ValueError where there are none.
     """
     check_weights(weights, config)
-    shapes = abstract_params(config)
+    shapes = abstract_params(config, mesh)
     if step is not None and weights not in ("last", "ema"):
         raise ValueError(
             f"weights {weights!r} have no --step of their own: leave out --step {step}, or choose last or ema"
@@ -59,8 +64,8 @@ def restore_weights(checkpoints: Checkpoints, config: Config, weights: str, step
     return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
 
 
-def warm_start(params: PyTree, here_config: Config) -> tuple[PyTree, str]:
-    """`params` with the values of the run that `train.init_from` names, and a sentence on which came from where.
+def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
+    """`params` with the values of the run that `train.init_from` names, on the mesh, and a sentence on which came from where.
 
     The sentence also lists the settings in which the two models differ although all shapes are the same.
 
@@ -74,7 +79,7 @@ def warm_start(params: PyTree, here_config: Config) -> tuple[PyTree, str]:
     except ValueError as error:
         raise ValueError(f"train.init_from: {error}") from None
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, restored = restore_weights(checkpoints, config, config.weights, None)
+        step, restored = restore_weights(checkpoints, config, config.weights, None, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
     fresh = sorted(path for path in here if path not in there or here[path].shape != there[path].shape)
     unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in train.init_fresh)]

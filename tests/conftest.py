@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.metadata import version
 
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which is installed for its compiler, would look for a TPU
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"

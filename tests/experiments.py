@@ -61,7 +61,7 @@ def write_config_file(path: Path, config: Config) -> Path:
 def use_one_device(patch: pytest.MonkeyPatch) -> None:
     """Runs are trained and loaded on the first device alone, as on a machine that has no more."""
     for module in ("trainer", "run", "weights"):
-        patch.setattr(f"flaxformer_lite.{module}.make_mesh", lambda: make_mesh(jax.devices()[:1]))
+        patch.setattr(f"flaxformer_lite.{module}.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:1]))
 
 
 def with_train(config: Config, **changes: Any) -> Config:

@@ -105,7 +105,7 @@ def test_a_text_that_is_no_list_of_texts_is_refused(untrained: Run):
 
 
 def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flaxformer_lite.run.make_mesh", lambda: make_mesh(jax.devices()[:3]))
+    monkeypatch.setattr("flaxformer_lite.run.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:3]))
     with pytest.raises(ValueError, match=r"data\.rows_multiple is 8, which 3 devices do not divide"):
         untrained.metrics([Pair("1", "2")])
 

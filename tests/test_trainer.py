@@ -25,7 +25,6 @@ from experiments import tiny_config, use_one_device, with_train, write_config_fi
 import train as command_line
 from flaxformer_lite import trainer
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.optimizer import OptimizerConfig
@@ -87,8 +86,8 @@ def open_run(folder: Path) -> trainer.Checkpoints:
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
     """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
     config = RunFolder(folder).config()
-    compiled = Compiled.of(Task.of(config), make_mesh(jax.devices()[:1]), train_shapes=1, eval_shapes=1)
-    target = compiled.abstract_state(blank_batch(config.objective, config.data.buckets[-1]))
+    compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    target = compiled.abstract_state
     with open_run(folder) as checkpoints:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
     leaves = jax.tree_util.tree_leaves_with_path((state, average))
@@ -277,8 +276,8 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
     trainer.train(config, tmp_path / "run")
     assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
-    compiled = Compiled.of(Task.of(config), make_mesh(jax.devices()[:1]), train_shapes=1, eval_shapes=1)
-    target = compiled.abstract_state(blank_batch(config.objective, config.data.buckets[-1]))
+    compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    target = compiled.abstract_state
     with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
         old, new = before.restore(target)[1], after.restore(target)[1]
     assert int(new.step) == 1 and int(old.step) > 1

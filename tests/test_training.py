@@ -70,7 +70,7 @@ def batch() -> Batch:
 @pytest.fixture(scope="module")
 def one_device() -> Compiled:
     """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
-    return Compiled.of(Task.of(CONFIG), make_mesh(jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    return Compiled.of(Task.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
 
 
 def three_steps(compiled: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:

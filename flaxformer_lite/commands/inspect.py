@@ -1,4 +1,7 @@
-"""Shows what is in a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 over all parameters."""
+"""Shows what is in a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 over all parameters.
+
+With --sharding it shows instead how `train.mesh` cuts the training state over devices; a config file will do for that.
+"""
 
 import argparse
 import json
@@ -6,20 +9,34 @@ import math
 from typing import Any
 
 import jax
+from jax.sharding import AbstractMesh, AxisType
 
+from flaxformer_lite.commands.plan import parse_mesh
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.integrity import parameter_digest
+from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.sharding import ACTIVATIONS, AXES, path_of
+from flaxformer_lite.training import Task, abstract_state
 from flaxformer_lite.weights import open_checkpoints, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument("folder", metavar="RUN", help="the run folder; with --sharding also a config file")
     parser.add_argument("--step", type=int, help="the checkpoint to look at; by default the newest")
     parser.add_argument("--weights", default="last", help="last, best, ema or average:N")
+    parser.add_argument("--sharding", action="store_true", help="how the training state is cut over devices")
+    parser.add_argument("--devices", type=int, help="with --sharding: as on that many devices; by default those here")
+    parser.add_argument("--mesh", metavar="AXIS=N,…", help="with --sharding: instead of the config's train.mesh")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.sharding:
+        show_sharding(arguments.folder, arguments.devices, arguments.mesh, arguments.json)
+        return
+    if arguments.devices is not None or arguments.mesh is not None:
+        raise ValueError("--devices and --mesh say how --sharding cuts the state: give that too, or leave them out")
     report = describe(arguments.folder, arguments.weights, arguments.step)
     if arguments.json:
         print(json.dumps(report, indent=2))
@@ -60,4 +77,58 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
         "total": sum(p["count"] for p in parameters),
         "checkpoints": listed,
         "sha256": parameter_digest(params),
+    }
+
+
+def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
+    """Prints where every array of the training state lies."""
+    config = load_config(path) if path.endswith((".py", ".json")) else RunFolder(path).config()
+    report = sharding(config, config.train.mesh if mesh is None else parse_mesh(mesh), devices)
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    arrays = report["arrays"]
+    width = max(len(array["path"]) for array in arrays)
+    print(f"{'array':<{width}}  {'shape':<18} {'cut over':<22} {'on each device':<18} {'bytes there':>13}")
+    for array in arrays:
+        cut = ", ".join(axis or "-" for axis in array["axes"]) if any(array["axes"]) else "whole"
+        shape, local = tuple(array["shape"]), tuple(array["shape_on_device"])
+        print(f"{array['path']:<{width}}  {shape!s:<18} {cut:<22} {local!s:<18} {array['bytes_on_device']:>13,}")
+    for letters, axes in report["activations"].items():
+        cut = ", ".join(" and ".join(axis) if isinstance(axis, list) else axis or "-" for axis in axes)
+        print(f"{f'activations {letters}':<{width}}  {'':<18} {cut}")
+    print("\nmesh: " + ", ".join(f"{axis} {size}" for axis, size in report["mesh"].items()))
+    for part, (there, whole) in report["bytes"].items():
+        print(f"{part}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})")
+
+
+def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
+    """Where every array of the training state lies, ready for JSON. Raises: ValueError where the mesh does not fit."""
+    shape = mesh_config.shape(jax.device_count() if devices is None else devices)
+    mesh = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    state = abstract_state(Task.of(config), mesh)
+    arrays: list[dict[str, Any]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for keys, x in jax.tree_util.tree_leaves_with_path(state):
+        path, local = path_of(keys), x.sharding.shard_shape(x.shape)
+        there, whole = (math.prod(shape) * x.dtype.itemsize for shape in (local, x.shape))
+        arrays.append(
+            {
+                "path": path,
+                "shape": list(x.shape),
+                "axes": [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))],
+                "shape_on_device": list(local),
+                "bytes_on_device": there,
+            }
+        )
+        part = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
+        before = sizes.get(part, (0, 0))
+        sizes[part] = (before[0] + there, before[1] + whole)
+    return {
+        "mesh": dict(zip(AXES, shape, strict=True)),
+        "arrays": arrays,
+        "activations": {
+            letters: [list(a) if isinstance(a, tuple) else a for a in axes] for letters, axes in ACTIVATIONS.items()
+        },
+        "bytes": sizes,
     }

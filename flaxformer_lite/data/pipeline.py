@@ -8,6 +8,7 @@ from typing import Any
 import grain
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
@@ -155,6 +156,10 @@ def example_generator(record: Any) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
+Rows = Callable[[int], Int[np.ndarray, "R"]]
+"""Of that many rows of a batch, the numbers of some."""
+
+
 class Dataset:
     """Batches by step number, from records that all have a place in the plan.
 
@@ -194,14 +199,19 @@ class Dataset:
         tokens = sum(sum(lengths[i]) for _, examples in self.plan.members for i in examples)
         self.padding = 1 - tokens / positions
 
-    def batch(self, step: int) -> Batch:
-        """Batch `step` as NumPy arrays `[B, …]`; rows that only fill up are all padding and weigh nothing."""
+    def batch(self, step: int, rows: Rows = np.arange) -> Batch:
+        """Batch `step` as NumPy arrays `[B, …]`; rows that only fill up are all padding and weigh nothing.
+
+        Of its number of rows, `rows` says which are wanted here.
+        """
         planned = self.plan.batch(step)
         lengths, examples = planned.bucket.lengths, planned.examples.tolist()
-        rows = [self.example(i, lengths, step, row) for row, i in enumerate(examples) if i != EMPTY]
-        blank = jax.tree.map(np.zeros_like, rows[0])
-        rows += [blank] * (len(planned.examples) - len(rows))
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        blank = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
+        chosen = [
+            blank if examples[row] == EMPTY else self.example(examples[row], lengths, step, row)
+            for row in rows(len(examples)).tolist()
+        ]
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *chosen)
 
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Batch:
         """Record i as the given row of batch `step`."""
@@ -209,9 +219,9 @@ class Dataset:
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
         return self.objective.example(record, lengths, generator, self.special)
 
-    def batches(self, start: int, stop: int) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int, rows: Rows = np.arange) -> Iterator[Batch]:
         """Batches `start` … `stop - 1`, made ahead of time in two threads."""
-        steps = grain.MapDataset.range(start, stop).map(self.batch)
+        steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, rows))
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
+from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy, read
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.tokenizer import PAD, Special
 from flaxformer_lite.transformer import Inputs, Outputs
@@ -139,15 +139,14 @@ class BaseObjective:
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""
-        assert outputs.logits is not None
-        return {"cross_entropy": cross_entropy(outputs.logits, batch.targets, batch.weights)}
+        return {"cross_entropy": cross_entropy(outputs.scored, batch.targets, batch.weights)}
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
         """What evaluation counts: unsmoothed nats per token that is to be told, and how many of these are told right."""
-        assert outputs.logits is not None
+        seen = read(outputs.scored, batch.targets)
         return {
-            "loss": cross_entropy(outputs.logits, batch.targets, batch.weights),
-            "accuracy": accuracy(outputs.logits, batch.targets, batch.weights),
+            "loss": cross_entropy(seen, batch.targets, batch.weights),
+            "accuracy": accuracy(seen, batch.targets, batch.weights),
         }
 
     def report(self, totals: Mapping[str, Term | Rows]) -> dict[str, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.losses import Term, cross_entropy, z_loss
+from flaxformer_lite.losses import Term, cross_entropy, read, z_loss
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives.base import (
     BaseObjective,
@@ -85,9 +85,8 @@ class CausalLM(BaseObjective):
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""
-        assert outputs.logits is not None
-        scored, smoothing = (outputs.logits, batch.targets, batch.weights), self.label_smoothing
-        terms = {"cross_entropy": cross_entropy(*scored, label_smoothing=smoothing)}
+        seen, smoothing = read(outputs.scored, batch.targets), self.label_smoothing
+        terms = {"cross_entropy": cross_entropy(seen, batch.targets, batch.weights, label_smoothing=smoothing)}
         if self.z_loss:
-            terms["z_loss"] = z_loss(outputs.logits, batch.weights, self.z_loss)
+            terms["z_loss"] = z_loss(seen, batch.weights, self.z_loss)
         return terms

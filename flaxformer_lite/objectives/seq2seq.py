@@ -66,6 +66,5 @@ class Seq2Seq(BaseObjective):
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
         """The terms that training minimises."""
-        assert outputs.logits is not None
         smoothing = self.label_smoothing
-        return {"cross_entropy": cross_entropy(outputs.logits, batch.targets, batch.weights, label_smoothing=smoothing)}
+        return {"cross_entropy": cross_entropy(outputs.scored, batch.targets, batch.weights, label_smoothing=smoothing)}

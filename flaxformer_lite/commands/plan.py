@@ -1,0 +1,113 @@
+"""Compiles a config's step for a TPU slice, on any machine, and says whether it fits, what bounds it, and what it sends.
+
+SETTINGs change the config, such as data.rows-multiple=256. It needs libtpu: pip install "flaxformer-lite[tpu]".
+"""
+
+import argparse
+import dataclasses
+import json
+import re
+from typing import Any
+
+import jax
+
+from flaxformer_lite.config import load_config
+from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.planning import Plan, make_plan
+from flaxformer_lite.sharding import AXES
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json")
+    parser.add_argument("settings", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
+    parser.add_argument(
+        "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
+    )
+    parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp and tensor; by default the config's train.mesh")
+    parser.add_argument("--decode", action="store_true", help="the step that makes one more token of every row")
+    parser.add_argument("--json", action="store_true", help="the same as JSON")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    # Nothing is computed here, and an accelerator that there is may be in use.
+    jax.config.update("jax_platforms", "cpu")
+    overrides: list[str] = []
+    for setting in arguments.settings:
+        name, given, value = setting.partition("=")
+        if not given:
+            raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, such as model.dtype=bfloat16")
+        overrides += [f"--{name.removeprefix('--')}", value]
+    config = load_config(arguments.config, overrides)
+    mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
+    plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
+    print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
+
+
+def parse_mesh(text: str) -> MeshConfig:
+    """The mesh that `data=4,fsdp=2` means. Raises: ValueError where it means none."""
+    if not re.fullmatch(rf"({'|'.join(AXES)})=(-?\d+)(,({'|'.join(AXES)})=(-?\d+))*", text):
+        raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(AXES)}, such as data=-1,fsdp=4")
+    return MeshConfig(**{axis: int(size) for axis, size in re.findall(r"(\w+)=(-?\d+)", text)})
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    report = dataclasses.asdict(plan)
+    if plan.compiled is not None:
+        report["compiled"]["needed_bytes"] = plan.compiled.needed_bytes
+    return report | {"bound": plan.bound}
+
+
+def in_words(plan: Plan) -> str:
+    """The plan for a terminal; every figure with what it is from."""
+    mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
+    lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)
+    lines = [
+        f"{plan.step} step on {plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
+        f"{plan.rows} rows of {lengths}",
+        "",
+        "memory of a device" + " " * 27 + "MiB",
+        *(f"  {name:<39} {mib(size)}" for name, size in plan.shard_bytes.items() if size),
+        f"  {'these shards, summed':<39} {mib(sum(plan.shard_bytes.values()))}",
+    ]
+    compiled = plan.compiled
+    if compiled is None:
+        return "\n".join([*lines, f"  does not fit. The compiler: {plan.refusal}"])
+    lines += [
+        f"  {'the same with padding, by the compiler':<39} {mib(compiled.argument_bytes)}",
+        f"  {'temporaries, by the compiler':<39} {mib(compiled.temporary_bytes)}",
+        f"  {'results in places of their own':<39} {mib(compiled.output_bytes - compiled.alias_bytes)}",
+        f"  {'program':<39} {mib(compiled.code_bytes)}",
+        f"  {'needed, of ' + format(plan.hbm_bytes // 2**20, ',') + ' MiB':<39} {mib(compiled.needed_bytes)}",
+        f"  {'fits' if plan.fits else 'does not fit'}",
+        "",
+        "operations of all devices" + " " * 20 + "TFLOP",
+        f"  {'model, by formula':<39} {tera(plan.model_flops)}",
+        f"  {'  of these queries with keys and values':<39} {tera(plan.attention_flops)}",
+        f"  {'products in the compiled program':<39} {tera(compiled.flops * plan.devices)}",
+        f"  {'cost analysis, loops counted once':<39} {tera(compiled.flops_once * plan.devices)}",
+    ]
+    if compiled.kernels:
+        lines.append(f"  {compiled.kernels:,} calls of kernels on each device are in none of the last two")
+    if None in compiled.loops.values():
+        lines.append("  the program does not say how often some loops go round: they count once")
+    lines += ["", "what a device exchanges, in the compiled program"]
+    lines += [
+        f"  {e.kind:<18} {e.axes:<16} {e.count:>6} times {mib(e.bytes)} MiB {e.seconds * 1e3:>10,.3f} ms"
+        for e in plan.exchanges
+    ] or ["  nothing"]
+    lines += ["", "time at least, by published figures" + " " * 13 + "ms"]
+    lines += [f"  {name:<39} {seconds * 1e3:>10,.3f}" for name, seconds in plan.seconds.items()]
+    times = list(plan.seconds.values())
+    lines += [
+        f"bound by {plan.bound}; if one hides behind another {max(times) * 1e3:,.3f} ms a step, else {sum(times) * 1e3:,.3f}",
+        f"figures of the chip: {', '.join(plan.sources)}",
+    ]
+    return "\n".join(lines)
+
+
+def mib(size: float) -> str:
+    return f"{size / 2**20:>10,.1f}"
+
+
+def tera(flops: float) -> str:
+    return f"{flops / 1e12:>10,.4f}"

@@ -1,0 +1,447 @@
+"""Oracles: the float64 loop reference of attention and its gradient in float64; laws of packed texts; the jaxpr itself.
+
+Every implementation that the machine has is held to the same tests. Splash runs interpreted here, in blocks of 128.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite import kernels
+from flaxformer_lite.attention import (
+    DotProduct,
+    MultiHeadAttention,
+    SharedProjection,
+    attention_weights,
+    weighted_values,
+)
+from flaxformer_lite.kernels import Asked, choose, cudnn, kernels_in, refusal, splash
+from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.masks import (
+    Penalize,
+    causal_mask,
+    combine_masks,
+    mask_structure,
+    padding_mask,
+    segment_mask,
+)
+from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.positions import ALiBi, Rotary
+from flaxformer_lite.transformer import Inputs, Transformer
+
+NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")
+IMPLEMENTATIONS = ["xla", "splash", "cudnn"]
+
+
+def device_of(implementation: str) -> contextlib.AbstractContextManager:
+    """Where that implementation runs."""
+    interpret = implementation == "splash" and jax.default_backend() != "tpu"
+    return kernels.interpreted() if interpret else contextlib.nullcontext()
+
+
+# One attention against float64 ------------------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    """Sizes, and what the mask is made of."""
+
+    lengths: tuple[int, int]
+    kv_heads: int = 2
+    causal: bool = False
+    window: int | None = None
+    padded: bool = False
+    packed: bool = False
+    soft_cap: float | None = None
+    d_value: int = 8
+
+
+B, N, H = 2, 2, 8
+KEY = jax.random.key(0)
+CASES = {
+    "nothing": Case((6, 9)),
+    "causal": Case((7, 7), causal=True),
+    "window_soft_cap": Case((7, 7), causal=True, window=3, soft_cap=1.3, kv_heads=1),
+    "padding": Case((6, 10), padded=True, d_value=16),
+    "packed_window": Case((8, 8), causal=True, window=3, padded=True, packed=True, kv_heads=1),
+    "packed_cross": Case((6, 10), padded=True, packed=True),
+    "two_blocks": Case((130, 130), causal=True, window=70, packed=True, kv_heads=1),
+}
+CUDNN_LACKS = ("window_soft_cap", "padding")
+
+
+def asked_of(case: Case, dtype: str = "float64") -> Asked:
+    """Random heads; the last fifth of the keys of row 0 are padding, and row 1 is all tokens. Of the packed texts, row 0 has a
+    second in the queries that has no keys, and padding in both."""
+    rng = np.random.default_rng(5)
+    T, S = case.lengths
+    q, k, v = (
+        jnp.asarray(rng.normal(size=(B, length, heads, width)), dtype)
+        for length, heads, width in ((T, N, H), (S, case.kv_heads, H), (S, case.kv_heads, case.d_value))
+    )
+    is_token = jnp.arange(S) < jnp.array([[S - S // 5], [S]]) if case.padded else None
+    queries = keys = None
+    if case.packed:
+        keys = jnp.where(jnp.arange(S) < S // 2, 1, jnp.array([[3], [2]]))
+        queries = keys if T == S else jnp.where(jnp.arange(T) < T // 2, 1, jnp.array([[2], [2]]))
+        queries = queries.at[0, -1].set(0)
+        keys = queries if T == S else keys.at[0, -1].set(0)
+    mask = combine_masks(
+        causal_mask(T, case.window) if case.causal else None,
+        None if is_token is None else padding_mask(is_token),
+        None if queries is None else segment_mask(queries, keys),
+    )
+    structure = mask_structure(mask, is_token, queries, keys, causal=case.causal, window=case.window)
+    return Asked(q, k, v, 0.4, case.soft_cap, mask, structure)
+
+
+def by_xla(asked: Asked):
+    mask = None if asked.mask is None else asked.mask
+    weights = attention_weights(
+        asked.query, asked.key, mask=mask, bias=None, scale=asked.scale, soft_cap=asked.soft_cap
+    )
+    return weighted_values(weights, asked.value)
+
+
+def by_loops(asked: Asked) -> np.ndarray:
+    """One query of one head at a time; what may not be seen is left out."""
+    q, k, v = (np.asarray(x, np.float64) for x in asked[:3])
+    groups = q.shape[2] // k.shape[2]
+    allowed = np.broadcast_to(True if asked.mask is None else asked.mask, (B, N, q.shape[1], k.shape[1]))
+    out = np.zeros((*q.shape[:3], v.shape[-1]))
+    for b, t, n in np.ndindex(*q.shape[:3]):
+        seen = [s for s in range(k.shape[1]) if allowed[b, n, t, s]]
+        if not seen:
+            continue
+        scores = np.array([asked.scale * (q[b, t, n] @ k[b, s, n // groups]) for s in seen])
+        scores = scores if asked.soft_cap is None else asked.soft_cap * np.tanh(scores / asked.soft_cap)
+        weights = np.exp(scores - scores.max())
+        out[b, t, n] = weights @ v[b, seen, n // groups] / weights.sum()
+    return out
+
+
+def answer_and_gradients(compute, asked: Asked, cotangent):
+    """The answer, and the gradient of its product with `cotangent` by query, key and value."""
+
+    @jax.jit
+    def both(q, k, v):
+        out, back = jax.vjp(lambda q, k, v: compute(asked._replace(query=q, key=k, value=v)), q, k, v)
+        return out, back(cotangent.astype(out.dtype))
+
+    return both(*asked[:3])
+
+
+SLOW = [(name, "splash") for name in ("nothing", "padding", "packed_window")]
+"""What the other cases hold too, together."""
+
+
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [
+        pytest.param(name, kind, marks=[pytest.mark.slow] * ((name, kind) in SLOW) + [NEEDS_GPU] * (kind == "cudnn"))
+        for name in CASES
+        for kind in IMPLEMENTATIONS
+    ],
+)
+def test_answers_and_gradients_equal_the_float64_reference(name, implementation):
+    """Also of queries with nothing to attend to: zero, and no gradient from them, whatever is asked of them."""
+    if implementation == "cudnn" and name in CUDNN_LACKS:
+        pytest.skip("cudnn refuses it")
+    case = CASES[name]
+    with jax.enable_x64(True):
+        exact = asked_of(case)
+        cotangent = jnp.asarray(np.random.default_rng(6).normal(size=(B, case.lengths[0], N, case.d_value)))
+        wanted = answer_and_gradients(by_xla, exact, cotangent)
+        np.testing.assert_allclose(wanted[0], by_loops(exact), rtol=1e-12, atol=1e-12)
+    if implementation == "xla":
+        return
+    dtype, tolerance = ("bfloat16", 0.05) if implementation == "cudnn" else ("float32", 2e-6)
+    asked = asked_of(case, dtype)
+    with device_of(implementation):
+        found = answer_and_gradients(choose(implementation, asked), asked, cotangent)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=tolerance, atol=tolerance)
+    if name == "packed_window":
+        assert not np.asarray(found[0][0, -1]).any()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in CUDNN_LACKS])
+def test_what_is_handed_to_cudnn_means_the_same(name):
+    """The arguments of `jax.nn.dot_product_attention`, tried on its own plain implementation."""
+    with jax.enable_x64(True):
+        asked = asked_of(CASES[name])
+        found = cudnn(asked, implementation="xla")
+        np.testing.assert_allclose(found, by_loops(asked), rtol=1e-6, atol=1e-6)
+
+
+# A whole model ---------------------------------------------------------------------------------------------------------
+
+ROOM = 24
+SEGMENTS = np.array([[1] * 9 + [2] * 11 + [0] * 4])
+PLACES = np.concatenate([np.arange(9), np.arange(11), np.zeros(4, int)])[None]
+
+
+def packing_model(implementation: str) -> Transformer:
+    """A decoder with a window in its layer, of which the program learns only as it runs."""
+    return Transformer(
+        ModelConfig(
+            vocab_size=19,
+            d_model=16,
+            num_heads=2,
+            d_ff=11,
+            num_encoder_layers=0,
+            num_decoder_layers=1,
+            attention=DotProduct(num_kv_heads=1, implementation=implementation),
+            attention_window=5,
+            window_layers=(0,),
+            window_positions=Rotary(base=11.0),
+            positions=Rotary(base=101.0),
+            dtype="bfloat16" if implementation == "cudnn" else "float32",
+        )
+    )
+
+
+@functools.cache
+def compiled(implementation: str):
+    """The function from the model's vectors of tokens to logits, and to the second text's influence on each vector."""
+    model = packing_model(implementation)
+    shapes = jax.eval_shape(model.init, KEY, Inputs(target_tokens=jnp.zeros((1, 1), jnp.int32)))["params"]
+    rng = np.random.default_rng(8)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.5, size=x.shape), x.dtype), shapes)
+
+    def logits(table, tokens, segments):
+        inputs = Inputs(
+            target_tokens=tokens,
+            target_mask=segments > 0,
+            target_positions=jnp.asarray(PLACES),
+            target_segments=segments,
+        )
+        return model.apply({"params": params | {"embedding": {"embedding": table}}}, inputs).logits
+
+    @jax.jit
+    def both(tokens, segments):
+        table = jnp.tile(jnp.arange(19.0)[:, None] / 19, (1, 16)) ** jnp.arange(1.0, 17)
+        out, back = jax.vjp(lambda table: logits(table, tokens, segments), table)
+        second = (segments == 2)[..., None] * jnp.cos(jnp.arange(19.0))
+        return out, back(second.astype(out.dtype))[0]
+
+    return both
+
+
+@pytest.mark.parametrize("implementation", ["xla", "splash", pytest.param("cudnn", marks=NEEDS_GPU)])
+def test_another_first_document_moves_nothing_of_the_second(implementation):
+    """Law: neither its logits nor its gradient, bit for bit, and the padding after it is finite."""
+    rng = np.random.default_rng(7)
+    tokens = np.where(SEGMENTS == 1, rng.integers(1, 9, (1, ROOM)), rng.integers(9, 19, (1, ROOM)))
+    others = np.where(SEGMENTS == 2, tokens, 1 + tokens % 8)
+    with device_of(implementation):
+        (logits, gradient), (moved, moved_gradient) = (compiled(implementation)(t, SEGMENTS) for t in (tokens, others))
+    assert not np.allclose(logits[SEGMENTS == 1], moved[SEGMENTS == 1])
+    np.testing.assert_array_equal(logits[SEGMENTS == 2], moved[SEGMENTS == 2])
+    np.testing.assert_array_equal(gradient[9:], moved_gradient[9:])
+    assert np.isfinite(logits).all() and np.isfinite(gradient).all()
+    if implementation != "xla":
+        plain = compiled("xla")(tokens, SEGMENTS)
+        tolerance = 0.05 if implementation == "cudnn" else 1e-5
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance), (logits, gradient), plain
+        )
+
+
+def encoder_decoder(**settings) -> ModelConfig:
+    return ModelConfig(
+        **{
+            "vocab_size": 19,
+            "d_model": 16,
+            "num_heads": 2,
+            "d_ff": 11,
+            "num_encoder_layers": 1,
+            "num_decoder_layers": 1,
+        }
+        | settings
+    )
+
+
+def jaxpr_of(config: ModelConfig, train: bool = False, **inputs):
+    """The program of a forward pass over two padded sentence pairs."""
+    model, tokens = Transformer(config), jnp.zeros((2, 6), jnp.int32)
+    both = Inputs(
+        source_tokens=tokens, target_tokens=tokens, source_mask=tokens == 0, target_mask=tokens == 0, **inputs
+    )
+    plain = dataclasses.replace(config, attention=dataclasses.replace(config.attention, implementation="xla"))
+    params = jax.eval_shape(Transformer(plain).init, KEY, both)["params"]
+    rngs = {"dropout": KEY} if train else {}
+    return jax.make_jaxpr(lambda p: model.apply({"params": p}, both, rngs=rngs).logits.sum())(params)
+
+
+def test_a_kernel_that_is_named_is_in_the_program_three_times():
+    """Of the encoder, of the decoder and of the attention from one to the other; `auto` on a CPU has none."""
+    with kernels.interpreted():
+        program = jaxpr_of(encoder_decoder(attention=DotProduct(implementation="splash")))
+        assert kernels_in(program) == 3 * ["splash"]
+        assert kernels_in(jaxpr_of(encoder_decoder(attention=DotProduct(implementation="xla")))) == []
+    assert kernels_in(jaxpr_of(encoder_decoder())) == []
+
+
+def test_heads_that_share_a_projection_can_have_a_kernel():
+    module, x = MultiHeadAttention(16, 2, SharedProjection(implementation="splash")), jnp.ones((1, 3, 16))
+    with kernels.interpreted():
+        assert kernels_in(jax.make_jaxpr(module.init)(KEY, x)) == ["splash"]
+
+
+def test_a_kernel_that_vanishes_is_an_error(monkeypatch):
+    """A library that falls back on something else without a word."""
+    monkeypatch.setitem(kernels.KERNELS, "splash", by_xla)
+    with kernels.interpreted(), pytest.raises(AssertionError, match="has no such kernel"):
+        choose("splash", SMALL)(SMALL)
+
+
+def test_the_program_for_cudnn_calls_it(monkeypatch):
+    """Traced and lowered for a GPU without one: what JAX accepts, and the name of the call."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    monkeypatch.setattr(kernels, "compute_capability", lambda: 8.0)
+    monkeypatch.setattr(kernels, "platform", lambda: "gpu")
+    config = encoder_decoder(attention=DotProduct(implementation="cudnn", num_kv_heads=1), dtype="bfloat16")
+    assert kernels_in(jaxpr_of(config)) == 3 * ["cudnn"]
+    asked = asked_of(CASES["causal"], "bfloat16")
+    program = jax.jit(lambda q, k, v: cudnn(asked._replace(query=q, key=k, value=v)))
+    text = program.trace(*asked[:3]).lower(lowering_platforms=("cuda",)).as_text()
+    assert "__cudnn$fmhaSoftmax" in text
+    assert choose("auto", asked) is cudnn
+
+
+# Refusals --------------------------------------------------------------------------------------------------------------
+
+SMALL = asked_of(CASES["causal"], "float32")
+BF16 = asked_of(CASES["causal"], "bfloat16")
+REFUSALS = {
+    "cudnn on a cpu": ("cudnn", BF16, "cpu", "cudnn is for NVIDIA GPUs, and the device is a cpu"),
+    "splash on a gpu": ("splash", SMALL, "gpu", "splash is for TPUs, and the device is a gpu"),
+    "float32": ("cudnn", SMALL, "gpu", "model.dtype is float32"),
+    "float16": ("splash", SMALL._replace(query=SMALL.query.astype("float16")), "tpu", "model.dtype is float16"),
+    "soft cap": ("cudnn", BF16._replace(soft_cap=2.0), "gpu", "model.attention.soft_cap is 2.0"),
+    "wide values": ("cudnn", BF16._replace(value=BF16.value[..., :4]), "gpu", "model.attention.d_value"),
+    "odd heads": ("cudnn", BF16._replace(query=BF16.query[..., :4], value=BF16.value[..., :4]), "gpu", "multiple of 8"),
+    "odd lengths": ("cudnn", BF16._replace(structure=None), "gpu", "even lengths"),
+    "an array": ("splash", SMALL._replace(structure=None), "tpu", "target_attention"),
+    "dropout": ("splash", SMALL._replace(drops=True), "tpu", "model.dropout.attention_rate"),
+    "bias": ("splash", SMALL._replace(bias=True), "tpu", "ALiBi"),
+    "masking": ("splash", SMALL._replace(excludes=False), "tpu", "model.attention.masking"),
+    "weights": ("cudnn", BF16._replace(shows=True), "gpu", "attention weights"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
+    """A kernel that is named then refuses, `auto` passes on to xla and says so; what was refused is all that stood in the way."""
+    kernel, asked, device, words = REFUSALS[name]
+    monkeypatch.setattr(kernels, "compute_capability", lambda: 8.0)
+    monkeypatch.setattr(kernels, "platform", lambda: device)
+    monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
+    monkeypatch.setattr(kernels, "PICKED", {})
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match=r"(?s)model.attention.implementation is .*: change that") as error:
+        choose(kernel, asked)
+    assert words in str(error.value)
+    if " on a " not in name:
+        assert choose("auto", asked) is None
+        (said,) = kernels.PICKED
+        assert said.startswith(f"attention by xla: not {kernel}, since") and words in said
+    assert refusal(kernel, BF16, {"cudnn": "gpu", "splash": "tpu"}[kernel]) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "inputs", "train", "words"),
+    [
+        ({"positions": ALiBi()}, {}, False, "ALiBi"),
+        ({"dropout": DropoutRates(attention_rate=0.1)}, {}, True, "attention_rate"),
+        ({}, {"target_attention": jnp.ones((1, 1, 6, 6), bool)}, False, "target_attention"),
+        ({"attention": DotProduct(implementation="splash", masking=Penalize())}, {}, False, "masking"),
+        ({"dtype": "float64"}, {}, False, "float64"),
+    ],
+)
+def test_a_model_that_a_named_kernel_cannot_run_is_refused(settings, inputs, train, words):
+    config = encoder_decoder(**{"attention": DotProduct(implementation="splash")} | settings)
+    with jax.enable_x64(True), kernels.interpreted(), pytest.raises(ValueError, match=words):
+        jaxpr_of(config, train, **inputs)
+
+
+def test_dropout_matters_only_while_training():
+    config = encoder_decoder(attention=DotProduct(implementation="splash"), dropout=DropoutRates(attention_rate=0.1))
+    with kernels.interpreted():
+        assert kernels_in(jaxpr_of(config)) == 3 * ["splash"]
+
+
+def test_auto_takes_the_tpus_kernel_and_says_so_once(monkeypatch):
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    monkeypatch.setattr(kernels, "PICKED", {})
+    with kernels.interpreted():
+        assert choose("auto", SMALL) is splash
+        assert choose("auto", SMALL) is splash
+        assert choose("auto", SMALL._replace(bias=True)) is None
+    assert [line.split(",")[0] for line in kernels.PICKED] == [
+        "attention by splash: the device is a tpu",
+        "attention by xla: not splash",
+    ]
+    monkeypatch.setattr(kernels, "platform", lambda: "tpu")
+    assert choose("auto", SMALL) is None
+    assert "fewer than" in list(kernels.PICKED)[-1]
+    monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
+    monkeypatch.setattr(jax, "device_count", lambda: 4)
+    assert choose("auto", SMALL) is None
+    assert "no mesh is set" in list(kernels.PICKED)[-1]
+    assert len(kernels.news()) == 4 and kernels.news() == []
+
+
+def test_decoding_is_by_xla_whatever_is_named():
+    """With a cache there is one query at a time: nothing to be saved."""
+    model = packing_model("splash")
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    with kernels.interpreted():
+        params = jax.eval_shape(model.init, KEY, Inputs(target_tokens=tokens))["params"]
+        cache = jax.eval_shape(lambda p: model.apply({"params": p}, None, 8, 1, method="start_cache"), params)
+        program = jax.make_jaxpr(
+            lambda p, c: model.apply({"params": p}, tokens, jnp.int32(0), c, method="decode_step")[0]
+        )(params, cache)
+    assert kernels_in(program) == []
+
+
+def test_attention_weights_that_are_asked_for_are_by_xla():
+    module = MultiHeadAttention(16, 2)
+    x = jnp.ones((1, 3, 16))
+    with kernels.interpreted():
+        params = module.init(KEY, x)
+        _, seen = module.apply(params, x, mutable="intermediates")
+    assert seen["intermediates"]["weights"][0].shape == (1, 2, 3, 3)
+
+
+# Several devices -------------------------------------------------------------------------------------------------------
+
+
+def test_each_device_computes_its_own_rows_and_heads():
+    """Law: a mesh answers as one device does, without a collective; a mesh whose axes divide nothing answers too."""
+    asked = asked_of(Case((7, 7), causal=True), "float32")
+    with kernels.interpreted():
+        alone = jax.jit(lambda *x: splash(asked._replace(query=x[0], key=x[1], value=x[2])))(*asked[:3])
+        for shape, divided in (((2, 2), True), ((4, 1), False)):
+            mesh = jax.make_mesh(
+                shape,
+                ("data", "tensor"),
+                axis_types=(jax.sharding.AxisType.Auto,) * 2,
+                devices=jax.devices()[: shape[0] * shape[1]],
+            )
+            spec = jax.sharding.PartitionSpec("data", None, "tensor") if divided else jax.sharding.PartitionSpec()
+            placed = jax.device_put(asked[:3], jax.sharding.NamedSharding(mesh, spec))
+            with jax.set_mesh(mesh):
+                program = jax.jit(lambda *x: splash(asked._replace(query=x[0], key=x[1], value=x[2])))
+                np.testing.assert_allclose(program(*placed), alone, rtol=1e-6, atol=1e-6)
+                if divided:
+                    text = program.lower(*placed).compile().as_text()
+                    assert "all-gather" not in text and "all-reduce" not in text

@@ -1,0 +1,216 @@
+"""Oracles: the same model that keeps everything, the plain loss over all logits, the sizes in the compiled program itself."""
+
+import dataclasses
+import functools
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
+from flaxformer_lite.objectives import Batch, CausalLM
+from flaxformer_lite.optimizer import SGD, AdamW, Lion, Muon, OptimizerConfig
+from flaxformer_lite.schedules import Constant
+from flaxformer_lite.transformer import Inputs, Transformer
+
+KEY = jax.random.key(3)
+
+# What the backward pass computes again ---------------------------------------------------------------------------------
+
+B, T, L = 3, 16, 3
+PLAIN = ModelConfig(
+    vocab_size=11,
+    d_model=8,
+    num_heads=2,
+    d_ff=24,
+    num_encoder_layers=0,
+    num_decoder_layers=L,
+    dropout=DropoutRates(residual_rate=0.2, attention_rate=0.1),
+)
+
+
+def loss_of(remat: str, unroll: int = 1):
+    """A loss with dropout, and random parameters."""
+    model = Transformer(dataclasses.replace(PLAIN, remat=remat, scan_unroll=unroll))
+    tokens = jnp.asarray(np.random.default_rng(1).integers(0, 11, (B, T)))
+    inputs = Inputs(target_tokens=tokens, target_mask=tokens != 0)
+    shapes = jax.eval_shape(model.init, KEY, inputs)["params"]
+    rng = np.random.default_rng(2)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.3, size=x.shape), x.dtype), shapes)
+
+    def loss(params):
+        return (model.apply({"params": params}, inputs, rngs={"dropout": KEY}).logits ** 2).mean()
+
+    return loss, params
+
+
+@functools.cache
+def compiled(remat: str):
+    """Loss and gradient, and the bytes of what is neither input nor output."""
+    loss, params = loss_of(remat)
+    program = jax.jit(jax.value_and_grad(loss)).lower(params).compile()
+    return program(params), program.memory_analysis().temp_size_in_bytes
+
+
+@functools.cache
+def kept(remat: str, unroll: int) -> int:
+    """Elements that the forward pass hands to the backward pass."""
+    loss, params = loss_of(remat, unroll)
+    _, back = jax.eval_shape(lambda p: jax.vjp(loss, p), params)
+    return sum(x.size for x in jax.tree.leaves(back))
+
+
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_what_is_computed_again_is_the_same(remat):
+    """Law: loss and gradient with dropout, from a smaller program."""
+    (loss, gradient), plain_bytes = compiled("none")
+    (again, gradient_again), fewer_bytes = compiled(remat)
+    np.testing.assert_allclose(again, loss, rtol=1e-6)
+    largest = max(float(abs(x).max()) for x in jax.tree.leaves(gradient))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6 * largest), gradient_again, gradient
+    )
+    assert fewer_bytes < 0.8 * plain_bytes
+
+
+@pytest.mark.parametrize("unroll", [1, L])
+def test_less_is_kept_for_the_backward_pass(unroll):
+    """full keeps less than dots, and dots less than everything: no scores and nothing as wide as a dropout mask."""
+    assert kept("full", unroll) < 0.6 * kept("dots", unroll)
+    assert kept("dots", unroll) < 0.5 * kept("none", unroll)
+
+
+# The optimizer's averages ----------------------------------------------------------------------------------------------
+
+
+def descend(algorithm, steps: int = 40) -> tuple[dict, list]:
+    """A matrix, an embedding and a bias on the way to where they should be; and the types and sizes that the optimizer keeps."""
+    optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=0.02, warmup_steps=0)).build(
+        total_steps=steps, d_model=8
+    )
+    rng = np.random.default_rng(4)
+    shapes = {"up": {"kernel": (7, 5), "bias": (5,)}, "embedding": {"embedding": (11, 7)}}
+    params, wanted = (
+        {
+            module: {name: jnp.asarray(rng.normal(size=shape), "float32") for name, shape in leaves.items()}
+            for module, leaves in shapes.items()
+        }
+        for _ in range(2)
+    )
+    state = optimizer.init(params)
+
+    @jax.jit
+    def step(params, state):
+        updates, state = optimizer.update(jax.tree.map(jnp.subtract, params, wanted), state, params)
+        return optax.apply_updates(params, updates), state
+
+    for _ in range(steps):
+        params, state = step(params, state)
+    return params, [(str(x.dtype), x.size) for x in jax.tree.leaves(state) if x.ndim]
+
+
+@pytest.mark.parametrize("algorithm", [AdamW(), Lion(), Muon(), SGD(momentum=0.9)], ids=lambda a: a.kind)
+def test_averages_in_bfloat16_take_half_the_room_and_lead_to_the_same_place(algorithm):
+    """The averages of squares stay float32: steps of less than 1/256 would be lost on them."""
+    narrow = dataclasses.replace(algorithm, moment_dtype="bfloat16")
+    (plain, plain_kept), (found, kept) = descend(algorithm), descend(narrow)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=0.05), found, plain)
+    assert {dtype for dtype, _ in plain_kept} == {"float32"}
+    assert [size for _, size in kept] == [size for _, size in plain_kept]
+    numbers = 7 * 5 + 5 + 11 * 7
+    assert sum(size for dtype, size in kept if dtype == "bfloat16") == numbers
+    squares = {"adamw": numbers, "muon": numbers - 7 * 5 + 3}  # Muon's coefficients are 3 more
+    assert sum(size for dtype, size in kept if dtype == "float32") == squares.get(algorithm.kind, 0)
+
+
+def test_a_type_for_an_average_that_is_not_kept_is_refused():
+    with pytest.raises(ValueError, match=r"optimizer.algorithm.moment_dtype is 'bfloat16'.*momentum"):
+        SGD(moment_dtype="bfloat16")
+
+
+# Losses that never hold all logits --------------------------------------------------------------------------------------
+
+V, P = 29, 13
+HEADS = {
+    "tied": {"head": LanguageModelHead(scale=0.5)},
+    "own_bias_cap": {
+        "head": LanguageModelHead(bias=True, soft_cap=2.0, transform="gelu"),
+        "share_target_output": False,
+    },
+}
+
+
+@functools.cache
+def measured(name: str, chunk: int | None):
+    """All losses and metrics of a model with that head, and the gradient of every parameter."""
+    settings = HEADS[name] | {"head": dataclasses.replace(HEADS[name]["head"], loss_chunk=chunk)}
+    model = Transformer(
+        ModelConfig(
+            vocab_size=V,
+            d_model=7,
+            num_heads=1,
+            num_encoder_layers=0,
+            num_decoder_layers=1,
+            dtype="float64",
+            **settings,
+        )
+    )
+    objective, rng = CausalLM(label_smoothing=0.1, z_loss=0.3), np.random.default_rng(5)
+    tokens, targets = (jnp.asarray(rng.integers(0, V, (B, P))) for _ in range(2))
+    batch = Batch(Inputs(target_tokens=tokens), targets, jnp.asarray(rng.random((B, P))))
+    shapes = jax.eval_shape(model.init, KEY, batch.inputs)["params"]
+
+    def loss(params):
+        outputs = model.apply({"params": params}, batch.inputs)
+        terms = objective.loss(outputs, batch)
+        return sum(t.weight * t.sum / t.count for t in terms.values()), (terms, objective.metrics(outputs, batch))
+
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), shapes)
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+@pytest.mark.parametrize(
+    ("name", "chunk"), [("tied", 5), ("own_bias_cap", 1), ("own_bias_cap", 5), ("own_bias_cap", 99)]
+)
+def test_losses_in_chunks_equal_those_of_all_logits(name, chunk):
+    """Law: cross-entropy with smoothing, z-loss and accuracy, and the gradient of every parameter, in float64."""
+    with jax.enable_x64(True):
+        found, wanted = measured(name, chunk), measured(name, None)
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13), found, wanted)
+
+
+@functools.cache
+def largest_arrays(chunk: int | None, train: bool) -> tuple[int, int]:
+    """The most elements that one array has in the compiled program, of float32 and of any type; parameters are smaller."""
+    rows, length, vocabulary = 4, 24, 211
+    config = dataclasses.replace(
+        PLAIN, vocab_size=vocabulary, num_decoder_layers=1, dtype="bfloat16", head=LanguageModelHead(loss_chunk=chunk)
+    )
+    objective, model, tokens = CausalLM(z_loss=0.1), Transformer(config), jnp.zeros((rows, length), jnp.int32)
+    batch = Batch(Inputs(target_tokens=tokens), tokens, jnp.ones((rows, length)))
+    params = jax.eval_shape(model.init, KEY, batch.inputs)["params"]
+
+    def loss(params):
+        outputs = model.apply({"params": params}, batch.inputs)
+        return sum(t.sum for t in (objective.loss if train else objective.metrics)(outputs, batch).values())
+
+    text = jax.jit(jax.grad(loss) if train else loss).lower(params).compile().as_text()
+    sizes = [(kind, math.prod(map(int, shape.split(",")))) for kind, shape in re.findall(r"(\w+)\[([\d,]+)\]", text)]
+    return max(size for kind, size in sizes if kind == "f32"), max(size for _, size in sizes)
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_no_array_of_the_program_is_as_large_as_all_logits(train):
+    """Neither on the way there nor back; without chunks there is one."""
+    assert largest_arrays(None, train)[0] == 4 * 24 * 211
+    assert largest_arrays(6, train)[1] < 4 * 24 * 211 / 2
+
+
+def test_a_chunk_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"model\.head\.loss_chunk is 0"):
+        LanguageModelHead(loss_chunk=0)
