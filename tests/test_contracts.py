@@ -21,17 +21,7 @@ LEVELS = [
     {"__init__"},
     {"run"},
     {"trainer", "planning", "interop"},
-    {
-        "run_folder",
-        "weights",
-        "training",
-        "evaluation",
-        "generation",
-        "text_reader",
-        "progress",
-        "signals",
-        "line_blocks",
-    },
+    {"run_folder", "weights", "training", "evaluation", "generation", "text_reader", "progress", "line_blocks"},
     {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding", "encoding", "operations"},
     {
