@@ -287,7 +287,7 @@ def beam_log_probs(
         return combine_masks(own, started, None if window is None else place - places < window)
 
     context = Context(
-        **model.masks(mask),
+        **model.masks("mask", mask),
         memory_mask=padding(given.memory_mask),
         key_positions=places - first,
         index=shared + state.step * k,
