@@ -3,12 +3,9 @@
 import contextlib
 import dataclasses
 import math
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,39 +22,9 @@ from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
+from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.weights import open_checkpoints, warm_start
-
-
-class Interrupted(Exception):
-    """Somebody asked the run to stop while it was evaluating."""
-
-
-class StopRequest:
-    """Turns SIGTERM, SIGINT and SIGHUP into a wish that the loop grants at the next step. A second SIGINT stops at once.
-
-    A SIGHUP that is ignored, as under nohup, stays so: the terminal is to be closed and the run to go on.
-    """
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        def ask(number: int, frame: Any) -> None:
-            if self.signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = signal.Signals(number).name
-
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        old = {number: signal.signal(number, ask) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 @dataclass

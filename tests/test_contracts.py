@@ -21,7 +21,7 @@ LEVELS = [
     {"__init__"},
     {"run"},
     {"trainer", "planning", "interop"},
-    {"run_folder", "weights", "training", "evaluation", "progress"},
+    {"run_folder", "weights", "training", "evaluation", "progress", "stopping"},
     {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding", "operations"},
     {"search", "transformer", "blocks", "model_config", "optimizer", "schedules"},
