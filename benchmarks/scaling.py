@@ -2,7 +2,7 @@
 
 python benchmarks/scaling.py [--models bert_large …] [--slices v5e:4x4 …] [--json FILE]
 
-No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Set JAX_EXEC_TIME_OPTIMIZATION_EFFORT=-1.0 to compile in about a
+No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Set JAX_OPTIMIZATION_LEVEL=O1 to compile in about a
 quarter of the time; the program is then less polished, and needs a little more memory.
 """
 

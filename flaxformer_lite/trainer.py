@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import math
-import signal
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,39 +22,9 @@ from flaxformer_lite.objectives import CausalLM, Seq2Seq
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
+from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.weights import open_checkpoints, warm_start
-
-
-class Interrupted(Exception):
-    """Somebody asked the run to stop while it was evaluating."""
-
-
-class StopRequest:
-    """Turns SIGTERM, SIGINT and SIGHUP into a wish that the loop grants at the next step. A second SIGINT stops at once.
-
-    A SIGHUP that is ignored, as under nohup, stays so: the terminal is to be closed and the run to go on.
-    """
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
-        def ask(number: int, frame: Any) -> None:
-            if self.signal is not None and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self.signal = signal.Signals(number).name
-
-        numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            numbers.append(signal.SIGHUP)
-        old = {number: signal.signal(number, ask) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 @dataclass
@@ -86,7 +54,11 @@ class EvalData:
         assert config.data.eval is not None
         self.pairs = list(config.data.eval.open("data.eval"))
         self.records = evaluation_records(
-            self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
+            self.pairs,
+            tokenizers,
+            config.objective,
+            config.data.longest,
+            lambda line: warn(f"data.eval: {line}") if hosts.is_first() else None,
         )
         self.dataset = Dataset(
             self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id

@@ -21,7 +21,17 @@ LEVELS = [
     {"__init__"},
     {"run"},
     {"trainer", "planning", "interop"},
-    {"run_folder", "weights", "training", "evaluation", "generation", "text_reader", "progress", "line_blocks"},
+    {
+        "run_folder",
+        "weights",
+        "training",
+        "evaluation",
+        "generation",
+        "text_reader",
+        "progress",
+        "stopping",
+        "line_blocks",
+    },
     {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding", "encoding", "operations"},
     {
