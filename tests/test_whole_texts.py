@@ -315,7 +315,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
-        compiled = Compiled.of(Task.of(config), make_mesh(jax.devices()[:devices]), train_shapes=1, eval_shapes=0)
+        compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0)
         state = compiled.init(compiled.put(batch))
         found.append(jax.device_get(compiled.train(state, compiled.put(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1
