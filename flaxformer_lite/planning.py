@@ -156,7 +156,8 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32, sharding=batch_sharding(mesh))
     index = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     out = (batch_sharding(mesh), jax.tree.map(lambda x: x.sharding, cache))
-    function = jax.jit(step, donate_argnums=3, out_shardings=out)
+    # An encoder's parameters are not used by this step, but they are there.
+    function = jax.jit(step, donate_argnums=3, keep_unused=True, out_shardings=out)
     parts = {"parameters": params, "cache": cache, "batch": (tokens, index)}
     return Step(function, (params, tokens, index, cache), parts, decoding_flops(config.model, params, bucket))
 
