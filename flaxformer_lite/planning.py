@@ -156,7 +156,8 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32, sharding=batch_sharding(mesh))
     index = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     out = (batch_sharding(mesh), jax.tree.map(lambda x: x.sharding, cache))
-    function = jax.jit(step, donate_argnums=3, out_shardings=out)
+    # An encoder's parameters are not used by this step, but they are there.
+    function = jax.jit(step, donate_argnums=3, keep_unused=True, out_shardings=out)
     parts = {"parameters": params, "cache": cache, "batch": (tokens, index)}
     return Step(function, (params, tokens, index, cache), parts, decoding_flops(config.model, params, bucket))
 
@@ -344,11 +345,17 @@ def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
 
 
 def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...], mesh: Mesh, slice_: Slice) -> float:
-    """The least time that the links allow: each device sends its share of what the others lack."""
+    """The least time that the links allow: each device sends its share of what the others lack.
+
+    Permutations come in pairs that go opposite ways at once, so that they are given all links along their axes.
+    """
     sent, slowest = 0.0, math.inf
+    if collective.kind == "collective-permute":
+        moving = tuple(group for group in groups if group[0] != group[1])
+        groups = (neighbours(axes_of(moving, mesh), mesh),) if moving else ()
     for group in groups:
         n = len(group)
-        if n == 1 or (collective.kind == "collective-permute" and group[0] == group[1]):
+        if n == 1:
             continue
         share = 1.0 if collective.kind == "collective-permute" else (n - 1) / n
         sent = collective.bytes * share * (2 if collective.kind == "all-reduce" else 1)
@@ -356,3 +363,10 @@ def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...]
         bandwidth = slice_.chip.bandwidth((chip[: len(slice_.shape)] for chip in chips), slice_.shape)
         slowest = min(slowest, bandwidth / slice_.devices_per_chip)
     return sent / slowest
+
+
+def neighbours(axes: str, mesh: Mesh) -> tuple[int, ...]:
+    """The devices that differ from the first along these axes only."""
+    numbers = np.arange(mesh.size).reshape(mesh.devices.shape)
+    chosen = numbers[tuple(slice(None) if axis in axes.split("+") else 0 for axis in mesh.axis_names)]
+    return tuple(int(n) for n in chosen.ravel())

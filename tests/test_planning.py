@@ -20,9 +20,9 @@ from flaxformer_lite.chips import CHIPS
 from flaxformer_lite.collectives import replica_groups
 from flaxformer_lite.commands.plan import as_json, in_words, parse_mesh
 from flaxformer_lite.config import load_config
-from flaxformer_lite.hlo import Window, array_types, parse_instruction, read_program
-from flaxformer_lite.parallel import MeshConfig
-from flaxformer_lite.planning import Plan, describe_slice, make_plan
+from flaxformer_lite.hlo import Collective, Window, array_types, parse_instruction, read_program
+from flaxformer_lite.parallel import MeshConfig, make_mesh
+from flaxformer_lite.planning import Plan, describe_slice, exchange_seconds, make_plan
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -347,3 +347,19 @@ def test_types_of_tuples():
     assert [(t.dtype, t.shape, t.space, t.bytes) for t in types] == [
         ("bf16", (8, 128), 1, 2048), ("s32", (), 0, 4), ("pred", (3,), 0, 3)
     ]  # fmt: skip
+
+
+@needs_libtpu
+def test_the_least_time_of_an_exchange():
+    """By hand: v5e has 50 GB/s a link, and a square of 2 × 2 chips one along each side."""
+    square = describe_slice("v5e:2x2")
+    mesh = make_mesh(MeshConfig(data=1, fsdp=4), square.devices)
+    everyone = ((0, 1, 2, 3),)
+
+    def seconds(kind: str, groups: tuple[tuple[int, ...], ...]) -> float:
+        return exchange_seconds(Collective(kind, 1e9, groups, 1), groups, mesh, square)
+
+    assert seconds("all-gather", everyone) == pytest.approx(0.75 / 100)
+    assert seconds("all-reduce", everyone) == pytest.approx(1.5 / 100)
+    assert seconds("collective-permute", ((0, 1), (1, 2), (2, 3), (3, 0))) == pytest.approx(1 / 100)
+    assert seconds("collective-permute", ((0, 0), (1, 1))) == 0
