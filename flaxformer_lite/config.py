@@ -161,10 +161,12 @@ class Config:
                 f"data.rows_multiple {data.rows_multiple} is not divisible by train.micro_batches {train.micro_batches}: "
                 "change one, so that every batch can be cut evenly"
             )
-        if train.micro_batches > 1 and not self.objective.rows_apart:
+        if not self.objective.rows_apart and (train.micro_batches > 1 or train.runner == "pmap"):
+            several = train.micro_batches > 1
+            what = f"micro_batches is {train.micro_batches}" if several else "runner is 'pmap'"
             raise ValueError(
-                f"train.micro_batches is {train.micro_batches}, but objective.kind '{self.objective.kind}' compares all rows of a "
-                "batch with each other: leave it at 1"
+                f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: "
+                + ("leave it at 1" if several else "choose 'mesh'")
             )
         if train.best_metric not in (names := (*self.objective.metric_names, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""

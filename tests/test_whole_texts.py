@@ -171,6 +171,10 @@ def test_texts_that_belong_together_come_together(
     config = config_of(SentenceEmbeddings(), *sources, 100, sentence_embedding=SentenceEmbedding())
     with pytest.raises(ValueError, match=r"^train\.micro_batches is 2, but objective\.kind 'sentence_embeddings'"):
         with_train(config, micro_batches=2)
+    with pytest.raises(
+        ValueError, match=r"^train\.runner is 'pmap', but objective\.kind 'sentence_embeddings' .*: choose 'mesh'\Z"
+    ):
+        with_train(config, runner="pmap")
     train(config, tmp_path / "run")
     assert last_row(tmp_path / "run")["accuracy"] > 0.9
     run = flaxformer_lite.load(tmp_path / "run")
@@ -315,7 +319,9 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
-        compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0)
+        compiled = Compiled.of(
+            Task.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
+        )
         state = compiled.init(compiled.put(batch))
         found.append(jax.device_get(compiled.train(state, compiled.put(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1
