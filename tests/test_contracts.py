@@ -45,6 +45,7 @@ LEVELS = [
         "losses",
         "tokenizer",
         "json_tokenizer",
+        "marian_tokenizer",
         "special",
         "version",
     },
