@@ -223,7 +223,7 @@ class Run:
 
         Raises: ValueError where one of them is unknown to such a model, missing, or of another shape than it should be.
         """
-        return forward(self.model, {"params": self.params}, self.config.decode.bos_id, **arguments)
+        return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
 
     def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
         """The vector of each text, by `model.sentence_embedding`; a text of more than `data.max_source_length` tokens is cut.
