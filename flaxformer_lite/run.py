@@ -168,10 +168,12 @@ class Run:
         check_ids(prompts, self.config.model.vocab_size, first)
         return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first=first)
 
-    def stream(self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, **decode: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, first: int = 0, **decode: Any
+    ) -> Iterator[str]:
         """The text that `generate` gives for this prompt alone, in parts, as they are written."""
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
-        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed)
+        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first=first)
 
     def generator(self, **decode: Any) -> Decoder:
         """The decoder that goes on with prompts by the config's settings with some overridden, those of `Sampling` too."""
