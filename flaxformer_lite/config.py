@@ -138,7 +138,8 @@ class Config:
     def __post_init__(self) -> None:
         """What one part alone cannot check. Raises: ValueError with the settings, their values and the way out."""
         model, data, train = self.model, self.data, self.train
-        if data.target_tokenizer is not None and model.share_source_target:
+        # Two from another run may number their pieces alike, as Marian's do.
+        if model.share_source_target and not isinstance(data.target_tokenizer, FromRun | None):
             raise ValueError(
                 "data.target_tokenizer is set, but model.share_source_target shares one embedding table for both vocabularies: "
                 "set model.share_source_target to False, or leave out the target tokenizer"

@@ -81,12 +81,14 @@ class DecodeConfig:
 
     Reference: Keskar et al. 2019, arXiv:1909.05858, section 4.1.
     """
+    renormalize: bool = False
+    """Whether the probabilities that these rules leave to the tokens are made to sum to 1 again, for the sums that beams go by."""
     pad_id: int = PAD
     """What stands for no token; this and the next two differ from the tokenizer's own only in models from elsewhere."""
     bos_id: int = BOS
     """What an answer to a source starts from, and a prompt."""
-    eos_id: int = EOS
-    """What ends an answer."""
+    eos_id: int | None = EOS
+    """What ends an answer; None: nothing does but its length."""
     more_eos_ids: tuple[int, ...] = ()
     """Further tokens that end an answer."""
     batch_tokens: int = 2048
@@ -105,6 +107,11 @@ class DecodeConfig:
         if not 0 < self.repetition_penalty < math.inf:
             raise ValueError(
                 f"decode.repetition_penalty is {self.repetition_penalty}: give a number above 0; 1 is none"
+            )
+        if self.eos_id is None and self.more_eos_ids:
+            raise ValueError(
+                f"decode.more_eos_ids is {self.more_eos_ids}, but decode.eos_id None says that nothing ends an answer: "
+                "make the first of them decode.eos_id"
             )
         self.check_score()
         self.check_number()
@@ -139,7 +146,7 @@ class DecodeConfig:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """All tokens that end an answer."""
-        return (self.eos_id, *self.more_eos_ids)
+        return () if self.eos_id is None else (self.eos_id, *self.more_eos_ids)
 
     def max_length(self, source_length: int) -> int:
         """Most tokens in the answer to a source of that many, each with its end of sentence; at least 1."""

@@ -96,6 +96,7 @@ class Decoder:
 
         Raises: ValueError where a source is longer than the model has positions for, or a prompt is empty.
         """
+        check_seed(seed)
         self.check(sources, first)
         samples = 1 if self.config.sampling is None else self.config.num_hypotheses
         numbers = [(row, sample) for row in range(len(sources)) for sample in range(samples)]
@@ -112,7 +113,7 @@ class Decoder:
         return [[*itertools.chain(*answers[i : i + samples])] for i in range(0, len(numbers), samples)]
 
     def stream(
-        self, variables: VariableDict, source: Sequence[int], seed: int = 0, at_once: int = 4
+        self, variables: VariableDict, source: Sequence[int], seed: int = 0, *, first: int = 0, at_once: int = 4
     ) -> Iterator[list[int]]:
         """The first answer that `generate` gives to this source alone, some new tokens at a time: one, then `at_once`.
 
@@ -120,13 +121,14 @@ class Decoder:
         """
         if self.config.beam_size > 1:
             raise ValueError(f"decode.beam_size is {self.config.beam_size}: only a beam of 1 writes token by token")
-        self.check([source], 0)
+        check_seed(seed)
+        self.check([source], first)
         ((_, rows, length),) = plan_batches([len(source)], self.config.batch_tokens)
         arrays = self.arrays([source], rows, length)
         given, state = self.open_stream(
             variables, arrays.tokens, arrays.mask, room=arrays.room, max_lengths=arrays.max_lengths
         )
-        random = self.random([(0, 0)], rows, seed)
+        random = self.random([(0, 0)], rows, seed, first)
         done, active, most = 0, True, 1
         while active:
             state = self.advance(variables, given, state=state, most=most, max_lengths=arrays.max_lengths, **random)
@@ -176,7 +178,7 @@ class Decoder:
             return {}
         padded = np.zeros((rows, 2), np.int32)
         padded[: len(numbers)] = numbers
-        return {"keys": self.keys(seed, first + padded[:, 0], padded[:, 1])}
+        return {"keys": self.keys(np.uint32(seed).view(np.int32), first + padded[:, 0], padded[:, 1])}
 
     def answer(self, variables: VariableDict, arrays: Arrays, random: dict[str, Any]) -> list[list[Hypothesis]]:
         """The answers of every row."""
@@ -189,6 +191,12 @@ class Decoder:
             [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
             for row in zip(*decoded, strict=True)
         ]
+
+
+def check_seed(seed: int) -> None:
+    """Raises: ValueError where the seed is none."""
+    if not 0 <= seed < 2**32:
+        raise ValueError(f"seed is {seed}: give a number from 0 to 2^32 - 1")
 
 
 def check_translates(model: ModelConfig) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.transformer import Inputs, ModelConfig, Outputs, Transformer
 
 
@@ -27,17 +28,17 @@ class Forward(NamedTuple):
     """The encoder's last layer, where there is also a decoder."""
 
 
-def forward(model: Transformer, variables: VariableDict, start_id: int, **given: Any) -> Forward:
+def forward(model: Transformer, variables: VariableDict, decode: DecodeConfig, **given: Any) -> Forward:
     """The model's answer to `given`: arrays, or nested lists, by the names of `arguments`.
 
-    `start_id` is what a decoder starts from: for classifiers, whose decoder reads the source one place later.
+    The special ids of `decode` are for classifiers: whose decoder reads the source one place later, and what is not padding.
 
     Raises: ValueError where an argument is unknown to such a model, missing, or of another shape than it should be.
     """
     config = model.config
     arrays = {name: np.asarray(value) for name, value in given.items() if value is not None}
     check_arguments(config, arrays)
-    outputs = _apply(model, variables, inputs_of(config, arrays, start_id))
+    outputs = _apply(model, variables, inputs_of(config, arrays, decode))
     found = jax.tree.map(np.asarray, outputs)
     both = config.num_encoder_layers > 0 and config.num_decoder_layers > 0
     return Forward(
@@ -95,34 +96,71 @@ def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
             raise ValueError(f"{name} has {wrong}, which is no token id: they are 0 to {size - 1}")
 
 
-def inputs_of(config: ModelConfig, arrays: dict[str, np.ndarray], start_id: int) -> Inputs:
-    """The model's own inputs. Without positions, those of a decoder alone count what its mask shows (padding on the left)."""
+def inputs_of(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Inputs:
+    """The model's own inputs. Positions that are not given are 0, 1, 2, … whatever the mask shows."""
     tokens = jnp.asarray(arrays["input_ids" if config.vocab_size else "inputs_embeds"])
-    mask = boolean(arrays.get("attention_mask"))
-    positions = arrays.get("position_ids")
+    mask, last = boolean(arrays.get("attention_mask")), integers(last_positions(config, arrays, decode))
+    positions = integers(positions_of(config, arrays))
     if config.num_encoder_layers == 0:
-        if positions is None and mask is not None:
-            positions = np.maximum(np.cumsum(mask, 1) - 1, 0) * np.asarray(mask)
-        return Inputs(target_tokens=tokens, target_mask=mask, target_positions=integers(positions))
+        return Inputs(target_tokens=tokens, target_mask=mask, target_positions=positions, last_positions=last)
     types = arrays.get("token_type_ids")
     if types is None and config.num_token_types:
         types = np.zeros(tokens.shape[:2], np.int32)
-    inputs = Inputs(tokens, source_mask=mask, token_types=integers(types), source_positions=integers(positions))
+    inputs = Inputs(tokens, source_mask=mask, token_types=integers(types), source_positions=positions)
     if config.num_decoder_layers == 0:
         return inputs
     targets = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
     if targets is None:
-        targets = np.concatenate([np.full((len(tokens), 1), start_id), arrays["input_ids"][:, :-1]], 1)
-        # The mask changes nothing that is compared: what stands before an end sees no padding. It tells where the end is.
-        return inputs._replace(target_tokens=integers(targets), target_mask=mask)
+        targets = np.concatenate([np.full((len(tokens), 1), decode.bos_id), arrays["input_ids"][:, :-1]], 1)
     return inputs._replace(
-        target_tokens=jnp.asarray(targets), target_mask=boolean(arrays.get("decoder_attention_mask"))
+        target_tokens=jnp.asarray(targets),
+        target_mask=boolean(arrays.get("decoder_attention_mask")),
+        last_positions=last if targets.shape[:2] == tokens.shape[:2] else None,
     )
+
+
+def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:
+    """`position_ids` as the model counts: given are rows of its table where it has one, the first of which may be further ones.
+
+    Raises: ValueError where the table has no such row.
+    """
+    given = arrays.get("position_ids")
+    rows: int | None = getattr(config.positions, "max_positions", None)
+    if given is None or rows is None:
+        return given
+    offset: int = getattr(config.positions, "offset", 0)
+    if given.min(initial=0) < 0 or given.max(initial=0) >= offset + rows:
+        wrong = int(given.min() if given.min() < 0 else given.max())
+        raise ValueError(f"position_ids has {wrong}, but the table of positions has the rows 0 to {offset + rows - 1}")
+    return given - offset
+
+
+def last_positions(
+    config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig
+) -> Int[np.ndarray, "B"] | None:
+    """Where the last token of each text is, if that is where classes are read: the last that the mask shows. Without a mask it is
+    found by the ids: the last that is no padding, or the last end where the decoder reads the source.
+
+    Raises: ValueError where there is no end.
+    """
+    alone = config.num_encoder_layers == 0
+    if config.pooler is None or config.pooler.token != "last" or not config.vocab_size or not (alone or shifts(config)):
+        return None
+    ids, shown = arrays["input_ids"], arrays.get("attention_mask")
+    if shown is None:
+        shown = ids != decode.pad_id if alone else ids == decode.eos_id
+        if not alone and not shown.any(1).all():
+            row = int(shown.any(1).argmin())
+            raise ValueError(
+                f"input_ids, row {row} has no end (decode.eos_id is {decode.eos_id}), where the classes are read: end it, or "
+                "give attention_mask"
+            )
+    return np.where(shown, np.arange(ids.shape[1]), 0).max(1, initial=0)
 
 
 def boolean(x: np.ndarray | None) -> Bool[Array, "B T"] | None:
     return None if x is None else jnp.asarray(x.astype(bool))
 
 
-def integers(x: np.ndarray | None) -> Int[Array, "B T"] | None:
+def integers(x: np.ndarray | None) -> Int[Array, "..."] | None:
     return None if x is None else jnp.asarray(x.astype(np.int32))

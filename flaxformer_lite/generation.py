@@ -15,11 +15,23 @@ from flaxformer_lite.tokenizer import Tokenizer
 NEW_TOKENS = 100
 """How many tokens are written where no setting says so: unlike a translation, a text is not as long as what it goes on from."""
 
+LENGTHS: dict[str, Any] = {
+    name: getattr(DecodeConfig, name) for name in ("max_new_tokens", "max_length_ratio", "max_length_extra")
+}
+"""What settings are where they say nothing of how long a text may be."""
+
 
 def decode_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
-    """The settings with some changed by name. Those of `Sampling` go by their own names, and one of them is enough to draw."""
+    """The settings with some changed by name. Those of `Sampling` go by their own names, and one of them is enough to draw.
+
+    Where neither the settings nor the changes say how long a text may be, it may have `NEW_TOKENS`.
+    """
     drawn = {field.name for field in dataclasses.fields(Sampling)} & changes.keys()
-    own: dict[str, Any] = {} if config.max_new_tokens else {"max_new_tokens": NEW_TOKENS}
+    own: dict[str, Any] = {}
+    if changes.keys() & {"max_length_ratio", "max_length_extra"}:
+        own["max_new_tokens"] = None
+    elif dataclasses.replace(config, **LENGTHS) == config:
+        own["max_new_tokens"] = NEW_TOKENS
     own |= {name: value for name, value in changes.items() if name not in drawn}
     if drawn:
         base = own.get("sampling") or config.sampling or Sampling()
@@ -103,13 +115,13 @@ def generated(
 
 
 def streamed(
-    decoder: Decoder, params: PyTree, tokenizer: Tokenizer, prompt: str, *, stop: Sequence[str], seed: int
+    decoder: Decoder, params: PyTree, tokenizer: Tokenizer, prompt: str, *, stop: Sequence[str], seed: int, first: int
 ) -> Iterator[str]:
     """The first text that `generated` gives for this prompt alone, in parts, as they are written."""
     check_stop(stop)
     ids = prompt_ids(tokenizer, prompt, decoder.config.bos_id)
     text = TextStream(tokenizer, ids, stop)
-    for tokens in decoder.stream({"params": params}, ids, seed):
+    for tokens in decoder.stream({"params": params}, ids, seed, first=first):
         yield text.add(tokens)
         if text.stopped:
             return

@@ -79,10 +79,9 @@ class JsonTokenizer(Tokenizer):
     @cached_property
     def _templates(self) -> tuple[list[Place], list[Place]]:
         """For one text and for two, read off what the library makes of a letter."""
-        letter = self._tokenizer.encode("a", add_special_tokens=False)
         found: list[list[Place]] = []
-        for pair in (None, letter):
-            whole = self._tokenizer.post_process(letter, pair, True)
+        for text, pair in (("a", None), ("a", "a")):
+            whole = self._tokenizer.encode(text, pair)
             places = [Place(*place) for place in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
             # A letter may be several tokens: its first place stands for the text.
             found.append(

@@ -168,10 +168,12 @@ class Run:
         check_ids(prompts, self.config.model.vocab_size, first)
         return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first=first)
 
-    def stream(self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, **decode: Any) -> Iterator[str]:
+    def stream(
+        self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, first: int = 0, **decode: Any
+    ) -> Iterator[str]:
         """The text that `generate` gives for this prompt alone, in parts, as they are written."""
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
-        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed)
+        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first=first)
 
     def generator(self, **decode: Any) -> Decoder:
         """The decoder that goes on with prompts by the config's settings with some overridden, those of `Sampling` too."""
@@ -223,7 +225,7 @@ class Run:
 
         Raises: ValueError where one of them is unknown to such a model, missing, or of another shape than it should be.
         """
-        return forward(self.model, {"params": self.params}, self.config.decode.bos_id, **arguments)
+        return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
 
     def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
         """The vector of each text, by `model.sentence_embedding`; a text of more than `data.max_source_length` tokens is cut.

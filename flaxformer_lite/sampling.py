@@ -41,13 +41,16 @@ def adjust(
         scores = jnp.where(repeating(read, config.no_repeat_ngram, scores.shape[-1]), -jnp.inf, scores)
     if config.suppress_ids:
         scores = scores.at[..., jnp.asarray(config.suppress_ids)].set(-jnp.inf)
-    if config.min_new_tokens:
+    if config.min_new_tokens and config.end_ids:
         unended = scores.at[..., jnp.asarray(config.end_ids)].set(-jnp.inf)
         scores = jnp.where(step < config.min_new_tokens, unended, scores)
-    if (forced := forced_ids(step, last, config)) is None:
-        return scores
-    only = jnp.where(jnp.arange(scores.shape[-1]) == forced[..., None], 0.0, -jnp.inf).astype(scores.dtype)
-    return jnp.where(forced[..., None] >= 0, only, scores)
+    if (forced := forced_ids(step, last, config)) is not None:
+        only = jnp.where(jnp.arange(scores.shape[-1]) == forced[..., None], 0.0, -jnp.inf).astype(scores.dtype)
+        scores = jnp.where(forced[..., None] >= 0, only, scores)
+    if config.renormalize:
+        total = jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+        scores = jnp.where(total > -jnp.inf, scores - total, scores)
+    return scores
 
 
 def forced_ids(step: Int[Array, ""], last: Bool[Array, "*B"], config: DecodeConfig) -> Int[Array, "*B"] | None:

@@ -355,7 +355,7 @@ def take_beams(x: Array, beams: Int[Array, "B K"]) -> Array:
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
     """Which of the tokens end an answer."""
-    return functools.reduce(jnp.logical_or, (token == i for i in config.end_ids))
+    return functools.reduce(jnp.logical_or, (token == i for i in config.end_ids), jnp.zeros(token.shape, bool))
 
 
 def run(step: Callable[[State], State], state: State, room: int, keys: Callable[[int], int]) -> State:

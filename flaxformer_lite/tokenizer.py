@@ -239,9 +239,10 @@ def _json_fields(content: bytes, kind: str) -> dict[str, object]:
 
 
 def _kinds() -> tuple[type[Tokenizer], ...]:
-    from flaxformer_lite.json_tokenizer import JsonTokenizer  # it builds on this file
+    from flaxformer_lite.json_tokenizer import JsonTokenizer  # they build on this file
+    from flaxformer_lite.marian_tokenizer import MarianTokenizer
 
-    return SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer, JsonTokenizer
+    return SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer, JsonTokenizer, MarianTokenizer
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:

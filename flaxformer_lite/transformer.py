@@ -58,6 +58,8 @@ class Inputs(NamedTuple):
     """Which of several packed texts each source token belongs to, from 1; 0 is padding. Texts do not see each other."""
     target_segments: Int[Array, "B T"] | None = None
     """The same for target tokens; a target sees the source of its own number."""
+    last_positions: Int[Array, "B"] | None = None
+    """Where each text's last token is, for a pooler that reads it; None: the mask shows it."""
 
 
 class Outputs(NamedTuple):
@@ -111,7 +113,7 @@ class Pooling(nn.Module):
 
     @nn.compact
     def __call__(
-        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
+        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
     ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
         c, settings = self.config, self.config.pooler
         assert settings is not None
@@ -120,18 +122,21 @@ class Pooling(nn.Module):
             kernel_init = c.initializer.kernel()
             return nn.Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
 
-        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask)
+        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
         if settings.activation is not None:
             pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(pooled))
         classes = settings.num_classes
         return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
 
 
-def last_token(hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None) -> Float[Array, "B D"]:
-    """The last token of each text that is not padding."""
-    if mask is None:
+def last_token(
+    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
+) -> Float[Array, "B D"]:
+    """The last token of each text: at `last`, or else the last that is not padding."""
+    if last is None and mask is None:
         return hidden[:, -1]
-    last = jnp.where(mask, jnp.arange(mask.shape[1]), 0).max(1)
+    if last is None:
+        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
 
@@ -192,7 +197,7 @@ class Transformer(nn.Module):
             hidden = last = self.decode(inputs, memory)
         mask = inputs.target_mask if c.num_decoder_layers else inputs.source_mask
         if c.pooler is not None:
-            pooled, class_logits = self.pooler(last, mask)
+            pooled, class_logits = self.pooler(last, mask, inputs.last_positions)
         if c.sentence_embedding is not None:
             embedding = sentence_embedding(c.sentence_embedding, last, mask)
         if inputs.predict_positions is not None:

@@ -60,6 +60,7 @@ LEVELS = [
         "sharding",
         "tokenizer",
         "json_tokenizer",
+        "marian_tokenizer",
         "special",
         "version",
     },

@@ -212,13 +212,13 @@ def test_scores_of_given_texts_are_equal(name: str, tmp_path: Path) -> None:
     targets = texts(run, (6, 6), model.output_size)
     if model.num_encoder_layers == 0:
         theirs = np.asarray(reader("Generator", tmp_path / "folder").forward_batch(as_tokens(targets)))
-        ours = forward(run.model, {"params": run.params}, 0, input_ids=targets).logits
+        ours = forward(run.model, {"params": run.params}, decode, input_ids=targets).logits
     else:
         sources = texts(run, (7, 7), model.vocab_size)
         found = reader("Translator", tmp_path / "folder").score_batch(as_tokens(sources), as_tokens(targets))
         theirs = np.asarray([result.log_probs for result in found])
         read = [[decode.bos_id, *row] for row in targets]
-        said = forward(run.model, {"params": run.params}, 0, input_ids=sources, decoder_input_ids=read).logits
+        said = forward(run.model, {"params": run.params}, decode, input_ids=sources, decoder_input_ids=read).logits
         said_next = np.asarray([[*row, decode.eos_id] for row in targets])[..., None]
         ours = np.take_along_axis(np.asarray(jax.nn.log_softmax(said)), said_next, -1)[..., 0]
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-4)

@@ -123,6 +123,9 @@ def test_settings_by_name():
     assert decode_settings(config, {"top_k": 3, "max_new_tokens": 5}) == DecodeConfig(
         sampling=Sampling(top_k=3), max_new_tokens=5
     )
+    by_prompt = DecodeConfig(max_length_ratio=0.5, max_length_extra=3)
+    assert decode_settings(by_prompt, {}) == by_prompt
+    assert decode_settings(DecodeConfig(max_new_tokens=9), {"max_length_extra": 10}) == DecodeConfig()
     drawing = DecodeConfig(sampling=Sampling(min_p=0.1), max_new_tokens=9)
     assert decode_settings(drawing, {"temperature": 0.5}).sampling == Sampling(min_p=0.1, temperature=0.5)
     assert decode_settings(drawing, {"beam_size": 4}) == DecodeConfig(beam_size=4, max_new_tokens=9)
@@ -140,7 +143,7 @@ def test_a_run_goes_on_with_texts(run: Run):
     """Law: texts are those of the ids; a stop string cuts them; streams give the same; seeds and samples differ."""
     prompts = ["a", "", "long prompt"]
     texts = run.generate(prompts, seed=5, **DRAWN)
-    assert texts == run.generate(prompts, seed=5, **DRAWN) != run.generate(prompts, seed=6, **DRAWN)
+    assert texts == run.generate(prompts, seed=5, **DRAWN) != run.generate(prompts, seed=2**32 - 1, **DRAWN)
     ids = [prompt_ids(BYTES, prompt, BOS) for prompt in prompts]
     answers = run.continuations_of_ids(ids, seed=5, **DRAWN)
     found = [text_after(BYTES, read, answer[0].tokens) for read, answer in zip(ids, answers, strict=True)]
@@ -209,11 +212,22 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
     words = ("--temperature", "1.3", "--top-k", "40", "--seed", "5")
     prompts = ["a", "", "long prompt"]
     texts = run.generate(prompts, seed=5, **DRAWN)
-    lines = [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+
+    def escaped(texts: list[str]) -> list[str]:
+        return [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+
+    lines = escaped(texts)
     assert type_command("a", *words) == type_command("a", *words, terminal=True) == texts[0] + "\n"
     assert type_command(*prompts, *words).split("\n") == [*lines, ""]
     (tmp_path / "prompts.txt").write_text("\n".join(prompts))
     assert type_command("--file", str(tmp_path / "prompts.txt"), *words).split("\n") == [*lines, ""]
+    # The numbers of prompts go on from file to file, and from one that is streamed to the next.
+    (tmp_path / "one.txt").write_text("long prompt\n")
+    (tmp_path / "two.txt").write_text("long prompt\n")
+    files = ("--file", str(tmp_path / "one.txt"), "--file", str(tmp_path / "two.txt"))
+    both = run.generate(2 * ["long prompt"], seed=5, **DRAWN)
+    assert both[0] != both[1] and type_command(*files, *words).split("\n") == [*escaped(both), ""]
+    assert type_command(*files, *words, terminal=True) == "".join(text + "\n" for text in both)
     several = run.continuations(["a"], seed=5, num_hypotheses=3, **DRAWN)[0]
     assert type_command("a", *words, "--samples", "3").count("\n") == len(several) == 3
     ids = run.continuations_of_ids([[BOS, 9]], max_new_tokens=3)[0][0].tokens
@@ -227,6 +241,8 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
         (("a", "--beam", "3", "--top-k", "2"), "decode.beam_size is 3, but decode.sampling draws tokens"),
         (("a", "--top-p", "2"), "decode.sampling.top_p is 2.0: give a probability above 0"),
         (("a", "--beam", "3", "--seed", "1"), "--seed is for drawing, --beam for searching"),
+        (("a", "--seed", "99999999999"), "seed is 99999999999: give a number from 0 to 2^32 - 1"),
+        (("a", "--seed", "-1"), "seed is -1: give a number"),
         (("a", "--file", "b"), "there are prompts and --file: give one or the other"),
         (("a", "--ids"), "the arguments: 'a' is no list of token ids"),
         (("3", "--ids", "--stop", "x"), "--stop is for texts"),

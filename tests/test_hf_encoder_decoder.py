@@ -1,10 +1,13 @@
 """What is particular to T5, BART and Marian: how files spell what is tied and scaled. By hand from the library's own classes."""
 
 import dataclasses
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 from test_hf import DATA
 
 from flaxformer_lite.interop.hf import bart, marian, read_folder, t5
@@ -23,7 +26,8 @@ OWN_HEAD = {"lm_head.weight": np.ones((3, 2))}
         ({"tie_word_embeddings": False}, OWN_HEAD, False, False),
         ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, OWN_HEAD, False, False),
         ({"tie_word_embeddings": True}, OWN_HEAD, True, False),
-        ({"tie_word_embeddings": False}, {}, False, True),
+        ({"tie_word_embeddings": False}, {}, False, False),
+        ({"tie_word_embeddings": False}, {"lm_head.weight": np.zeros((3, 2))}, False, True),
     ],
 )
 def test_the_file_says_whether_t5_has_a_head_of_its_own(
@@ -32,6 +36,18 @@ def test_the_file_says_whether_t5_has_a_head_of_its_own(
     model = t5.model_config(Settings({"d_model": 16} | options), T5_FILE | tensors)
     assert model.head is not None and model.share_target_output is tied
     assert model.head.scale == (0.25 if scaled else 1.0)
+    there = Settings(t5.settings_of(model))
+    assert t5.model_config(there, T5_FILE | ({} if tied else OWN_HEAD)).head == model.head
+
+
+def test_a_head_that_t5_should_have_is_missed(tmp_path: Path) -> None:
+    """Version 1.1 does not tie it, so that without its matrix the file is not whole."""
+    folder = Path(shutil.copytree(DATA / "t5_1_1/gated_gelu", tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+        read_folder(folder)
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,9 @@ def reference_adjusted(row, read, step, last, config):
     row = [-math.inf if i in forbidden else x for i, x in enumerate(row)]
     forced = config.forced_bos_id if step == 0 else None
     forced = config.forced_eos_id if last and config.forced_eos_id is not None else forced
-    return row if forced is None else [0.0 if i == forced else -math.inf for i in range(len(row))]
+    row = row if forced is None else [0.0 if i == forced else -math.inf for i in range(len(row))]
+    total = math.log(sum(map(math.exp, row))) if config.renormalize else 0.0
+    return [x - total for x in row]
 
 
 SETTINGS = [
@@ -132,6 +134,8 @@ SETTINGS = [
     DecodeConfig(no_repeat_ngram=9),
     DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, more_eos_ids=(9,)),
     DecodeConfig(forced_bos_id=6, forced_eos_id=3, suppress_ids=(6,)),
+    DecodeConfig(renormalize=True, forced_eos_id=3, suppress_ids=(1, 7)),
+    DecodeConfig(eos_id=None, min_new_tokens=4),
 ]
 
 
@@ -149,7 +153,7 @@ def test_adjusted_scores_equal_plain_python(config):
         expected = [reference_adjusted(SCORES[i], rows[i], step, last[i], config) for i in range(7)]
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         changed += (found != SCORES).sum()
-    idle = config == DecodeConfig() or config.no_repeat_ngram == 9
+    idle = config in (DecodeConfig(), SETTINGS[-1]) or config.no_repeat_ngram == 9
     assert (changed == 0) == idle
 
 

@@ -10,6 +10,7 @@ from experiments import use_one_device
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
+from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward
 from flaxformer_lite.interop import settings_for, torch_transformer
 from flaxformer_lite.interop.names import read, write
@@ -47,7 +48,7 @@ def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
     source_mask, target_mask = ~io["in/src_key_padding_mask"], ~io["in/tgt_key_padding_mask"]
     given = {"inputs_embeds": io["in/src"], "attention_mask": source_mask}
     given |= {"decoder_inputs_embeds": io["in/tgt"], "decoder_attention_mask": target_mask}
-    said = forward(Transformer(model), {"params": params}, 0, **given)
+    said = forward(Transformer(model), {"params": params}, DecodeConfig(), **given)
     assert said.logits is None and said.encoder_last_hidden_state is not None
     assert np.abs(said.last_hidden_state - io["out/last_hidden_state"])[target_mask].max() < 1e-4
     assert np.abs(said.encoder_last_hidden_state - io["out/encoder_last_hidden_state"])[source_mask].max() < 1e-4

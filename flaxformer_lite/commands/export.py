@@ -40,19 +40,20 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
+    notes: list[str] = []
     if is_hf:
         files = loaded.folder.path / ("huggingface" if origin else "")
-        count = export_run(loaded.config, loaded.params, origin, files, arguments.family, Path(arguments.output))
+        count, notes = export_run(loaded.config, loaded.params, origin, files, arguments.family, Path(arguments.output))
     elif arguments.system == "ctranslate2":
         count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
-        for note in notes:
-            warn(note)
     else:
         fitting = settings_for(arguments.system, loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
         arrays = write(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
         write_weights(arguments.output, arrays)
         count = len(arrays)
+    for note in notes:
+        warn(note)
     print(f"{count} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
 
 

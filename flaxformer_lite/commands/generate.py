@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ids", action="store_true", help="read and write token ids, apart by spaces; BOS is not added"
     )
     parser.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help="by default decode.max_new_tokens, or 100 where that is None"
+        "--max-new-tokens", type=int, metavar="N", help="by default what the config's decode says, or 100"
     )
     parser.add_argument("--temperature", type=float, metavar="T", help="divides the scores; 0 takes the best token")
     parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-p", type=float, metavar="P", help="draw from tokens P times as probable as the best")
     parser.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: say again less")
     parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end before this; may be repeated")
-    parser.add_argument("--seed", type=int, help="what is drawn depends on it; by default 0")
+    parser.add_argument("--seed", type=int, help="what is drawn depends on it and the prompt's number; by default 0")
     parser.add_argument("--samples", type=int, metavar="N", help="texts for each prompt")
     parser.add_argument("--beam", type=int, help="beam size; by default the config's decode.beam_size")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
@@ -55,13 +55,15 @@ def run(arguments: argparse.Namespace) -> None:
     decode = chosen_settings(loaded, arguments)
     settings = loaded.generator(**decode).config
     one = one and settings.num_hypotheses == 1
+    first = 0
     for block in blocks:
         if streams(arguments, settings.beam_size, settings.num_hypotheses) and len(block.lines) == 1:
-            write_streamed(loaded, block.lines[0], arguments, decode)
-            continue
-        for text in texts(loaded, block, arguments, decode):
-            print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
-        sys.stdout.flush()
+            write_streamed(loaded, block.lines[0], arguments, first, decode)
+        else:
+            for text in texts(loaded, block, arguments, first, decode):
+                print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
+            sys.stdout.flush()
+        first += len(block.lines)
 
 
 def chosen_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -81,16 +83,18 @@ def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool
     return sys.stdout.isatty() and not arguments.ids and beam_size == samples == 1
 
 
-def write_streamed(loaded: Run, prompt: str, arguments: argparse.Namespace, decode: dict[str, Any]) -> None:
-    for part in loaded.stream(prompt, stop=arguments.stop, seed=arguments.seed or 0, **decode):
+def write_streamed(loaded: Run, prompt: str, arguments: argparse.Namespace, first: int, decode: dict[str, Any]) -> None:
+    for part in loaded.stream(prompt, stop=arguments.stop, seed=arguments.seed or 0, first=first, **decode):
         print(part, end="", flush=True)
     print()
 
 
-def texts(loaded: Run, block: Block, arguments: argparse.Namespace, decode: dict[str, Any]) -> Iterator[str]:
-    """The texts for all prompts of a block, in order."""
+def texts(
+    loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+) -> Iterator[str]:
+    """The texts for all prompts of a block, in order; `first` is the number of the first of them."""
     with Progress(len(block.lines)) as progress:
-        told: dict[str, Any] = {"seed": arguments.seed or 0, "first": block.before, **decode}
+        told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, **decode}
         told["progress"] = lambda done, of: progress.update("writing", done)
         if arguments.ids:
             prompts = [numbers(line, block) for line in block.lines]

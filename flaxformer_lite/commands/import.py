@@ -19,7 +19,7 @@ from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, hf
 from flaxformer_lite.interop.hf.folder import take_along
-from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizer
+from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.names import read
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.objectives import (
@@ -94,13 +94,13 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     """Returns the number of parameters, and in how many arrays they were. What was left out is told on stderr."""
     try:
         found = hf.read_folder(folder)
-        tokenizer, note = read_tokenizer(folder, found.model.vocab_size)
+        tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     config = Config(
         model=found.model,
         objective=objective(found),
-        data=data_config(found, None if tokenizer is None else FromRun(path=str(output.path))),
+        data=data_config(found, tokenizers, str(output.path)),
         decode=found.decode,
     )
     origin = {
@@ -110,8 +110,7 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         "generation": found.generation,
         "architecture": found.architecture,
     }
-    both = None if tokenizer is None else Tokenizers(tokenizer, tokenizer)
-    write_run(output, config, 0, found.params, f"imported from {folder}", tokenizers=both, imported=origin)
+    write_run(output, config, 0, found.params, f"imported from {folder}", tokenizers=tokenizers, imported=origin)
     take_along(folder, output.path / "huggingface")
     for name in found.left_out:
         print(f"{name} is not needed and was left out: it is what it should be", file=sys.stderr)
@@ -135,7 +134,13 @@ def objective(found: hf.Imported) -> Objectives:
     return SentenceEmbeddings()
 
 
-def data_config(found: hf.Imported, tokenizer: FromRun | None) -> DataConfig:
+def data_config(found: hf.Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
     """Texts may be as long as the folder says that the model reads; T5 says nothing, and reads any length."""
     limit = found.max_length or DataConfig.max_source_length
-    return DataConfig(tokenizer=tokenizer, max_source_length=limit, max_target_length=limit)
+    one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)
+    return DataConfig(
+        tokenizer=None if tokenizers is None else FromRun(path=run),
+        target_tokenizer=None if one else FromRun(path=run, side="target"),
+        max_source_length=limit,
+        max_target_length=limit,
+    )

@@ -46,6 +46,8 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     """
     model, data, decode = config.model, config.data, config.decode
     kind = specification(model)
+    if decode.eos_id is None:
+        raise ValueError("decode.eos_id is None, but CTranslate2 wants a token that ends an answer: give one")
     room = max(LEAST_ROOM, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
@@ -56,7 +58,7 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
         settings, vocabularies = settings_of(model, decode, target, names[1]), vocabulary_files(names[1], None)
     found = variables(model, params, room)
     write_folder(output, kind, found, settings, vocabularies)
-    return sum(x.ndim > 0 for x in found.values()), notes(model)
+    return sum(x.ndim > 0 for x in found.values()), notes(model, decode)
 
 
 def settings_of(
@@ -67,7 +69,7 @@ def settings_of(
     bos = decode.bos_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     return {
         "bos_token": names[bos],
-        "eos_token": names[decode.eos_id],
+        "eos_token": names[decode.end_ids[0]],
         "layer_norm_epsilon": model.norm.epsilon,
         "multi_query_attention": is_multi_query(model),
         "unk_token": names[unk],
@@ -94,14 +96,23 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
     return [*names, *(f"<id {i}>" for i in range(len(names), size))]
 
 
-def notes(model: ModelConfig) -> list[str]:
+def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     """What a user of the folder should know."""
-    if model.attention_window is None:
-        return []
-    return [
-        f"CTranslate2 keeps to model.attention_window {model.attention_window} while it writes. Longer texts that it is given, "
-        "prompts and texts to be scored, it reads in blocks that see all of the block before, or not at all: give it shorter ones"
-    ]
+    found = []
+    if model.attention_window is not None:
+        found.append(
+            f"CTranslate2 keeps to model.attention_window {model.attention_window} while it writes. Longer texts that it is given, "
+            "prompts and texts to be scored, it reads in blocks that see all of the block before, or not at all: give it shorter "
+            "ones"
+        )
+    arguments = {
+        "more_eos_ids": "end_token, beside decode.eos_id",
+        "suppress_ids": "suppress_sequences, one token each",
+    }
+    for name, argument in arguments.items():
+        if ids := getattr(decode, name):
+            found.append(f"the folder cannot say decode.{name} {ids}: give each call these tokens as {argument}")
+    return found
 
 
 def specification(model: ModelConfig) -> Specification:

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.interop.hf import bart, bert, distilbert, gemma, gpt2, llama, marian, roberta, t5
-from flaxformer_lite.interop.hf.decoding import decode_config
+from flaxformer_lite.interop.hf.decoding import decode_config, notes
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.sentence import read_embedding
@@ -20,6 +20,10 @@ from flaxformer_lite.transformer import ModelConfig
 MODULES = (gpt2, llama, gemma, bert, roberta, distilbert, t5, bart, marian)
 FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}
 """By `model_type`, in the order in which they are tried where a model trained here is exported."""
+
+
+NO_LIMIT = 1_000_000_000
+"""A longest text of so many tokens stands for none: the library writes 10^30 where a tokenizer knows no limit."""
 
 
 class Imported(NamedTuple):
@@ -40,6 +44,8 @@ class Imported(NamedTuple):
     """How many tokens of a text the folder says that the model reads."""
     left_out: list[str]
     """Tensors in the file that the model does not need."""
+    notes: list[str]
+    """What the folder says of generation that `decode` does not."""
 
 
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
@@ -48,7 +54,7 @@ def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> i
     found += [getattr(model.positions, "max_positions", None)]
     found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
     found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
-    return min((length for length in found if isinstance(length, int) and length > 1), default=None)
+    return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)
 
 
 def read_folder(folder: Path) -> Imported:
@@ -59,13 +65,14 @@ def read_folder(folder: Path) -> Imported:
     settings = Settings(config)
     model = dataclasses.replace(family.model_config(settings, tensors), sentence_embedding=read_embedding(folder))
     settings.finish()
-    decode = decode_config(config, generation, model)
+    decode = decode_config(config, generation, model, family.special)
     architecture = family.architecture(model, tensors.keys())
     names = family.name_map(model, architecture)
     needed, left_out = family.pick(tensors, {name for weight in names for name in weight.names}, model)
     params = read(needed, names, model)
     longest = max_length(folder, config, model)
-    return Imported(model, decode, params, family, architecture, config, generation, names, longest, left_out)
+    told = notes(config, generation, model)
+    return Imported(model, decode, params, family, architecture, config, generation, names, longest, left_out, told)
 
 
 def family_of(model_type: Any) -> Family:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, same, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings
+from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Layout, Weight
 from flaxformer_lite.layers import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.positions import Learned
@@ -26,7 +26,6 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
     settings.only("normalize_before", False)
     settings.only("normalize_embedding", True)
     settings.only("static_position_embeddings", False)
-    settings.only("extra_pos_embeddings", OFFSET)
     stddev = settings.number("init_std", 0.02)
     classes = 0
     if CLASSES in weights:
@@ -52,6 +51,7 @@ def stacks(settings: Settings) -> dict[str, Any]:
     num_layers = settings.integer("encoder_layers", 12)
     settings.only("num_hidden_layers", num_layers)
     settings.ignore("force_bos_token_to_be_generated")
+    settings.ignore("extra_pos_embeddings")  # no release reads it: where there is a table, its shape has to fit
     num_heads, d_ff = settings.integer("encoder_attention_heads", 16), settings.integer("encoder_ffn_dim", 4096)
     decoder_num_heads = settings.integer("decoder_attention_heads", 16)
     decoder_d_ff = settings.integer("decoder_ffn_dim", 4096)
@@ -189,6 +189,7 @@ FAMILIES = (
         model_type="bart",
         prefix="model.",
         base="BartModel",
+        special=SpecialIds(pad=1, bos=0, eos=2, start=2),
         heads=(HEAD_BIAS, "lm_head.", "classification_head."),
         model_config=model_config,
         architecture=architecture,

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings
+from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.positions import Learned
@@ -147,6 +147,7 @@ FAMILIES = (
         model_type="bert",
         prefix="bert.",
         base="BertModel",
+        special=SpecialIds(pad=0),
         heads=("cls.", "classifier."),
         model_config=model_config,
         architecture=architecture,

@@ -1,10 +1,10 @@
 """How a Hugging Face folder generates: `generation_config.json`, or in older folders `config.json`, as a DecodeConfig, and back."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from flaxformer_lite.decode_config import DecodeConfig, Sampling
-from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings
+from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings, SpecialIds
 from flaxformer_lite.transformer import ModelConfig
 
 NEUTRAL: dict[str, Any] = {
@@ -17,7 +17,6 @@ NEUTRAL: dict[str, Any] = {
     "encoder_repetition_penalty": 1.0,
     "exponential_decay_length_penalty": None,
     "begin_suppress_tokens": [],
-    "renormalize_logits": False,
     "guidance_scale": 1.0,
     "penalty_alpha": 0.0,
     "force_words_ids": None,
@@ -37,8 +36,10 @@ HARMLESS = (
 """Entries that change no token, or only what is returned beside them."""
 
 
-def decode_config(config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig) -> DecodeConfig:
-    """The settings of decoding. Where `generation` is empty, those in `config` count.
+def decode_config(
+    config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig, special: SpecialIds
+) -> DecodeConfig:
+    """The settings of decoding. Where `generation` is empty, those in `config` count. Special ids that neither says are `special`.
 
     Raises: ValueError that names a way to choose tokens which is not implemented.
     """
@@ -46,14 +47,14 @@ def decode_config(config: Mapping[str, Any], generation: Mapping[str, Any], mode
     older = {name: config[name] for name in GENERATION if name in config}
     present = {name: value for name, value in (generation or older).items() if value is not None}
     settings = Settings(inherited | present, f"{'generation_config.json' if generation else 'config.json'}: ")
+    pad = one_id(settings, "pad_token_id", special.pad)
     if model.num_decoder_layers == 0:
-        return DecodeConfig(pad_id=settings.integer("pad_token_id", 0))
+        return DecodeConfig(pad_id=(special.pad or 0) if pad is None else pad)
     for name, value in NEUTRAL.items():
         settings.only(name, value)
     settings.ignore(*HARMLESS, *SPECIAL_IDS)
-    eos = settings.values.get("eos_token_id")
-    ends = [int(i) for i in eos] if isinstance(eos, list) else [settings.integer("eos_token_id", DecodeConfig.eos_id)]
-    start = settings.integer("bos_token_id", ends[0])
+    end = settings.values.get("eos_token_id", special.eos)
+    ends = () if end is None else token_ids(settings, "eos_token_id", end)
     beam_size = settings.integer("num_beams", 1)
     found = DecodeConfig(
         beam_size=beam_size,
@@ -62,19 +63,73 @@ def decode_config(config: Mapping[str, Any], generation: Mapping[str, Any], mode
         early_stopping=early_stopping(settings),
         at_limit="end",
         num_hypotheses=settings.integer("num_return_sequences", 1),
-        forced_bos_id=settings.optional_integer("forced_bos_token_id"),
+        forced_bos_id=forced_bos_id(settings, model),
         forced_eos_id=settings.optional_integer("forced_eos_token_id"),
         suppress_ids=suppress_ids(settings, ends),
         no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0),
         repetition_penalty=settings.number("repetition_penalty", 1.0),
-        pad_id=settings.integer("pad_token_id", ends[0]),
-        bos_id=settings.integer("decoder_start_token_id", start) if model.num_encoder_layers else start,
-        eos_id=ends[0],
-        more_eos_ids=tuple(ends[1:]),
+        renormalize=settings.flag("renormalize_logits", False),
+        pad_id=pad if pad is not None else next(iter(ends), 0),
+        bos_id=start_id(settings, model, special, ends),
+        eos_id=next(iter(ends), None),
+        more_eos_ids=ends[1:],
         **lengths(settings, model),
     )
     settings.finish((), {})
     return found
+
+
+def token_ids(settings: Settings, name: str, value: Any) -> tuple[int, ...]:
+    """The value of the option, a token id or several. Raises: ValueError where it is something else."""
+    found = tuple(value) if isinstance(value, list) else (value,)
+    if not found or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in found):
+        raise settings.wrong(name, "it should be a token id, at least 0, or a list of such, or null for none")
+    return found
+
+
+def one_id(settings: Settings, name: str, absent: int | None) -> int | None:
+    """A token id; None where there is none, which the first Llama folders write as -1."""
+    value = settings.values.get(name, absent)
+    if value is None or value == -1:
+        return None
+    if isinstance(value, list):
+        raise settings.wrong(name, "it should be one token id, at least 0, or null for none")
+    return token_ids(settings, name, value)[0]
+
+
+def start_id(settings: Settings, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int:
+    """What answers start from; a prompt without tokens starts from an end where there is no other id.
+
+    Raises: ValueError where nothing says it.
+    """
+    found = one_id(settings, "bos_token_id", special.bos)
+    if model.num_encoder_layers:
+        own = one_id(settings, "decoder_start_token_id", special.start)
+        found = found if own is None else own
+    elif found is None:
+        found = next(iter(ends), None)
+    if found is None:
+        name = "decoder_start_token_id" if model.num_encoder_layers else "bos_token_id"
+        raise settings.wrong(name, "an answer starts from it, or from bos_token_id or eos_token_id: give a token id")
+    return found
+
+
+def forced_bos_id(settings: Settings, model: ModelConfig) -> int | None:
+    """The first token of every answer. Raises: ValueError where the library would force it after prompts of one token only."""
+    if model.num_encoder_layers == 0:
+        settings.only("forced_bos_token_id")
+    return one_id(settings, "forced_bos_token_id", None)
+
+
+def notes(config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig) -> list[str]:
+    """What such a folder says that the settings of decoding do not."""
+    longest = (generation or config).get("max_length")
+    if longest is None or model.num_encoder_layers or not model.num_decoder_layers:
+        return []
+    where = "generation_config.json" if generation else "config.json"
+    return [
+        f"{where}: max_length is {longest} and counts the prompt; it was left out, decode.max_new_tokens is for that"
+    ]
 
 
 def lengths(settings: Settings, model: ModelConfig) -> dict[str, Any]:
@@ -119,13 +174,14 @@ def early_stopping(settings: Settings) -> bool:
     return settings.flag("early_stopping", False)
 
 
-def suppress_ids(settings: Settings, ends: list[int]) -> tuple[int, ...]:
+def suppress_ids(settings: Settings, ends: Collection[int]) -> tuple[int, ...]:
     """Tokens that are never chosen. A forbidden end is none (so does the library)."""
     words = settings.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise settings.wrong("bad_words_ids", "only words of one token are implemented")
-    bad = {int(word[0]) for word in words} - set(ends)
-    return tuple(sorted(bad | {int(i) for i in settings.items("suppress_tokens")}))
+    bad = {i for word in words for i in token_ids(settings, "bad_words_ids", word)} - set(ends)
+    suppressed = settings.items("suppress_tokens")
+    return tuple(sorted(bad.union(token_ids(settings, "suppress_tokens", suppressed) if suppressed else ())))
 
 
 # Back ------------------------------------------------------------------------------------------------------------------
@@ -140,28 +196,45 @@ def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
     return {"pad_token_id": decode.pad_id, "eos_token_id": ends, start: decode.bos_id}
 
 
-def generation_config(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
+def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: int) -> dict[str, Any]:
     """`generation_config.json` for such settings: `decode_config` backwards.
+
+    There is no length that depends on the source there: the limit is that of the longest one.
 
     Raises: ValueError for a way to score answers that is not theirs.
     """
     if decode.length_penalty == "gnmt":
         raise ValueError("decode.length_penalty is 'gnmt' (there: average, with any exponent)")
+    drawn = decode.sampling if decode.sampling is not None and decode.sampling.temperature else None
+    longest = decode.max_new_tokens
+    if model.num_encoder_layers:
+        longest = decode.max_length(longest_source)
+        longest = min(longest, getattr(model.positions, "max_positions", longest))
     found = special_ids(decode, model) | {
         "num_beams": decode.beam_size,
         "num_return_sequences": decode.num_hypotheses,
         "length_penalty": decode.alpha if decode.length_penalty == "average" else 0.0,
         "early_stopping": decode.early_stopping,
-        "do_sample": decode.sampling is not None,
-        "max_new_tokens": decode.max_new_tokens,
+        "do_sample": drawn is not None,
+        "max_new_tokens": longest,
         "min_new_tokens": decode.min_new_tokens,
         "forced_bos_token_id": decode.forced_bos_id,
         "forced_eos_token_id": decode.forced_eos_id,
-        "bad_words_ids": [[i] for i in decode.suppress_ids] or None,
+        "suppress_tokens": list(decode.suppress_ids) or None,
         "no_repeat_ngram_size": decode.no_repeat_ngram,
         "repetition_penalty": decode.repetition_penalty,
+        "renormalize_logits": decode.renormalize,
     }
-    if decode.sampling is not None:
-        drawn = decode.sampling
+    if drawn is not None:
         found |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p, "min_p": drawn.min_p}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def export_notes(decode: DecodeConfig) -> list[str]:
+    """What such settings say that the file does not."""
+    if decode.at_limit == "end" or decode.beam_size == 1:
+        return []
+    return [
+        f"decode.at_limit is {decode.at_limit!r}: there, beams at the limit of length count as ended ('end' here), so that the "
+        "best of answers that reach it may be another"
+    ]

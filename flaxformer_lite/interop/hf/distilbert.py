@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings
+from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.positions import FixedTable, Learned
@@ -113,6 +113,7 @@ FAMILIES = (
         model_type="distilbert",
         prefix="distilbert.",
         base="DistilBertModel",
+        special=SpecialIds(pad=0),
         heads=("vocab_", "pre_classifier.", "classifier."),
         model_config=model_config,
         architecture=architecture,

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.config import Config
 from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, family_of, sentence
-from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
+from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
@@ -33,8 +33,8 @@ class Exported(NamedTuple):
 
 def export_run(
     config: Config, params: PyTree, origin: Mapping[str, Any], files: Path, model_type: str | None, output: Path
-) -> int:
-    """Writes the folder and returns the number of tensors.
+) -> tuple[int, list[str]]:
+    """Writes the folder, and returns the number of tensors and what a user of them should know.
 
     `origin` is what `imported.json` says where the run came from such a folder; `files` what goes along. The family is the one
     that `model_type` names, or that of the origin, or the first that has such a model.
@@ -51,11 +51,12 @@ def export_run(
     kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids(config.decode, config.model)
     documents = {"config.json": kept | exported.config | class_names(config, theirs)}
     if config.model.num_decoder_layers and config.model.head is not None:
-        documents["generation_config.json"] = generation_config(config.decode, config.model)
+        longest_source = config.data.max_source_length
+        documents["generation_config.json"] = generation_config(config.decode, config.model, longest_source)
     if not (files / "modules.json").is_file():
         documents |= sentence.documents(config.model, config.data.max_source_length)
     write_folder(output, documents, exported.tensors, files)
-    return len(exported.tensors)
+    return len(exported.tensors), export_notes(config.decode) if "generation_config.json" in documents else []
 
 
 def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Layout, Weight
 from flaxformer_lite.transformer import ModelConfig
 
@@ -38,6 +38,8 @@ class Family:
     """Before the names of the base model's tensors, dot included; empty where there is none."""
     base: str
     """The class of the base model, which is saved without the prefix."""
+    special: SpecialIds
+    """The special ids where `config.json` says nothing."""
     heads: tuple[str, ...] = ()
     """What the names of tensors outside of the base model begin with."""
     model_config: Callable[[Settings, Arrays], ModelConfig]

@@ -16,8 +16,8 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 TAKEN_ALONG = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
-    *("vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model", "source.spm"),
-    *("target.spm", "chat_template.jinja", "modules.json", "config_sentence_transformers.json"),
+    *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+    *("source.spm", "target.spm", "chat_template.jinja", "modules.json", "config_sentence_transformers.json"),
     "sentence_bert_config.json",
 )
 """Files that say how text becomes ids and what becomes of the outputs; they go with a model as they are."""

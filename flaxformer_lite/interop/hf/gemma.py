@@ -20,7 +20,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
     windows,
 )
 from flaxformer_lite.interop.hf.llama import Relative, classes
-from flaxformer_lite.interop.hf.settings import GATED, Settings
+from flaxformer_lite.interop.hf.settings import GATED, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays
 from flaxformer_lite.layers import Activation, Residual, RMSNorm
 from flaxformer_lite.positions import Rotary
@@ -116,7 +116,9 @@ def local_rotary(settings: Settings) -> Rotary:
 def window_of_some(settings: Settings, num_layers: int, every: int) -> Windows:
     """Where `layer_types` says nothing, all layers have a window but the last of `every` so many."""
     usual = [LOCAL if (i + 1) % every else FULL for i in range(num_layers)]
-    return windows(settings, settings.optional_integer("sliding_window", 4096), usual)
+    width = settings.optional_integer("sliding_window", 4096)
+    settings.only("sliding_window_size", width)  # Gemma 2's first files say it twice
+    return windows(settings, width, usual)
 
 
 def window_of_pattern(settings: Settings, num_layers: int) -> Windows:
@@ -157,9 +159,12 @@ def settings_of(row: Relative, model: ModelConfig) -> dict[str, Any]:
 
 # The families ---------------------------------------------------------------------------------------------------------
 
+SPECIAL = SpecialIds(pad=0, bos=2, eos=1)
+
 GEMMA = Relative(
     model_type="gemma",
     classes=classes("Gemma"),
+    special=SPECIAL,
     tied=True,
     num_kv_heads=16,
     d_key=256,
@@ -170,6 +175,7 @@ GEMMA = Relative(
 GEMMA2 = Relative(
     model_type="gemma2",
     classes=classes("Gemma2"),
+    special=SPECIAL,
     tied=True,
     num_kv_heads=4,
     d_key=256,

@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.hf.decoder_only import HEADS, Classes, head_weights
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, norm, stacked, unused
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings
+from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Part, Weight
 from flaxformer_lite.layers import PRE_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.positions import Learned
@@ -129,6 +129,7 @@ FAMILIES = (
         model_type="gpt2",
         prefix="transformer.",
         base=CLASSES.base,
+        special=SpecialIds(bos=50256, eos=50256),
         heads=HEADS,
         model_config=model_config,
         architecture=CLASSES.of,

@@ -26,7 +26,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
     windows,
 )
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import PRE_NORM, DropoutRates, Normal, RMSNorm
 from flaxformer_lite.positions import Rotary
@@ -39,6 +39,7 @@ class Relative:
 
     model_type: str
     classes: Classes
+    special: SpecialIds = SpecialIds()
     tied: bool = False
     """Whether the embedding table usually is the output matrix."""
     num_kv_heads: int | None = None
@@ -190,6 +191,7 @@ def family(
         model_type=row.model_type,
         prefix="model.",
         base=row.classes.base,
+        special=row.special,
         heads=HEADS,
         model_config=functools.partial(model_config, row),
         architecture=row.classes.of,
@@ -214,6 +216,7 @@ def window_of_all(settings: Settings, num_layers: int) -> Windows:
 
 def window_of_upper(settings: Settings, num_layers: int) -> Windows:
     """Qwen: where `use_sliding_window` says so, the layers that `layer_types` names, else those from `max_window_layers` on."""
+    settings.only("use_mrope", False)
     window = settings.optional_integer("sliding_window", 4096)
     window = window if settings.flag("use_sliding_window", False) else None
     first = num_layers if window is None else settings.integer("max_window_layers", 28)
@@ -233,10 +236,18 @@ def upper_window_settings(model: ModelConfig) -> dict[str, Any]:
 
 
 RELATIVES = (
-    Relative(model_type="llama", classes=classes("Llama"), heads_divide=True, bias="option", feed_forward_bias=True),
+    Relative(
+        model_type="llama",
+        classes=classes("Llama"),
+        special=SpecialIds(bos=1, eos=2),
+        heads_divide=True,
+        bias="option",
+        feed_forward_bias=True,
+    ),
     Relative(
         model_type="mistral",
         classes=classes("Mistral"),
+        special=SpecialIds(bos=1, eos=2),
         num_kv_heads=8,
         windows=window_of_all,
         window_settings=lambda model: {"sliding_window": model.attention_window},

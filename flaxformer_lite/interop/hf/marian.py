@@ -10,7 +10,7 @@ import numpy as np
 
 from flaxformer_lite.interop.hf.bart import HEAD_BIAS, TIED, stack_names, stack_settings, stacks, tables
 from flaxformer_lite.interop.hf.family import Family, Needless
-from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import Normal
 from flaxformer_lite.positions import Sinusoidal
@@ -79,6 +79,7 @@ FAMILIES = (
         model_type="marian",
         prefix="model.",
         base="MarianModel",
+        special=SpecialIds(pad=58100, eos=0, start=58100),
         heads=(HEAD_BIAS, "lm_head."),
         model_config=model_config,
         architecture=architecture,

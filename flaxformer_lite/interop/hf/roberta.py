@@ -9,7 +9,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, unused
-from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import Activation
 from flaxformer_lite.positions import Learned
@@ -82,6 +82,7 @@ FAMILIES = (
         model_type="roberta",
         prefix="roberta.",
         base="RobertaModel",
+        special=SpecialIds(pad=1, bos=0, eos=2),
         heads=("lm_head.", "classifier."),
         model_config=model_config,
         architecture=architecture,

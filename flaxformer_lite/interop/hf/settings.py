@@ -6,7 +6,7 @@ nobody asked for, unless it is known to change no number of a model that evaluat
 
 import json
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from flaxformer_lite.layers import Activation
 
@@ -38,11 +38,23 @@ SPECIAL_IDS = (
     *("forced_eos_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
 )
 
+
+class SpecialIds(NamedTuple):
+    """The special ids that the library gives a family where `config.json` says nothing; None: none."""
+
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    start: int | None = None
+    """What answers of an encoder–decoder start from; None: BOS."""
+
+
 GENERATION = (
     *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams"),
     *("num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff"),
     *("eta_cutoff", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values"),
+    "renormalize_logits",
     *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation"),
 )
 """How a text is made: read by `decoding.py`, from `generation_config.json` or, as older folders have it, from `config.json`."""
@@ -108,8 +120,19 @@ class Settings:
 
     @property
     def num_labels(self) -> int:
-        """How many classes a classification head has; the library's default is 2."""
-        return len(self.values.get("id2label") or {}) or self.integer("num_labels", 2)
+        """How many classes a classification head has; the library's default is 2. One is a number, of more one is right.
+
+        Raises: ValueError where `problem_type` says otherwise.
+        """
+        count = len(self.values.get("id2label") or {}) or self.integer("num_labels", 2)
+        problem = self.values.get("problem_type")
+        if problem == "multi_label_classification":
+            raise self.wrong(
+                "problem_type", "only classes of which one is right are implemented, not any number of them"
+            )
+        if problem == "regression" and count != 1:
+            raise self.wrong("problem_type", f"only one number is implemented, and the head gives {count}")
+        return count
 
     def has(self, name: str) -> bool:
         """Whether the option is there and not null."""

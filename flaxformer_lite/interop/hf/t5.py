@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings
+from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
 from flaxformer_lite.layers import Activation, DropoutRates, RMSNorm
 from flaxformer_lite.positions import RelativeBias
@@ -34,7 +34,9 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
     # `tie_word_embeddings` false has always meant: no factor. Newer files say so by another name, and that name goes first.
     scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
     has_head = has_decoder and (HEAD in weights or settings.architecture != "T5Model")
+    tied = not has_head or (HEAD not in weights and settings.flag("tie_word_embeddings", True))
     dropout_rate = settings.number("dropout_rate", 0.1)
+    settings.ignore("n_positions")  # how long the texts of pretraining were: relative positions have no end
     return ModelConfig(
         vocab_size=settings.integer("vocab_size", 32128),
         d_model=d_model,
@@ -57,7 +59,7 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
             residual_rate=dropout_rate,
         ),
         scale_embeddings=False,
-        share_target_output=HEAD not in weights or same(weights[HEAD], weights.get(SHARED)),
+        share_target_output=tied or same(weights.get(HEAD), weights.get(SHARED)),
         head=LanguageModelHead(scale=d_model**-0.5 if scaled else 1.0) if has_head else None,
     )
 
@@ -82,6 +84,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
         raise ValueError(f"model.positions is {model.positions} (there: RelativeBias)")
     if not isinstance(model.attention, DotProduct):
         raise ValueError(f"model.attention is {model.attention} (there: DotProduct)")
+    scaled = model.head is None or model.head.scale != 1
     return {
         "vocab_size": model.vocab_size,
         "d_model": model.d_model,
@@ -95,7 +98,8 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
         "dropout_rate": model.dropout.residual_rate,
         "layer_norm_epsilon": model.norm.epsilon,
         "feed_forward_proj": FEED_FORWARD.get(model.activation, model.activation),
-        "tie_word_embeddings": model.head is None or model.head.scale != 1,
+        "scale_decoder_outputs": scaled,
+        "tie_word_embeddings": scaled or model.share_target_output,
     }
 
 
@@ -151,6 +155,7 @@ FAMILIES = (
         model_type="t5",
         prefix="",
         base="T5Model",
+        special=SpecialIds(pad=0, eos=1),
         model_config=model_config,
         architecture=architecture,
         name_map=name_map,
