@@ -71,6 +71,8 @@ class Decoder:
     def __init__(self, model: Transformer, config: DecodeConfig) -> None:
         if model.config.num_decoder_layers == 0:
             raise ValueError("the model has no decoder (model.num_decoder_layers is 0), so it writes no answers")
+        if model.config.head is None:
+            raise ValueError("model.head is None, so it scores no tokens and writes no answers: use a run with a head")
         self.model, self.config = model, config
         self.reads_sources = model.config.num_encoder_layers > 0
         check_ids(config, model.config.output_size)

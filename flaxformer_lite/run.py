@@ -186,7 +186,8 @@ class Run:
         """The tokenizers. Raises: ValueError where the run has none."""
         if self.tokenizers is None:
             raise ValueError(
-                f"the run {self.folder.path} has no tokenizer: it reads and writes token ids only (translate --ids)"
+                f"the run {self.folder.path} has no tokenizer, so it knows token ids only: use the option --ids of translate or "
+                "generate, or forward from Python"
             )
         return self.tokenizers
 

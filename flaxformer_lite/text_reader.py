@@ -92,6 +92,7 @@ class TextReader:
         names = tuple(map(str, range(pooler.num_classes)))
         if isinstance(objective, Classification):
             names = objective.classes
+        check_alone(self.config, texts, told.get("first_line", 1))
         return [classified(logits, names) for logits in self.asked(class_logits, texts, **told)]
 
     def asked(
@@ -171,6 +172,18 @@ class TextReader:
                 "language model"
             )
         return mask_id
+
+
+def check_alone(config: Config, texts: Sequence[str | tuple[str, str]], first_line: int) -> None:
+    """Raises: ValueError for a pair where the model has learned from single texts."""
+    firsts = [getattr(config.data.train, name, "") for name in ("source_column", "source_field")]
+    if None not in firsts:
+        return
+    for number, text in enumerate(texts, first_line):
+        if not isinstance(text, str):
+            raise ValueError(
+                f"line {number} has two texts, and this run has learned from single ones: leave out the tab"
+            )
 
 
 def check_list(texts: object) -> None:

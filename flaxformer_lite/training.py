@@ -234,7 +234,8 @@ class Compiled:
             mesh=mesh,
             abstract_state=state,
             init=jax.jit(on_mesh(functools.partial(init_state, task)), out_shardings=shardings),
-            train=jax.jit(train, donate_argnums=0, out_shardings=(shardings, whole)),
+            # What the model does not read of a batch is taken all the same, so that the program takes what its shards sum up to.
+            train=jax.jit(train, donate_argnums=0, out_shardings=(shardings, whole), keep_unused=True),
             evaluate=jax.jit(evaluate, out_shardings=whole),
             rows=functools.partial(local_rows, mesh),
             put=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch),

@@ -1,7 +1,7 @@
-"""Scores a run on its test data, or on files, as JSON on stdout: the objective's figures (loss, accuracy, F1 and the like), and for
-translations BLEU, chrF and exact match.
+"""Scores a run on its test data, or on files, as JSON on stdout.
 
-The translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
+These are the objective's figures (loss, accuracy, F1 and the like), and for translations BLEU, chrF and exact match. The
+translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
 """
 
 import argparse
