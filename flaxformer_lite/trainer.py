@@ -16,13 +16,18 @@ from flaxformer_lite import hosts, kernels
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, evaluation_records, tokenize
+from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics, translate
-from flaxformer_lite.objectives import CausalLM, Seq2Seq
+from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
+<<<<<<< HEAD
 from flaxformer_lite.stopping import Interrupted, StopRequest
+=======
+from flaxformer_lite.special import Special
+>>>>>>> 652c645c63006b63b4397c738d56faaa17825b60
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.weights import open_checkpoints, warm_start
 
@@ -84,7 +89,7 @@ class Trainer:
         progress.update("tokenizing")
         self.tokenizers = hosts.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
         records = tokenize(pairs, self.tokenizers)
-        check_special_ids(config, self.tokenizers)
+        check_special_ids(config.objective, config.decode, self.tokenizers.target.special)
         self.data = Dataset(
             records, config.objective, config.data, config.train.seed, self.tokenizers.target, config.decode.bos_id
         )
@@ -296,20 +301,23 @@ class Trainer:
         return better
 
 
-def check_special_ids(config: Config, tokenizers: Tokenizers) -> None:
-    """Raises: ValueError where answers would begin or end with other ids than the tokenizer has, as with one from another run."""
-    special = tokenizers.target.special
-    wanted = {"eos_id": special.eos}
-    if isinstance(config.objective, Seq2Seq):
-        wanted["pad_id"] = special.pad
-    elif isinstance(config.objective, CausalLM):
-        wanted["bos_id"] = special.bos
+def check_special_ids(objective: Objective, decode: DecodeConfig, special: Special) -> None:
+    """Raises: ValueError where a decoder would be used with other ids than it learns, as with a tokenizer from another run.
+
+    Padding counts where sources are answered; prompts have places, whatever stands there. What an answer to a source starts from
+    is for `decode.bos_id` alone to say, and what is learned ends in one of several ends.
+    """
+    if isinstance(objective, Seq2Seq | SpanCorruption):
+        wanted = {"eos_id": special.eos, "pad_id": special.pad}
+    elif isinstance(objective, CausalLM):
+        wanted = {"eos_id": special.eos, "bos_id": special.bos}
     else:
         return
     for name, theirs in wanted.items():
-        if theirs is not None and getattr(config.decode, name) != theirs:
+        allowed = decode.end_ids if name == "eos_id" else (getattr(decode, name),)
+        if theirs is not None and theirs not in allowed:
             raise ValueError(
-                f"decode.{name} is {getattr(config.decode, name)}, but the tokenizer's is {theirs}: set it to that"
+                f"decode.{name} is {getattr(decode, name)}, but the tokenizer's is {theirs}: set it to that"
             )
 
 

@@ -17,8 +17,9 @@ from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.interop import differing
-from flaxformer_lite.interop.hf import FAMILIES, read_folder
+from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
 from flaxformer_lite.interop.hf.export import export, first_fitting
+from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.names import our_shapes
 from flaxformer_lite.layers import POST_NORM, LayerNorm, RMSNorm
 from flaxformer_lite.objectives import Classification, Seq2Seq
@@ -30,6 +31,17 @@ from tests.test_hf import DATA, fixture
 from tests.test_import_export import type_command
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 23,
+    "num_encoder_layers": 0,
+    "num_decoder_layers": 2,
+    "scale_embeddings": False,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -88,35 +100,21 @@ def test_options_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
     assert model == dataclasses.replace(read_folder(DATA / "bert/model").model, dropout=model.dropout)
 
 
-GENERATION_REFUSED = [
-    ({"bad_words_ids": [[1, 2]]}, r"bad_words_ids is \[\[1, 2\]\]: only words of one token"),
-    ({"num_beam_groups": 2}, "num_beam_groups is 2: only 1 is implemented"),
-    ({"early_stopping": "never"}, 'early_stopping is "never"'),
-    ({"begin_suppress_tokens": [5]}, "begin_suppress_tokens is"),
-    ({"a_new_way": 2}, "generation_config.json: a_new_way is 2"),
-]
+PROBLEMS = [("multi_label_classification", 3, "any number of them"), ("regression", 2, "the head gives 2")]
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"), GENERATION_REFUSED, ids=lambda x: next(iter(x)) if isinstance(x, dict) else ""
-)
-def test_a_way_to_generate_that_is_not_implemented_is_named(
-    options: dict[str, Any], complaint: str, tmp_path: Path
-) -> None:
-    folder = copied("bart/summary", tmp_path)
-    generation = json.loads((folder / "generation_config.json").read_text())
-    (folder / "generation_config.json").write_text(json.dumps(generation | options))
-    with pytest.raises(ValueError, match=complaint):
-        read_folder(folder)
+@pytest.mark.parametrize(("problem", "count", "complaint"), PROBLEMS)
+def test_another_problem_than_classes_or_one_number_is_refused(problem: str, count: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f'problem_type is "{problem}": .*{complaint}'):
+        _ = Settings({"problem_type": problem, "num_labels": count}).num_labels
+    assert Settings({"problem_type": "regression", "num_labels": 1}).num_labels == 1
 
 
-def test_settings_of_generation_are_read_as_the_library_reads_them() -> None:
-    """Theirs count what an answer starts from, ours do not; hand-worked for a summariser."""
-    decode = read_folder(DATA / "bart/summary").decode
-    assert (decode.beam_size, decode.alpha, decode.length_penalty, decode.early_stopping) == (4, 2.0, "average", True)
-    assert (decode.forced_bos_id, decode.forced_eos_id, decode.no_repeat_ngram, decode.min_new_tokens) == (0, 2, 3, 3)
-    assert (decode.pad_id, decode.bos_id, decode.eos_id, decode.at_limit) == (1, 2, 2, "end")
-    assert read_folder(DATA / "marian/shared").decode.suppress_ids == (40,)
+def test_a_tokenizer_that_knows_no_limit_limits_nothing(tmp_path: Path) -> None:
+    assert max_length(tmp_path, {}, ModelConfig(**DECODER)) is None
+    for length, expected in ((10**30, None), (77, 77)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+        assert max_length(tmp_path, {}, ModelConfig(**DECODER)) == expected
 
 
 # Tensors --------------------------------------------------------------------------------------------------------------
@@ -291,15 +289,6 @@ ENCODER: dict[str, Any] = {
     "norm": LayerNorm(epsilon=1e-12),
     "residual": POST_NORM,
     "embedding_norm": True,
-    "scale_embeddings": False,
-}
-DECODER: dict[str, Any] = {
-    "vocab_size": 37,
-    "d_model": 12,
-    "num_heads": 3,
-    "d_ff": 23,
-    "num_encoder_layers": 0,
-    "num_decoder_layers": 2,
     "scale_embeddings": False,
 }
 HEAD = LanguageModelHead(bias=True, transform="gelu")

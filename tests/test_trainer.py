@@ -1,5 +1,6 @@
 """Laws of the loop: a run that was stopped, crashed or killed anywhere ends bit for bit like one that never was."""
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
@@ -26,11 +27,14 @@ import train as command_line
 from flaxformer_lite import trainer
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.evaluation import Translation
+from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optimizer import OptimizerConfig
 from flaxformer_lite.parallel import make_mesh
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.schedules import Constant
+from flaxformer_lite.special import Special
 from flaxformer_lite.training import Compiled, Task
 
 ROOT = Path(__file__).parent.parent
@@ -481,3 +485,25 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
     process.send_signal(number)
     assert process.wait(60) == 0
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("objective", "decode", "complaint"),
+    [
+        (CausalLM(), {"eos_id": 8, "bos_id": 7}, None),  # its padding is read by nothing
+        (CausalLM(), {"eos_id": 5, "more_eos_ids": (8,), "bos_id": 7}, None),
+        (CausalLM(), {"eos_id": 8}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
+        (CausalLM(), {"eos_id": None, "bos_id": 7}, "decode.eos_id is None, but the tokenizer's is 8"),
+        (Seq2Seq(), {"eos_id": 8, "pad_id": 6, "bos_id": 1}, None),
+        (Seq2Seq(), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_id is 3, but the tokenizer's is 8"),
+        (SpanCorruption(first_sentinel=300), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (MaskedLM(mask_token=9), {}, None),
+    ],
+)
+def test_special_ids_of_decoding_are_those_that_are_learned(
+    objective: Any, decode: dict[str, Any], complaint: str | None
+) -> None:
+    """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
+    with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
+        trainer.check_special_ids(objective, DecodeConfig(**decode), Special(pad=6, bos=7, eos=8))

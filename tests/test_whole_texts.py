@@ -305,7 +305,9 @@ def test_a_hugging_face_folder_is_imported_and_trained_on(
     row = tokenizer.wrapped(tokenizer.encode("a"), tokenizer.encode("b"))
     pieces = tokenizer.pieces(row.tokens)
     assert (pieces[0], pieces[-1], pieces.count("[SEP]"), row.types[-1]) == ("[CLS]", "[SEP]", 2, 1)
-    assert run.classify([("a", "b")])[0].label in ("xenon", "yttrium", "zinc")
+    assert run.classify(["a"])[0].label in ("xenon", "yttrium", "zinc")
+    with pytest.raises(ValueError, match=r"^line 2 has two texts, and this run has learned from single ones"):
+        run.classify(["a", ("a", "b")])
 
 
 def test_pairs_are_compared_over_all_devices(tmp_path: Path):

@@ -112,6 +112,8 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     }
     write_run(output, config, 0, found.params, f"imported from {folder}", tokenizers=tokenizers, imported=origin)
     take_along(folder, output.path / "huggingface")
+    for told in found.notes:
+        print(told, file=sys.stderr)
     for name in found.left_out:
         print(f"{name} is not needed and was left out: it is what it should be", file=sys.stderr)
     if note:

@@ -156,6 +156,12 @@ def example_generator(record: Any) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
+def batch_shapes(objective: Objectives, config: DataConfig) -> list[Bucket]:
+    """The shapes of the batches that an objective makes: one where all rows are filled."""
+    full_row, longest = objective.full_row(config.longest), objective.longest_row(config.longest)
+    return config.buckets_to(longest) if full_row is None else [config.bucket_of(full_row)]
+
+
 Rows = Callable[[int], Int[np.ndarray, "R"]]
 """Of that many rows of a batch, the numbers of some."""
 
@@ -184,9 +190,7 @@ class Dataset:
         self.special = (SPECIAL if tokenizer is None else tokenizer.special)._replace(start=start_id)
         measure: Callable[[Any], Lengths] = objective.lengths
         lengths = [measure(record) for record in self.records]
-        full_row, longest = objective.full_row(config.longest), objective.longest_row(config.longest)
-        buckets = config.buckets_to(longest) if full_row is None else [config.bucket_of(full_row)]
-        self.plan = Plan(lengths, buckets, seed or 0)
+        self.plan = Plan(lengths, batch_shapes(objective, config), seed or 0)
         placed = sum(len(examples) for _, examples in self.plan.members)
         self.dropped = len(self.records) - placed
         if not placed:

@@ -88,7 +88,7 @@ def rotary(settings: Settings) -> Rotary:
 
 def scheme(settings: Settings, group: Settings, base: float) -> Rotary:
     """Rotary positions from one group of options; `base` where they do not say."""
-    settings.ignore("max_position_embeddings")  # there is no table, so no text is too long
+    settings.ignore("max_position_embeddings", "max_sequence_length")  # there is no table, so no text is too long
     group.ignore("rope_type", "type")
     group.only("partial_rotary_factor", 1.0)
     kind = group.text("rope_type" if group.has("rope_type") else "type", "default", ("default", *SCALINGS))

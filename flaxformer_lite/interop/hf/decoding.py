@@ -116,8 +116,10 @@ def start_id(settings: Settings, model: ModelConfig, special: SpecialIds, ends: 
 
 def forced_bos_id(settings: Settings, model: ModelConfig) -> int | None:
     """The first token of every answer. Raises: ValueError where the library would force it after prompts of one token only."""
-    if model.num_encoder_layers == 0:
-        settings.only("forced_bos_token_id")
+    if model.num_encoder_layers == 0 and settings.has("forced_bos_token_id"):
+        raise settings.wrong(
+            "forced_bos_token_id", "the library forces it after prompts of one token only; leave it out"
+        )
     return one_id(settings, "forced_bos_token_id", None)
 
 

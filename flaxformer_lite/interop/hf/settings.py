@@ -96,6 +96,7 @@ ONLY: dict[str, Any] = {
     "pruned_heads": {},
     "quantization_config": None,
     "position_embedding_type": "absolute",
+    "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
 }
 """Options of every family that have one value here (a family that reads one of them decides itself)."""
 
