@@ -23,11 +23,8 @@ from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorrupt
 from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
-<<<<<<< HEAD
-from flaxformer_lite.stopping import Interrupted, StopRequest
-=======
 from flaxformer_lite.special import Special
->>>>>>> 652c645c63006b63b4397c738d56faaa17825b60
+from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.weights import open_checkpoints, warm_start
 

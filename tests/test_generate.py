@@ -165,6 +165,7 @@ def test_runs_that_cannot_say_so(run: Run):
             {"num_encoder_layers": 1, "num_decoder_layers": 0},
             r"num_decoder_layers is 0\).*: use fill-mask, embed or classify",
         ),
+        ({"head": None}, r"^model\.head is None, so it scores no tokens and writes no answers: use a run with a head"),
     ):
         model = dataclasses.replace(CONFIG.model, **changes)
         other = dataclasses.replace(
