@@ -1,5 +1,6 @@
 """Tokenizers of the `tokenizers` library: WordPiece, byte-level BPE and others, as a `tokenizer.json` describes them."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -78,16 +79,26 @@ class JsonTokenizer(Tokenizer):
 
     @cached_property
     def _templates(self) -> tuple[list[Place], list[Place]]:
-        """For one text and for two, read off what the library makes of a letter."""
+        """For one text and for two, read off what the library makes of one that is some token."""
         found: list[list[Place]] = []
-        for text, pair in (("a", None), ("a", "a")):
+        some = self._some_text()
+        for text, pair in ((some, None), (some, some)):
             whole = self._tokenizer.encode(text, pair)
             places = [Place(*place) for place in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
-            # A letter may be several tokens: its first place stands for the text.
+            # It may be several tokens: the first place stands for the text.
             found.append(
                 [p for i, p in enumerate(places) if p.text is None or p.text not in [q.text for q in places[:i]]]
             )
         return found[0], found[1]
+
+    def _some_text(self) -> str:
+        """A text that is at least one token. Raises: ValueError where no piece of the vocabulary is."""
+        pieces = (self._tokenizer.decode([i], skip_special_tokens=False) for i in range(self.vocab_size))
+        for text in itertools.chain("a", pieces):
+            found = self._tokenizer.encode(text) if text else None
+            if found is not None and 0 in found.sequence_ids:
+                return str(text)
+        raise ValueError("its tokenizer makes no token of any piece of its own vocabulary: give another tokenizer")
 
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))

@@ -18,7 +18,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward
-from flaxformer_lite.interop.ctranslate2 import export_run, refusals, token_names
+from flaxformer_lite.interop.ctranslate2 import export_run, notes, refusals, token_names
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.layers import POST_NORM, DeviationNorm, LayerNorm, Residual, RMSNorm
 from flaxformer_lite.masks import Penalize
@@ -296,6 +296,20 @@ def test_the_command_writes_a_folder(
     with pytest.raises(SystemExit) as raised:
         main()
     assert raised.value.code == 2 and "exists already" in capsys.readouterr().err
+
+
+def test_what_the_folder_cannot_say_of_answers_is_told(tmp_path: Path) -> None:
+    """Ends but the first, and tokens that are never chosen, are arguments of each call; without any end nothing goes."""
+    model = ModelConfig(**BOTH)
+    told = notes(model, DecodeConfig(more_eos_ids=(5, 6), suppress_ids=(7,)))
+    assert [("more_eos_ids (5, 6)" in note, "suppress_ids (7,)" in note) for note in told] == [
+        (True, False),
+        (False, True),
+    ]
+    assert notes(model, DecodeConfig()) == []
+    run = run_of(model, {}, eos_id=None)
+    with pytest.raises(ValueError, match=r"decode\.eos_id is None"):
+        export_run(run.config, run.params, None, tmp_path / "out")
 
 
 def test_every_id_has_a_name_of_its_own() -> None:

@@ -76,3 +76,17 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path.write_text('{"kind": "tokenizers"}')
     with pytest.raises(ValueError, match="make no sense"):
         load_tokenizer(tmp_path)
+
+
+def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:
+    """Nothing stands for what is unknown, and only "b" and "c" are known; hand-worked."""
+    found = tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 1, "<s>": 2}, merges=[]))
+    found.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", 2)]
+    )
+    tokenizer = JsonTokenizer.of(found.to_str(), {"bos_token": "<s>"})
+    assert tokenizer.encode("abc") == [0, 1] and tokenizer.wrapped([0, 1]).tokens == [2, 0, 1]
+    assert tokenizer.wrapped([1], [0]) == ([2, 1, 2, 0], [0, 0, 0, 1])
+    nothing = JsonTokenizer.of(tokenizers.Tokenizer(models.BPE(vocab={}, merges=[])).to_str(), {})
+    with pytest.raises(ValueError, match="makes no token of any piece"):
+        nothing.wrapped([0])
