@@ -117,10 +117,10 @@ def last_token(
     hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
 ) -> Float[Array, "B D"]:
     """The last token of each text: at `last`, or else the last that is not padding."""
-    if last is None and mask is None:
-        return hidden[:, -1]
     if last is None:
-        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
+        if mask is None:
+            return hidden[:, -1]
+        last = jnp.where(mask, jnp.arange(mask.shape[1]), 0).max(1)
     return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
 
 
