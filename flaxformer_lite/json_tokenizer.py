@@ -34,7 +34,7 @@ class JsonTokenizer(Tokenizer):
             raise ValueError(f"the tokenizers library cannot read it: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._description = description
+        self.description = description
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id = special[:5]
 
@@ -111,7 +111,7 @@ class JsonTokenizer(Tokenizer):
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Which tokens begin a word: those without WordPiece's "##", or with the sign for a space before them."""
-        model = json.loads(self._description)["model"]
+        model = json.loads(self.description)["model"]
         pieces = [self._piece(i) for i in ids]
         if model.get("type") == "WordPiece":
             return [not piece.startswith(model["continuing_subword_prefix"]) for piece in pieces]
@@ -119,7 +119,7 @@ class JsonTokenizer(Tokenizer):
 
     def to_bytes(self) -> bytes:
         special = self.special._replace(size=None)._asdict()
-        return json.dumps({"kind": "tokenizers", "special": special, "tokenizer": self._description}).encode()
+        return json.dumps({"kind": "tokenizers", "special": special, "tokenizer": self.description}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":

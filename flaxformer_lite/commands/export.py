@@ -8,11 +8,13 @@ imported goes back bit for bit.
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.interop import SYSTEMS, ctranslate2, hf, settings_for
 from flaxformer_lite.interop.hf.export import export_run
+from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.names import write
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.progress import warn
@@ -42,8 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     origin = imported(loaded, arguments.system)
     notes: list[str] = []
     if is_hf:
-        files = loaded.folder.path / ("huggingface" if origin else "")
-        count, notes = export_run(loaded.config, loaded.params, origin, files, arguments.family, Path(arguments.output))
+        count, notes = export_hf(loaded, origin, arguments.family, Path(arguments.output))
     elif arguments.system == "ctranslate2":
         count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
     else:
@@ -55,6 +56,17 @@ def run(arguments: argparse.Namespace) -> None:
     for note in notes:
         warn(note)
     print(f"{count} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
+
+
+def export_hf(loaded: Run, origin: dict[str, Any], family: str | None, output: Path) -> tuple[int, list[str]]:
+    """The number of tensors, and notes. What came with an imported run goes along as it is, else the run's own tokenizer."""
+    config = loaded.config
+    if origin:
+        return export_run(config, loaded.params, origin, loaded.folder.path / "huggingface", family, output)
+    with tempfile.TemporaryDirectory() as folder:
+        notes = write_tokenizers(Path(folder), loaded.tokenizers, config.model)
+        count, more = export_run(config, loaded.params, origin, Path(folder), family, output)
+    return count, notes + more
 
 
 def imported(loaded: Run, system: str) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""The tokenizers of a run as the files of a Hugging Face folder, where they have a counterpart there."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.json_tokenizer import ROLES, JsonTokenizer
+from flaxformer_lite.marian_tokenizer import MarianTokenizer
+from flaxformer_lite.tokenizer import SentencePieceTokenizer, Tokenizer
+from flaxformer_lite.transformer import ModelConfig
+
+
+def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig) -> list[str]:
+    """Writes the files into a folder, and returns what a user of it should know."""
+    if tokenizers is None:
+        return []
+    source, target = tokenizers.source, tokenizers.target
+    if isinstance(source, MarianTokenizer) and isinstance(target, MarianTokenizer):
+        files = marian(source, target)
+    elif source.to_bytes() != target.to_bytes():
+        return ["the tokenizer is not in the folder: there only Marian has one for each side"]
+    elif isinstance(source, JsonTokenizer):
+        files = described(source, model)
+    elif isinstance(source, SentencePieceTokenizer):
+        files = pieces(source, model)
+    else:
+        return [f"the tokenizer is not in the folder: it is a {type(source).__name__}, which has no counterpart there"]
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return [sentence_piece_note(model)] if isinstance(source, SentencePieceTokenizer) else []
+
+
+def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, bytes]:
+    """The description that the tokenizers library reads, and the names of the special ids."""
+    names = special_tokens(tokenizer, ROLES)
+    inputs = ["input_ids", *(["token_type_ids"] if model.num_token_types else []), "attention_mask"]
+    settings = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
+    return {
+        "tokenizer.json": tokenizer.description.encode(),
+        "tokenizer_config.json": as_json(settings),
+        "special_tokens_map.json": as_json(names),
+    }
+
+
+def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, bytes]:
+    """The SentencePiece model under the name, and with the class, that adds the special ids which the model here reads."""
+    names = special_tokens(tokenizer, {role: (role,) for role in ("pad", "unk", "bos", "eos")})
+    if not model.num_decoder_layers:
+        return {"tokenizer.model": tokenizer.to_bytes()}
+    if not model.num_encoder_layers:
+        settings = names | {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": False}
+        return {"tokenizer.model": tokenizer.to_bytes(), "tokenizer_config.json": as_json(settings)}
+    settings = names | {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "legacy": False}
+    return {"spiece.model": tokenizer.to_bytes(), "tokenizer_config.json": as_json(settings)}
+
+
+def sentence_piece_note(model: ModelConfig) -> str:
+    """How far the library's classes read such a file as SentencePiece does."""
+    if not model.num_decoder_layers:
+        return "tokenizer.model is in the folder, but the library reads no SentencePiece model with an encoder alone"
+    if not model.num_encoder_layers:
+        return "the library reads tokenizer.model as it is read here if it is of the kind bpe, but spaces one by one"
+    return "the library reads spiece.model as it is read here if it is of the kind unigram"
+
+
+def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, bytes]:
+    """Both SentencePiece models, and the vocabulary, or one for each side."""
+    sides = [json.loads(side.to_bytes()) for side in (source, target)]
+    separate = sides[0]["ids"] != sides[1]["ids"]
+    settings = {f"{name}_token": token for name, token in sides[0]["special"].items()}
+    files = {
+        "source.spm": base64.b64decode(sides[0]["model"]),
+        "target.spm": base64.b64decode(sides[1]["model"]),
+        "vocab.json": as_json(sides[0]["ids"]),
+        "tokenizer_config.json": as_json(
+            settings | {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
+        ),
+    }
+    return files | ({"target_vocab.json": as_json(sides[1]["ids"])} if separate else {})
+
+
+def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    """The special tokens as they are written, by the names that the roles of their ids have there."""
+    ids = tokenizer.special._asdict()
+    return {
+        f"{name}_token": tokenizer.pieces([ids[role]])[0]
+        for role, names in roles.items()
+        if ids[role] is not None
+        for name in names
+    }
+
+
+def as_json(document: dict[str, Any]) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
