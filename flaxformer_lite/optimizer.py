@@ -44,7 +44,7 @@ def clip(norm: float) -> optax.GradientTransformation:
     """Scales all gradients by `min(1, norm / (their Euclidean norm taken together + 1e-6))`, as PyTorch does."""
 
     def update(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
-        scale = jnp.minimum(1, norm / (optax.global_norm(updates) + 1e-6))
+        scale = jnp.minimum(1, norm / (optax.tree.norm(updates) + 1e-6))
         return jax.tree.map(lambda x: (x * scale).astype(x.dtype), updates)
 
     return optax.stateless(update)
