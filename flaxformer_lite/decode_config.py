@@ -52,12 +52,13 @@ class DecodeConfig:
     gnmt: sum / ((5 + len) / 6)^alpha. `len` is the answer's tokens and its end; see at_limit."""
     alpha: float = 1.0
     """Exponent of the length penalty: 0 is no penalty, more favours longer answers, less than 0 shorter ones."""
-    early_stopping: bool = True
-    """Stop once beam_size answers are finished. False: go on while an open one, ending now, would beat the worst."""
+    early_stopping: bool | Literal["never"] = True
+    """Stop once beam_size answers are finished. False: go on while an open one, ending now, would beat the worst. never: while
+    one would that adds nothing to its sum and, where more tokens raise its score, has as many as it may."""
     at_limit: Literal["cut", "end"] = "cut"
     """What becomes of an answer that has as many tokens as it may have. cut: it lacks its end, which `len` counts all the same,
     and it is looked at only where a sentence is not done (as Hugging Face's library had it in 2020). end: it is an answer like
-    those that end there, and `len` its tokens; early_stopping False then asks after open answers only (as in 2025)."""
+    those that end there, and `len` its tokens; early_stopping False and never then ask after open answers only (as in 2025)."""
     num_hypotheses: int = 1
     """Answers returned for each sentence: best first, at most beam_size; or as many as are drawn."""
     max_length_ratio: float = 2.0
@@ -129,6 +130,8 @@ class DecodeConfig:
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
                 "leave decode.alpha at 1.0, or choose average or gnmt"
             )
+        if self.early_stopping not in (True, False, "never"):
+            raise ValueError(f"decode.early_stopping is {self.early_stopping!r}: choose True, False or never")
         if self.at_limit not in ("cut", "end"):
             raise ValueError(f"decode.at_limit is {self.at_limit!r}: choose cut or end")
 

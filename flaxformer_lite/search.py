@@ -232,9 +232,10 @@ def beam_search(
     Each step takes the best 2K continuations of the K open beams, by the sum of log-probabilities (3K where there are two ids
     that end an answer, and so on). One that ends is finished if it is among the first K, else dropped; the best K others stay
     open. Of the finished answers the K with the best scores are kept. A sentence is done when it has K of them and either
-    `early_stopping` is on or the worst is no worse than the best continuation would be, ending now. At `max_lengths` tokens (EOS
-    counts; at most `room`) `at_limit` says what becomes of the open beams: cut, they join the finished answers of a sentence that
-    is not done; else they have ended like others. Ties go to the earlier answer, then to the better beam, then to the lowest id.
+    `early_stopping` is True or the worst is no worse than the best continuation would be, ending now (where that would be better
+    and `early_stopping` is never: as late as it may). At `max_lengths` tokens (EOS counts; at most `room`) `at_limit` says what
+    becomes of the open beams: cut, they join the finished answers of a sentence that is not done; else they have ended like
+    others. Ties go to the earlier answer, then to the better beam, then to the lowest id.
     """
     k = config.beam_size
     given, cache = begin(model, variables, source_tokens, source_mask, config)
@@ -324,7 +325,10 @@ def select(
     go_on = jnp.argsort(end, axis=-1, stable=True)[:, :k]
     best_sum = sums[:, 0] if config.at_limit == "cut" else jnp.take_along_axis(sums, go_on, 1)[:, 0]
     worst = finished.scores[:, -1]
-    done = (worst > -jnp.inf) & (config.early_stopping | (worst >= config.score(best_sum, length)))
+    reach: Int[Array, "#B"] = length[None]
+    if config.early_stopping == "never" and config.alpha > 0:
+        reach = max_lengths + (config.at_limit == "cut")
+    done = (worst > -jnp.inf) & ((config.early_stopping is True) | (worst >= config.score(best_sum, reach)))
     beam, token, sums = (jnp.take_along_axis(x, go_on, 1) for x in (beam, token, sums))
     if config.at_limit == "cut":
         finished = best_of(finished, found(~done[:, None] & limit, beam, token, sums, length + 1))

@@ -167,8 +167,10 @@ def reference_beam(model, params, source, max_length, config):
                 finished.append((words, reference_score(s, length, config, cut=True)))
         finished = sorted(finished, key=lambda answer: -answer[1])[:k]
         best = candidates if config.at_limit == "cut" else goes_on
-        bound = reference_score(best[0][0], length - 1, config) if best else -math.inf
-        if len(finished) == k and (config.early_stopping or finished[-1][1] >= bound):
+        late = config.early_stopping == "never" and config.alpha > 0
+        words, cut = (max_length, True) if late else (length - 1, False)
+        bound = reference_score(best[0][0], words, config, cut) if best else -math.inf
+        if len(finished) == k and (config.early_stopping is True or finished[-1][1] >= bound):
             return finished
         opened = goes_on
     if config.at_limit == "cut":
@@ -186,6 +188,7 @@ def demanded(row, before, words, last, config):
 BEAMS = {
     "early": DecodeConfig(beam_size=3, num_hypotheses=3, length_penalty="none"),
     "late": DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False),
+    "never": DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping="never", alpha=0.6),
 }
 
 
@@ -252,6 +255,7 @@ LIKE_THEIRS = DecodeConfig(
 DEMANDING = {
     "source": (SMALL, replace(LIKE_THEIRS, forced_bos_id=8, forced_eos_id=EOS)),
     "prompt": (WINDOW, LIKE_THEIRS),
+    "prompt_never": (WINDOW, replace(LIKE_THEIRS, early_stopping="never", no_repeat_ngram=3)),
     "prompt_early": (WINDOW, replace(LIKE_THEIRS, early_stopping=True, alpha=-0.5, no_repeat_ngram=3)),
 }
 

@@ -21,7 +21,7 @@ ALONE = ModelConfig(vocab_size=37, d_model=12, num_heads=3, d_ff=23, num_encoder
 REFUSED = [
     ({"bad_words_ids": [[1, 2]]}, r"bad_words_ids is \[\[1, 2\]\]: only words of one token"),
     ({"num_beam_groups": 2}, "num_beam_groups is 2: only 1 is implemented"),
-    ({"early_stopping": "never"}, 'early_stopping is "never"'),
+    ({"early_stopping": "always"}, 'early_stopping is "always"'),
     ({"begin_suppress_tokens": [5]}, "begin_suppress_tokens is"),
     ({"bad_words_ids": [["a"]]}, r'bad_words_ids is \[\["a"\]\]: it should be a token id'),
     ({"suppress_tokens": 7}, "suppress_tokens is 7: it should be a list"),

@@ -1,7 +1,7 @@
 """How a Hugging Face folder generates: `generation_config.json`, or in older folders `config.json`, as a DecodeConfig, and back."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from flaxformer_lite.decode_config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings, SpecialIds
@@ -169,11 +169,9 @@ def sampling(settings: Settings, beam_size: int) -> Sampling | None:
     )
 
 
-def early_stopping(settings: Settings) -> bool:
-    """Whether search ends with the first answers. Theirs may also be "never"."""
-    if settings.values.get("early_stopping") == "never":
-        raise settings.wrong("early_stopping", "only true and false are implemented")
-    return settings.flag("early_stopping", False)
+def early_stopping(settings: Settings) -> bool | Literal["never"]:
+    """When a search with beams ends, as `DecodeConfig` has it."""
+    return "never" if settings.values.get("early_stopping") == "never" else settings.flag("early_stopping", False)
 
 
 def suppress_ids(settings: Settings, ends: Collection[int]) -> tuple[int, ...]:
