@@ -65,7 +65,9 @@ def follow(arguments: argparse.Namespace) -> None:
         # Whoever read our results has closed: there is no one left to tell, nor when Python flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, OSError) as error:
+    except OSError as error:
+        fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+    except ValueError as error:
         fail(str(error))
     except KeyboardInterrupt:
         sys.exit(130)

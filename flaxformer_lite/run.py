@@ -30,6 +30,7 @@ from flaxformer_lite.trainer import Memory
 from flaxformer_lite.training import Compiled, Task, mean_metrics
 from flaxformer_lite.transformer import Inputs, Transformer
 from flaxformer_lite.weights import open_checkpoints, restore_weights
+from flaxformer_lite.whole_files import check_new
 
 
 @dataclass(frozen=True)
@@ -310,8 +311,7 @@ def write_run(
 
     Raises: ValueError where the folder exists already.
     """
-    if output.path.exists():
-        raise ValueError(f"{output.path} exists already: give a folder that does not")
+    check_new(output.path)
     if tokenizers is not None:
         tokenizers.source.save(output.path)
         if config.data.target_tokenizer is not None:

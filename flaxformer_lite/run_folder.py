@@ -15,7 +15,6 @@ import contextlib
 import errno
 import fcntl
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.progress import warn
 from flaxformer_lite.tokenizer import load_tokenizer
+from flaxformer_lite.whole_files import written_whole
 
 NUM_SAMPLES = 10
 """Sentences in each file of samples/."""
@@ -32,10 +32,8 @@ NUM_SAMPLES = 10
 
 def write_whole(path: Path, text: str) -> None:
     """Writes the file entirely or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ LEVELS = [
         "progress",
         "stopping",
         "line_blocks",
+        "decode_options",
     },
     {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding", "encoding", "operations"},
@@ -61,8 +62,10 @@ LEVELS = [
         "tokenizer",
         "json_tokenizer",
         "marian_tokenizer",
+        "unknown_text",
         "special",
         "version",
+        "whole_files",
     },
 ]
 """The floors of the house, top to bottom: a module imports from its own floor or below."""

@@ -21,7 +21,7 @@ from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.names import our_shapes
-from flaxformer_lite.layers import POST_NORM, LayerNorm, RMSNorm
+from flaxformer_lite.layers import POST_NORM, PRE_NORM, LayerNorm, RMSNorm
 from flaxformer_lite.objectives import Classification, Seq2Seq
 from flaxformer_lite.positions import ALiBi, Learned, Rotary
 from flaxformer_lite.run import load, write_run
@@ -73,7 +73,8 @@ def with_tensors(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -
 
 REFUSED = [
     ({"model_type": "mamba"}, "model_type 'mamba' is none of the families that are known here: .*bert"),
-    ({"model_type": None}, "model_type None is none"),
+    ({"model_type": None}, "config.json has no model_type, which names the family: here gpt2, "),
+    ({"model_type": ["bert"]}, r"model_type \['bert'\] is none of the families"),
     ({"position_embedding_type": "relative_key"}, 'position_embedding_type is "relative_key": only "absolute"'),
     ({"is_decoder": True}, "is_decoder is true: only false is implemented"),
     ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu": it should be one of gelu, '),
@@ -333,11 +334,20 @@ def test_a_model_that_was_trained_here_becomes_a_folder(
         assert found.config["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
 
 
-def test_a_model_that_no_family_has_is_refused_with_the_reason_of_each() -> None:
-    model = ModelConfig(**DECODER, positions=ALiBi())
-    with pytest.raises(ValueError, match="no family has a model like this one") as raised:
-        first_fitting(model, random_params(model))
-    assert all(f"{name} has no model like this one: " in str(raised.value) for name in FAMILIES)
+def test_a_model_that_no_family_has_is_refused_with_what_is_in_the_way_of_the_nearest() -> None:
+    """Oracle: made from a family's own model by hand, so that this family is the nearest and these settings are the difference."""
+    bert, llama = TRAINED_HERE["bert classes"], TRAINED_HERE["llama"]
+    residual = r"model\.residual\.pre is 'n' \(there: ''\); model\.residual\.post is 'da' \(there: 'dan'\)"
+    for model, nearest, reason in (
+        (ModelConfig(**DECODER, positions=ALiBi()), "gpt2", r"model\.positions is ALiBi \(there: Learned\)"),
+        (dataclasses.replace(llama, activation="relu"), "llama", r"model\.activation is relu \(there: reglu, geglu"),
+        (dataclasses.replace(bert, scale_embeddings=True), "bert", r"model\.scale_embeddings is True \(there: False\)"),
+        (dataclasses.replace(bert, residual=PRE_NORM), "bert", residual),
+    ):
+        message = rf"^no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reason}"
+        with pytest.raises(ValueError, match=message) as raised:
+            first_fitting(model, random_params(model))
+        assert "docs/systems/huggingface.md" in str(raised.value) and len(str(raised.value)) < 450
     model = dataclasses.replace(TRAINED_HERE["bert"], scale_embeddings=True)
     with pytest.raises(ValueError, match=r"model.scale_embeddings is True \(there: False\)"):
         export(model, random_params(model), FAMILIES["bert"])

@@ -129,3 +129,59 @@ def test_a_run_without_a_tokenizer_says_so(
     bert = import_case(monkeypatch, encoder, "bert-tf", "002_bert_gelu")
     with pytest.raises(ValueError, match="so it cannot translate"):
         load(bert).hypotheses_of_ids([[1]])
+
+
+def test_folders_above_are_made_and_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Law: all commands that make something treat what is there, and what is not, alike; and they do so before the work."""
+    theirs = Path(__file__).parent / "data/hf/distilbert/model"
+    run, file, folder = tmp_path / "a/b/run", tmp_path / "c/d/out.npz", tmp_path / "e/f/out"
+    bert = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+    makers = [("import", "hf", theirs, run), ("export", "hf", run, folder), ("export", "bert-tf", bert, file)]
+    for words in makers:
+        type_command(monkeypatch, *words)
+        assert words[-1].exists() and len(list(words[-1].parent.iterdir())) == 1
+    capsys.readouterr()
+    content = file.read_bytes()
+    above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
+    monkeypatch.setattr("flaxformer_lite.commands.export.load", None)
+    for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
+        reason = f"cannot be made: {file} is no folder" if output.parent == file else "exists already: give a f"
+        with pytest.raises(SystemExit) as end:
+            type_command(monkeypatch, *words, output)
+        error = capsys.readouterr().err
+        assert end.value.code == 2 and error.startswith(f"error: {output} {reason}") and error.count("\n") == 1
+    assert file.read_bytes() == content and len(list(folder.parent.iterdir())) == 1
+
+
+def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("flaxformer_lite.commands.import.take_along", interrupted)
+    theirs = Path(__file__).parent / "data/hf/distilbert/model"
+    with pytest.raises(SystemExit) as end:
+        type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
+    assert end.value.code == 130 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["config.json", "model.safetensors", "all"])
+def test_an_error_names_a_path_once(
+    damage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    folder = tmp_path / "theirs"
+    if damage != "all":
+        shutil.copytree(Path(__file__).parent / "data/hf/distilbert/model", folder)
+        (folder / damage).write_bytes(b"{")
+    with pytest.raises(SystemExit):
+        type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {folder}") and error.count(str(folder)) == 1
+    if damage == "model.safetensors":
+        (tmp_path / "config.json").write_text(json.dumps(load_case("002_bert_gelu")[0]))
+        file = folder / damage
+        with pytest.raises(SystemExit):
+            type_command(monkeypatch, "import", "bert-tf", file, "--config", tmp_path / "config.json", tmp_path / "run")
+        error = capsys.readouterr().err
+        assert error.startswith(f"error: {file} cannot be read as safetensors") and error.count(str(file)) == 1

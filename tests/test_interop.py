@@ -97,7 +97,7 @@ def test_dropout_that_shows_in_evaluation_is_no_free_setting() -> None:
     config, _ = load(WHOLE["paddle"])
     model = SYSTEMS["paddle"].model_config(config | {"prepostprocess_dropout": 0.3})
     usual = dataclasses.replace(model, dropout=dataclasses.replace(model.dropout, residual_scaling="training"))
-    with pytest.raises(ValueError, match=r"model\.dropout\.residual_scaling is training"):
+    with pytest.raises(ValueError, match=r"model\.dropout\.residual_scaling is 'training'"):
         settings_for("paddle", usual)
 
 

@@ -9,6 +9,7 @@ import sys
 
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,9 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    output = RunFolder(arguments.output)
+    check_new(output.path)
     last = RunFolder(arguments.folder).config().train.keep_latest if arguments.last is None else arguments.last
     loaded = load(arguments.folder, weights=f"average:{last}")
     origin = f"the average of {last} checkpoints of {loaded.folder.path}"
-    output, config = RunFolder(arguments.output), dataclasses.replace(loaded.config, weights="last")
-    write_run(output, config, loaded.step, loaded.params, origin, tokenizers=loaded.tokenizers)
+    config = dataclasses.replace(loaded.config, weights="last")
+    with written_whole(output.path) as unfinished:
+        write_run(RunFolder(unfinished), config, loaded.step, loaded.params, origin, tokenizers=loaded.tokenizers)
     print(f"{origin} is in {output.path}", file=sys.stderr)

@@ -6,6 +6,7 @@ With --similarity each line is two texts with a tab between them, and the answer
 import argparse
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
@@ -14,6 +15,7 @@ from flaxformer_lite import line_blocks
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
 from flaxformer_lite.progress import Progress, warn
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,8 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.output and arguments.similarity:
+    if arguments.output is not None and arguments.similarity:
         raise ValueError("--output is for vectors and --similarity for their cosines: leave one of them out")
+    if arguments.output is not None:
+        check_new(Path(arguments.output), "file")
     blocks = chosen_blocks(arguments.files, "embed")
     loaded = load(arguments.folder, weights=arguments.weights)
     kept = []
@@ -34,14 +38,14 @@ def run(arguments: argparse.Namespace) -> None:
             first, second = (embedded(loaded, block._replace(lines=list(side))) for side in zip(*pairs, strict=True))
             for cosine in cosines(first, second):
                 print(f"{cosine:.6f}")
-        elif arguments.output:
+        elif arguments.output is not None:
             kept.append(embedded(loaded, block))
         else:
             for vector in embedded(loaded, block):
                 print(json.dumps([float(str(x)) for x in vector]))  # as many digits as tell float32 numbers apart
         sys.stdout.flush()
-    if arguments.output:
-        with open(arguments.output, "wb") as file:
+    if arguments.output is not None:
+        with written_whole(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
             np.save(file, np.concatenate(kept) if kept else loaded.embed([]))
 
 

@@ -19,6 +19,7 @@ from flaxformer_lite.interop.names import write
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.progress import warn
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.whole_files import check_new
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 
@@ -40,6 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
         if (value := getattr(arguments, option)) is not None and not fits:
             raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
+    check_new(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
     notes: list[str] = []

@@ -34,6 +34,7 @@ from flaxformer_lite.objectives import (
 from flaxformer_lite.run import write_run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.tokenizer import FromRun
+from flaxformer_lite.whole_files import check_new, written_whole
 
 NAMES = sorted([*SYSTEMS, "hf"])
 
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     output = RunFolder(arguments.folder)
+    check_new(output.path)
     if arguments.system == "hf":
         if arguments.config is not None:
             raise ValueError(
@@ -67,17 +69,23 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
     try:
         model, names = system.model_config(settings), system.name_map(settings)
     except ValueError as error:
-        raise ValueError(f"{config_file}: {error}") from None
+        raise said_of(config_file, error) from None
     try:
         params = read(read_weights(weights), names, model)
     except ValueError as error:
-        raise ValueError(f"{weights}: {error}") from None
+        raise said_of(weights, error) from None
     limit = getattr(model.positions, "max_positions", DataConfig.max_source_length)
     data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
     origin = {"system": name, "weights": weights, "config": settings}
     config = Config(model=model, data=data, decode=decode_config(settings))
-    write_run(output, config, 0, params, f"imported from {weights}", imported=origin)
+    with written_whole(output.path) as unfinished:
+        write_run(RunFolder(unfinished), config, 0, params, f"imported from {weights}", imported=origin)
     return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
+
+
+def said_of(path: str, error: ValueError) -> ValueError:
+    """The error with the path that it is about, if it does not name it."""
+    return error if path in str(error) else ValueError(f"{path}: {error}")
 
 
 def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
@@ -96,7 +104,7 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         found = hf.read_folder(folder)
         tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+        raise said_of(str(folder), error) from None
     config = Config(
         model=found.model,
         objective=objective(found),
@@ -110,8 +118,10 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         "generation": found.generation,
         "architecture": found.architecture,
     }
-    write_run(output, config, 0, found.params, f"imported from {folder}", tokenizers=tokenizers, imported=origin)
-    take_along(folder, output.path / "huggingface")
+    with written_whole(output.path) as unfinished:
+        made, said = RunFolder(unfinished), f"imported from {folder}"
+        write_run(made, config, 0, found.params, said, tokenizers=tokenizers, imported=origin)
+        take_along(folder, made.path / "huggingface")
     for told in found.notes:
         print(told, file=sys.stderr)
     for name in found.left_out:

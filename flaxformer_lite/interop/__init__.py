@@ -1,7 +1,7 @@
 """Weights to and from other systems: name maps, reshapes and config translation, and nothing that computes."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from flaxformer_lite.attention import DotProduct
@@ -49,8 +49,22 @@ def settings_for(name: str, model: ModelConfig) -> dict[str, Any]:
 def differing(model: ModelConfig, there: ModelConfig) -> str:
     """The settings by which the other system's model differs from ours, in words; empty where both say the same."""
     theirs = plain(there)
-    pairs = [(setting, value, theirs[setting]) for setting, value in plain(model).items() if value != theirs[setting]]
+    pairs = [pair for setting, value in plain(model).items() for pair in unlike(setting, value, theirs[setting])]
     return "; ".join(f"{setting} is {value} (there: {other})" for setting, value, other in pairs)
+
+
+def unlike(setting: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
+    """The settings in which two values differ, with both values: of two variants of one kind their fields, else their kinds."""
+    if type(ours) is type(theirs) and dataclasses.is_dataclass(ours):
+        for field in dataclasses.fields(ours):
+            yield from unlike(f"{setting}.{field.name}", getattr(ours, field.name), getattr(theirs, field.name))
+    elif ours != theirs:
+        yield setting, kind(ours), kind(theirs)
+
+
+def kind(value: Any) -> str:
+    """The name of a variant; any other value as Python writes it."""
+    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
 
 
 def plain(model: ModelConfig) -> dict[str, Any]:

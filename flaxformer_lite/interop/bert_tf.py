@@ -52,7 +52,7 @@ def model_config(settings: Mapping[str, Any]) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """What `bert_config.json` holds for a model like that; `model_config` backwards."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     activations = {ours: theirs for theirs, ours in BERT_ACTIVATIONS.items()}
     return {
         "vocab_size": model.vocab_size,

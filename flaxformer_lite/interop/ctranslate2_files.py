@@ -5,14 +5,14 @@ name, and at last the names that stand for an array which is there already. A st
 """
 
 import json
-import os
-import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
+
+from flaxformer_lite.whole_files import check_new, written_whole
 
 Variables = Mapping[str, np.ndarray]
 """Arrays by their names, parts joined by `/`; scalars are attributes. One array may have several names."""
@@ -41,21 +41,14 @@ def write_folder(
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    if output.exists():
-        raise ValueError(f"{output} exists already: give a folder that does not")
-    if not output.absolute().parent.is_dir():
-        raise ValueError(f"{output} cannot be made: the folder {output.parent} does not exist")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
-    unfinished.mkdir()
-    try:
+    check_new(output)
+    with written_whole(output) as unfinished:
+        unfinished.mkdir()
         with open(unfinished / "model.bin", "wb") as file:
             write_model(file, specification, variables)
         for name, content in {"config": config, **vocabularies}.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
             (unfinished / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        os.replace(unfinished, output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_model(file: BinaryIO, specification: Specification, variables: Variables) -> None:

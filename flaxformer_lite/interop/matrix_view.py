@@ -43,7 +43,7 @@ def model_config(settings: Mapping[str, Any]) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """The system's config for a model like that; `model_config` backwards."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     source_size, target_size = model.vocab_sizes
     return {
         "src_vocab_size": source_size,

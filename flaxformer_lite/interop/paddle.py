@@ -50,7 +50,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     """The system's config for a model like that; `model_config` backwards."""
     attention, residual, rates = model.attention, model.residual, model.dropout
     if not isinstance(attention, DotProduct):
-        raise ValueError(f"model.attention is {attention} (there: DotProduct)")
+        raise ValueError(f"model.attention is {type(attention).__name__} (there: DotProduct)")
     heads = attention.heads(model.d_model, model.num_heads)
     return {
         "name": "",

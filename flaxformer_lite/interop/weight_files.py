@@ -1,7 +1,6 @@
 """Files of other systems: weights as NumPy's .npz, safetensors or TensorFlow checkpoints, and configs as JSON."""
 
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from safetensors.numpy import save
 
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
+from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
@@ -38,16 +38,16 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes the file entirely or not at all, under the very name that was given: safetensors if it ends so, else .npz."""
-    if not Path(path).absolute().parent.is_dir():
-        raise ValueError(f"{path} cannot be written: the folder {Path(path).parent} does not exist")
-    unfinished = Path(f"{path}.{os.getpid()}.unfinished")
-    with open(unfinished, "wb") as file:
+    """Writes a new file, entirely or not at all, under the very name that was given: safetensors if it ends so, else .npz.
+
+    Raises: ValueError where the file exists or cannot be made.
+    """
+    check_new(Path(path), "file")
+    with written_whole(Path(path)) as unfinished, open(unfinished, "wb") as file:
         if path.endswith(".safetensors"):
             file.write(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"format": "pt"}))
         else:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
-    os.replace(unfinished, path)
 
 
 def read_settings(path: str) -> dict[str, Any]:

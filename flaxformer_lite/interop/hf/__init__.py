@@ -77,7 +77,9 @@ def read_folder(folder: Path) -> Imported:
 
 def family_of(model_type: Any) -> Family:
     """The family that `model_type` names. Raises: ValueError for one that is not known here."""
-    if model_type not in FAMILIES:
+    if model_type is None:
+        raise ValueError(f"config.json has no model_type, which names the family: here {', '.join(FAMILIES)} are known")
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ValueError(
             f"model_type {model_type!r} is none of the families that are known here: {', '.join(FAMILIES)}"
         )

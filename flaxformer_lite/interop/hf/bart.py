@@ -98,7 +98,7 @@ def tables(settings: Settings, weights: Arrays, base: str) -> dict[str, Any]:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     return stack_settings(model) | {
         "max_position_embeddings": model.positions.max_positions,
         "init_std": model.positions.stddev,

@@ -61,7 +61,7 @@ def encoder(settings: Settings, vocab_size: int) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     if model.num_token_types == 0:
         raise ValueError("model.num_token_types is 0 (there: at least 1)")
     return {

@@ -143,7 +143,7 @@ SCALINGS: dict[str, Callable[[Settings, Settings], Scaling]] = {
 def rope_parameters(positions: Any) -> dict[str, Any]:
     """The group of options for these positions. Raises: ValueError where they are not rotary."""
     if not isinstance(positions, Rotary):
-        raise ValueError(f"model.positions is {positions} (there: Rotary)")
+        raise ValueError(f"model.positions is {type(positions).__name__} (there: Rotary)")
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": positions.base}
     match positions.scaling:
         case LinearScaling(factor=factor):

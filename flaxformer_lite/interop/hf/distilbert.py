@@ -52,7 +52,7 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned | FixedTable):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned or FixedTable)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned or FixedTable)")
     return {
         "vocab_size": model.vocab_size,
         "dim": model.d_model,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
@@ -69,7 +70,12 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
         config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
         config |= family.settings_of(model)
-        tensors = write(params, family.name_map(model, architecture))
+        names = family.name_map(model, architecture)
+        try:
+            tensors = write(params, names)
+        except ValueError as error:
+            there = family.model_config(Settings(config), {n: np.zeros(0) for weight in names for n in weight.names})
+            raise ValueError(differing(model, there) or str(error)) from None
         found = family.model_config(Settings(config), tensors)
         unlike = differing(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
     except ValueError as error:
@@ -80,14 +86,24 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
 
 
 def first_fitting(model: ModelConfig, params: PyTree) -> Exported:
-    """The model as the first family that has such a one. Raises: ValueError with the reason of each if none has."""
-    reasons = []
-    for family in FAMILIES.values():
+    """The model as the first family that has such a one. Raises: ValueError with what the nearest lacks if none has."""
+    reasons: dict[str, str] = {}
+    for name, family in FAMILIES.items():
         try:
             return export(model, params, family)
         except ValueError as error:
-            reasons.append(str(error))
-    raise ValueError("no family has a model like this one: " + "; ".join(reasons))
+            reasons[name] = str(error).removeprefix(f"{name} has no model like this one: ")
+    nearest = min(reasons, key=lambda name: distance(model, params, FAMILIES[name]))
+    raise ValueError(
+        f"no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reasons[nearest]}. The families "
+        "are in docs/systems/huggingface.md, and --family FAMILY tells what is in the way of another"
+    )
+
+
+def distance(model: ModelConfig, params: PyTree, family: Family) -> int:
+    """How many parameters the model has and the family has not, and the other way round."""
+    names = {weight.path for weight in family.name_map(model, family.architecture(model, ()))}
+    return len(names ^ flatten_dict(params, sep="/").keys())
 
 
 def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from flaxformer_lite.whole_files import check_new, written_whole
+
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 TAKEN_ALONG = (
@@ -97,13 +99,9 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    if output.exists():
-        raise ValueError(f"{output} exists already: give a folder that does not")
-    if not output.absolute().parent.is_dir():
-        raise ValueError(f"{output} cannot be made: the folder {output.parent} does not exist")
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}.unfinished")
-    unfinished.mkdir()
-    try:
+    check_new(output)
+    with written_whole(output) as unfinished:
+        unfinished.mkdir()
         take_along(files, unfinished)
         for name, document in documents.items():
             (unfinished / name).parent.mkdir(exist_ok=True)
@@ -112,9 +110,6 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
             {name: np.ascontiguousarray(x) for name, x in tensors.items()}, unfinished / WEIGHTS, {"format": "pt"}
         )
         os.chmod(unfinished / WEIGHTS, 0o666 & ~umask())  # the library lets only the owner read it
-        os.replace(unfinished, output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def take_along(source: Path, output: Path) -> list[str]:

@@ -59,7 +59,7 @@ SUMMARY = ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     heads = model.attention.heads(model.d_model, model.num_heads)
     return {
         "vocab_size": model.vocab_size,

@@ -41,7 +41,7 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Sinusoidal):
-        raise ValueError(f"model.positions is {model.positions} (there: Sinusoidal)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Sinusoidal)")
     return stack_settings(model) | {
         "decoder_vocab_size": model.output_size,
         "max_position_embeddings": 1024,

@@ -45,7 +45,7 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {model.positions} (there: Learned)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     if model.uncounted_id is None or model.positions.offset != model.uncounted_id + 1:
         raise ValueError(
             f"model.uncounted_id is {model.uncounted_id} and model.positions.offset {model.positions.offset} (there: the "

@@ -81,9 +81,9 @@ def activation(settings: Settings) -> Activation:
 def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, RelativeBias):
-        raise ValueError(f"model.positions is {model.positions} (there: RelativeBias)")
+        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: RelativeBias)")
     if not isinstance(model.attention, DotProduct):
-        raise ValueError(f"model.attention is {model.attention} (there: DotProduct)")
+        raise ValueError(f"model.attention is {type(model.attention).__name__} (there: DotProduct)")
     scaled = model.head is None or model.head.scale != 1
     return {
         "vocab_size": model.vocab_size,
