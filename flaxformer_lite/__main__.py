@@ -11,6 +11,7 @@ import sys
 from typing import NoReturn
 
 from flaxformer_lite import commands
+from flaxformer_lite.decode_options import as_typed
 
 
 class Parser(argparse.ArgumentParser):
@@ -68,7 +69,7 @@ def follow(arguments: argparse.Namespace) -> None:
     except OSError as error:
         fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
     except ValueError as error:
-        fail(str(error))
+        fail(as_typed(str(error), arguments))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.decoding import plan_batches
+from flaxformer_lite.forward import shifted
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.tokenizer import Tokenizer, Wrapped
 from flaxformer_lite.transformer import Inputs, Transformer
@@ -32,15 +33,19 @@ def text_inputs(
     mask: Bool[Array, "B S"],
     types: Int[Array, "B S"] | None = None,
 ) -> Inputs:
-    """What a model with one stack reads of some texts, an encoder or a decoder alone."""
+    """What a model reads of some texts with its first stack, an encoder or a decoder alone."""
     if model.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask)
     return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
 
 
+def has_two_stacks(model: ModelConfig) -> bool:
+    return model.num_encoder_layers > 0 and model.num_decoder_layers > 0
+
+
 def check_one_stack(model: ModelConfig, what: str) -> None:
     """Raises: ValueError where the model has two stacks; `what` says who reads one."""
-    if model.num_encoder_layers and model.num_decoder_layers:
+    if has_two_stacks(model):
         raise ValueError(
             f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
             f"model.num_decoder_layers {model.num_decoder_layers}), but {what} reads whole texts with one of them: use a model "
@@ -120,6 +125,7 @@ def embeddings(
 
 
 def class_logits(
+    start: int,
     model: Transformer,
     variables: VariableDict,
     tokens: Int[Array, "B S"],
@@ -127,8 +133,13 @@ def class_logits(
     types: Int[Array, "B S"],
     places: Int[Array, "B P"],
 ) -> Float[Array, "B C"]:
-    """The scores of the classes for each text."""
-    outputs: Any = model.apply(variables, text_inputs(model.config, tokens, mask, types))
+    """The scores of the classes for each text. Where there are two stacks, the decoder reads the text one place later, after
+    `start`, and `places` says where its end is.
+    """
+    inputs = text_inputs(model.config, tokens, mask, types)
+    if has_two_stacks(model.config):
+        inputs = inputs._replace(target_tokens=shifted(tokens, start), last_positions=places[:, 0])
+    outputs: Any = model.apply(variables, inputs)
     logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)
     return logits
 

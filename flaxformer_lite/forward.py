@@ -109,14 +109,18 @@ def inputs_of(config: ModelConfig, arrays: dict[str, np.ndarray], decode: Decode
     inputs = Inputs(tokens, source_mask=mask, token_types=integers(types), source_positions=positions)
     if config.num_decoder_layers == 0:
         return inputs
-    targets = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
-    if targets is None:
-        targets = np.concatenate([np.full((len(tokens), 1), decode.bos_id), arrays["input_ids"][:, :-1]], 1)
+    given = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
+    targets = shifted(tokens, decode.bos_id) if given is None else jnp.asarray(given)
     return inputs._replace(
-        target_tokens=jnp.asarray(targets),
+        target_tokens=targets,
         target_mask=boolean(arrays.get("decoder_attention_mask")),
         last_positions=last if targets.shape[:2] == tokens.shape[:2] else None,
     )
+
+
+def shifted(tokens: Int[Array, "B S"], start: int) -> Int[Array, "B S"]:
+    """The tokens one place later, after `start`; the last drops out."""
+    return jnp.concatenate([jnp.full_like(tokens[:, :1], start), tokens[:, :-1]], 1)
 
 
 def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:

@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -62,6 +62,18 @@ class JsonTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of every text, in order, on all cores."""
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """What the vocabulary does not have: WordPiece's words, else characters; what nothing stands for is left out of a text."""
+        texts = list(texts)
+        if self.unk_id is None:
+            characters = dict.fromkeys(character for text in texts for character in text)
+            return [c for c in characters if not self.encode(c) and not c.isspace()]
+        found, name = [], self._piece(self.unk_id)
+        for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+            places = zip(read.ids, read.offsets, strict=True)
+            found += [part for i, (a, b) in places if i == self.unk_id and (part := text[a:b].strip()) != name]
+        return found
 
     def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> Wrapped:
         """What the model reads of a text, or of two: special ids and token types as the tokenizer's own template has them."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flaxformer_lite.data.text_files import arriving_lines, read_lines
+from flaxformer_lite.progress import warn
 
 LINES_AT_ONCE = 4096
 """Results are written after that many lines of a file, so that a long one does not wait for its end."""
@@ -21,6 +22,18 @@ class Block(NamedTuple):
     """Where they are from, for messages."""
     before: int
     """How many lines there are before them."""
+
+    def warn(self, line: str) -> None:
+        """A warning on stderr that says where the lines are from."""
+        warn(f"{self.name}: {line}")
+
+    @contextlib.contextmanager
+    def naming(self) -> Iterator[None]:
+        """Adds to an error that begins with the number of a line where the lines are from."""
+        try:
+            yield
+        except ValueError as error:
+            raise ValueError(f"{self.name}, {error}") if str(error).startswith("line ") else error from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sentencepiece
@@ -51,6 +51,15 @@ class MarianTokenizer(Tokenizer):
             [self._ids.get(piece, self._unknown) for piece in ([code, *pieces] if code else pieces)]
             for code, pieces in zip(codes, batch, strict=True)
         ]
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """What is in no piece of the vocabulary."""
+        found = []
+        for text in texts:
+            code = match[0] if (match := LANGUAGE.match(text)) else ""
+            pieces = [code, *self._processor.encode(text[len(code) :], out_type=str)]
+            found += [piece.strip("▁") for piece in pieces if piece.strip("▁") and piece not in self._ids]
+        return found
 
     def _text(self, ids: list[int]) -> str:
         """The text of pieces, those of the other side among them, whose "▁" SentencePiece leaves as it is."""

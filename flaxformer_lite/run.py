@@ -29,6 +29,7 @@ from flaxformer_lite.text_reader import Classified, Guess, TextReader
 from flaxformer_lite.trainer import Memory
 from flaxformer_lite.training import Compiled, Task, mean_metrics
 from flaxformer_lite.transformer import Inputs, Transformer
+from flaxformer_lite.unknown_text import UnknownText
 from flaxformer_lite.weights import open_checkpoints, restore_weights
 from flaxformer_lite.whole_files import check_new
 
@@ -87,10 +88,12 @@ class Run:
     ) -> list[list[Translation]]:
         """The `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
 
-        A text of more than `data.max_source_length` tokens is cut, which `warn` is told with its line number.
+        A text of more than `data.max_source_length` tokens is cut, which `warn` is told with its line number, and what the
+        tokenizer does not know, once.
         """
         if isinstance(texts, str):
             raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
+        self.unknown.tell(texts, warn)
         records = self.records([Pair(text if text.strip() else "", "") for text in texts], warn, first_line)
         sources = [record.source for record in records]
         return translate(self.translator(**decode), self.params, sources, self.required_tokenizers, progress)
@@ -140,19 +143,21 @@ class Run:
         seed: int = 0,
         first: int = 0,
         progress: Callable[[int, int], None] = ignore,
+        warn: Callable[[str], None] = warn,
         **decode: Any,
     ) -> list[list[Translation]]:
         """The `decode.num_hypotheses` texts that go on from each prompt, with scores.
 
         `decode` overrides settings of `DecodeConfig` and `Sampling` by name, for example `max_new_tokens=50, temperature=0.8`. A
         text ends before the first of the `stop` strings in it. What is drawn depends on the seed and the number of the prompt,
-        counted from `first`.
+        counted from `first`. What the tokenizer does not know `warn` is told once.
 
         Raises: ValueError where the model does not go on with texts, or a prompt is longer than it has positions for.
         """
         if isinstance(prompts, str):
             raise ValueError(f"prompts is one string, {prompts[:40]!r}: give a list of them")
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
+        self.unknown.tell(prompts, warn)
         return generated(decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first=first, progress=progress)
 
     def continuations_of_ids(
@@ -170,10 +175,18 @@ class Run:
         return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first=first)
 
     def stream(
-        self, prompt: str, *, stop: Sequence[str] = (), seed: int = 0, first: int = 0, **decode: Any
+        self,
+        prompt: str,
+        *,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        first: int = 0,
+        warn: Callable[[str], None] = warn,
+        **decode: Any,
     ) -> Iterator[str]:
         """The text that `generate` gives for this prompt alone, in parts, as they are written."""
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
+        self.unknown.tell([prompt], warn)
         return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first=first)
 
     def generator(self, **decode: Any) -> Decoder:
@@ -181,6 +194,11 @@ class Run:
         check_goes_on(self.config.model)
         settings = decode_settings(self.config.decode, decode)
         return self.decoders.setdefault(settings, Decoder(self.model, settings))
+
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """What tells of sources and prompts that the tokenizer does not know them."""
+        return UnknownText(self.required_tokenizers.source)
 
     @property
     def required_tokenizers(self) -> Tokenizers:
@@ -246,7 +264,9 @@ class Run:
     def fill_mask(self, texts: Sequence[str], top: int = 5, **told: Any) -> list[list[list[Guess]]]:
         """For each text, and each [MASK] in it, the `top` most probable tokens, most probable first.
 
-        Raises: ValueError where the model is no masked language model, or a text has no mask or is too long.
+        A text without a mask is told to `warn`, as are long ones, which are cut as `embed` does.
+
+        Raises: ValueError where the model is no masked language model.
         """
         return self.reader.fill_mask(texts, top, **told)
 

@@ -8,25 +8,31 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.encoding import Encoder, check_one_stack, class_logits, embeddings, likely_tokens, wrapped_text
+from flaxformer_lite.encoding import (
+    Encoder,
+    check_one_stack,
+    class_logits,
+    embeddings,
+    has_two_stacks,
+    likely_tokens,
+    wrapped_text,
+)
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.progress import warn
 from flaxformer_lite.tokenizer import Tokenizer, Wrapped
 from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.unknown_text import UnknownText
 
 MASK = "[MASK]"
 """How a text says which token is to be told, whatever the tokenizer calls it."""
 
 
-def masked_text(tokenizer: Tokenizer, text: str, mask_id: int) -> tuple[Wrapped, list[int]]:
-    """A text with MASK in it as the model reads it, and the places of the masks."""
-    if tokenizer.mask_id is None:
-        first, *others = map(tokenizer.encode, text.split(MASK))
-        tokens = first + [token for part in others for token in (mask_id, *part)]
-    else:
-        tokens = tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
-    row = tokenizer.wrapped(tokens)
-    return row, [place for place, token in enumerate(row.tokens) if token == mask_id]
+def masked_tokens(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
+    """The tokens of a text with MASK in it."""
+    if tokenizer.mask_id is not None:
+        return tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
+    first, *others = map(tokenizer.encode, text.split(MASK))
+    return first + [token for part in others for token in (mask_id, *part)]
 
 
 class Guess(NamedTuple):
@@ -64,6 +70,7 @@ class TextReader:
     def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, name: str) -> None:
         self.config, self.params, self.tokenizer, self.name = config, params, tokenizer, name
         self.model = Transformer(config.model)
+        self.unknown = UnknownText(tokenizer)
         # One for each question, because each compiles its own steps.
         self.encoder = functools.cache(self._encoder)
 
@@ -78,7 +85,8 @@ class TextReader:
             raise ValueError(
                 f"model.sentence_embedding is None, so the run {self.name} makes no embeddings: use a run that has it set"
             )
-        found = self.asked(embeddings, texts, **told)
+        check_one_stack(self.config.model, f"the run {self.name}")
+        found = self.asked(self.encoder(embeddings), texts, **told)
         return np.stack(found) if found else np.zeros((0, self.config.model.d_model), np.float32)
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[Classified]:
@@ -93,29 +101,45 @@ class TextReader:
         if isinstance(objective, Classification):
             names = objective.classes
         check_alone(self.config, texts, told.get("first_line", 1))
-        return [classified(logits, names) for logits in self.asked(class_logits, texts, **told)]
+        encoder = self.encoder(class_logits, self.config.decode.bos_id)
+        return [classified(logits, names) for logits in self.asked(encoder, texts, **told)]
 
     def asked(
         self,
-        ask: Callable[..., Any],
+        encoder: Encoder,
         texts: Sequence[str | tuple[str, str]],
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
         warn: Callable[[str], None] = warn,
         first_line: int = 1,
     ) -> list[Any]:
-        """What `ask` says of each text or pair of texts."""
+        """What the encoder says of each text or pair of texts."""
         check_list(texts)
-        check_one_stack(self.config.model, f"the run {self.name}")
         groups = [(text,) if isinstance(text, str) else text for text in texts]
-        encoded = iter(self.tokenizer.encode_batch([text for group in groups for text in group]))
-        rows = []
-        for number, group in enumerate(groups, first_line):
-            ids = [next(encoded) for _ in group]
-            rows.append(wrapped_text(self.tokenizer, ids, self.room))
-            if (whole := len(self.tokenizer.wrapped(*ids).tokens)) > self.room:
-                warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
-        return self.encoder(ask).answers({"params": self.params}, rows, progress=progress)
+        single = [text for group in groups for text in group]
+        self.unknown.tell(single, warn)
+        encoded = iter(self.tokenizer.encode_batch(single))
+        rows = [
+            self.row([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
+        ]
+        ends = [[self.end(row)] for row in rows] if has_two_stacks(self.config.model) else None
+        return encoder.answers({"params": self.params}, rows, ends, progress)
+
+    def row(self, texts: Sequence[Sequence[int]], number: int, warn: Callable[[str], None]) -> Wrapped:
+        """One text or two as the model reads them; that they are cut `warn` is told with the number of the line."""
+        if (whole := len(self.tokenizer.wrapped(*texts).tokens)) > self.room:
+            warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
+        return wrapped_text(self.tokenizer, texts, self.room)
+
+    def end(self, row: Wrapped) -> int:
+        """The place of the last `decode.eos_id`. Raises: ValueError where the tokenizer writes none."""
+        end = self.config.decode.eos_id
+        if end not in row.tokens:
+            raise ValueError(
+                f"the tokenizer of {self.name} ends no text with decode.eos_id {end}, where this model's classes are read: use "
+                "Run.forward from Python, with attention_mask"
+            )
+        return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
     @property
     def room(self) -> int:
@@ -128,25 +152,31 @@ class TextReader:
         top: int = 5,
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        warn: Callable[[str], None] = warn,
         first_line: int = 1,
     ) -> list[list[list[Guess]]]:
-        """For each text and each mask in it the best guesses. Raises: ValueError for a text without a mask, or a long one."""
+        """For each text and each mask in it the best guesses; none for masks that are cut off, which `warn` is told."""
         check_list(texts)
         mask_id = self.mask_id()
-        found = [masked_text(self.tokenizer, text, mask_id) for text in texts]
-        for number, (row, places) in enumerate(found, first_line):
-            if not places:
-                raise ValueError(f"line {number} has no mask: write {MASK} where a token is to be told")
-            if len(row.tokens) > self.room:
-                raise ValueError(
-                    f"line {number} has {len(row.tokens)} tokens, data.max_source_length is {self.room}: shorten it"
-                )
-        rows, asked = [row for row, _ in found], [places for _, places in found]
-        answers = self.encoder(likely_tokens, top).answers({"params": self.params}, rows, asked, progress)
-        return [
-            [self.guesses(*guesses) for guesses in list(zip(*told, strict=True))[: len(places)]]
-            for told, places in zip(answers, asked, strict=True)
-        ]
+        self.unknown.tell([part for text in texts for part in text.split(MASK)], warn)
+        rows, asked = [], []
+        for number, text in enumerate(texts, first_line):
+            tokens = masked_tokens(self.tokenizer, text, mask_id)
+            row = self.row([tokens], number, warn)
+            rows.append(row)
+            asked.append([place for place, token in enumerate(row.tokens) if token == mask_id])
+            if mask_id not in tokens:
+                warn(f"line {number} has no mask: write {MASK} where a token is to be told")
+            elif lost := tokens.count(mask_id) - len(asked[-1]):
+                warn(f"line {number}: of its masks {lost} were cut off")
+        filled = [i for i, places in enumerate(asked) if places]
+        answers = self.encoder(likely_tokens, top).answers(
+            {"params": self.params}, [rows[i] for i in filled], [asked[i] for i in filled], progress
+        )
+        found: list[list[list[Guess]]] = [[] for _ in rows]
+        for i, told in zip(filled, answers, strict=True):
+            found[i] = [self.guesses(*guesses) for guesses in list(zip(*told, strict=True))[: len(asked[i])]]
+        return found
 
     def guesses(self, probabilities: Float[np.ndarray, "K"], tokens: Int[np.ndarray, "K"]) -> list[Guess]:
         """The guesses for one mask. Ids that the model has and the tokenizer does not have no text."""

@@ -7,7 +7,6 @@ a `Tokenizer`. Each says which of its ids stand for no text (`special`), so noth
 import io
 import json
 import operator
-import os
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -27,6 +26,7 @@ from flaxformer_lite.special import SPECIALS
 from flaxformer_lite.special import UNK as UNK
 from flaxformer_lite.special import Special as Special
 from flaxformer_lite.special import Wrapped as Wrapped
+from flaxformer_lite.whole_files import written_whole
 
 
 class Tokenizer(ABC):
@@ -63,6 +63,11 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of every text, in order."""
         return [self.encode(text) for text in texts]
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """What of some texts the vocabulary does not have, in order: here it is characters, each once."""
+        characters = dict.fromkeys(character for text in texts for character in text)
+        return [character for character in characters if self.unk_id in self.encode(character)]
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
         """The text of some ids; special ones, UNK among them, are skipped. Raises: IndexError past the vocabulary."""
@@ -102,11 +107,9 @@ class Tokenizer(ABC):
 
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
         """Writes the tokenizer into the folder, all or nothing, and returns its file; makes the folder if need be."""
-        folder.mkdir(parents=True, exist_ok=True)
         path = folder / (stem + self.extension)
-        unfinished = folder / f".{path.name}.{os.getpid()}.unfinished"
-        unfinished.write_bytes(self.to_bytes())
-        os.replace(unfinished, path)
+        with written_whole(path) as unfinished:
+            unfinished.write_bytes(self.to_bytes())
         return path
 
 

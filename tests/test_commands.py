@@ -149,14 +149,22 @@ def test_scores_follow_a_tab(folder: Path, command):
 
 
 def test_a_line_that_is_too_long_is_cut_with_a_warning_and_answered(folder: Path, command, tmp_path: Path):
-    status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "x" * 50]))
+    status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "2" * 50]))
     assert status == 0
     assert len(out.splitlines()) == 2
     assert err == "warning: stdin: line 2: the source has 50 tokens and was cut to 15 (data.max_source_length)\n"
     (tmp_path / "a").write_bytes(text(LINES))
-    (tmp_path / "b").write_bytes(text(["20 nov 2026", "x" * 50]))
+    (tmp_path / "b").write_bytes(text(["20 nov 2026", "2" * 50]))
     err = command("translate", folder, tmp_path / "a", tmp_path / "b")[2]
     assert err.startswith(f"warning: {tmp_path}/b: line 2: the source has 50 tokens")
+
+
+def test_what_is_not_in_the_vocabulary_is_told_once(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
+    fresh = dataclasses.replace(LOAD(str(folder), weights=None))
+    monkeypatch.setattr("flaxformer_lite.commands.translate.load", lambda path, weights: fresh)
+    status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "20 ß", "…ß"]))
+    assert (status, len(out.splitlines())) == (0, 3)
+    assert err == "warning: stdin: not in the vocabulary, so the model cannot read it: 'ß', '…'\n"
 
 
 class Conversation(io.RawIOBase):
@@ -187,7 +195,7 @@ class Answered(io.StringIO):
 
 def test_a_pipe_is_answered_as_its_lines_arrive(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """Law: a program that writes a line and waits for the answer gets it, and a line that comes in parts is one line."""
-    long, lines = text(["x" * 50]), text(LINES)
+    long, lines = text(["2" * 50]), text(LINES)
     chunks = [text(LINES[:3]), b"\n", lines, lines[:17], lines[17:], long, lines[:-1]]
     out = Answered()
     pipe = io.BufferedReader(Conversation(chunks, out))
@@ -195,7 +203,7 @@ def test_a_pipe_is_answered_as_its_lines_arrive(folder: Path, monkeypatch: pytes
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pipe, encoding="utf-8"))
     monkeypatch.setattr(sys, "stdout", out)
     main()
-    *every, cut = LOAD(str(folder), weights=None).translate([*LINES, "x" * 15])
+    *every, cut = LOAD(str(folder), weights=None).translate([*LINES, "2" * 15])
     assert out.getvalue().split("\n")[:-1] == [*every[:3], "", *every, *every, cut, *every]
     assert capsys.readouterr().err.startswith("warning: stdin: line 15: the source has 50 tokens")
 
@@ -309,8 +317,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["translate", "{tmp}"], ["holds no run", "config.json"]),
         (["translate", "{run}", "{tmp}/three", "{tmp}/no-file"], ["{tmp}/no-file"]),
         (["translate", "{run}", "{tmp}/latin"], ["{tmp}/latin:2: not UTF-8 (byte 0xfc)"]),
-        (["translate", "{run}", "--beam", "0"], ["decode.beam_size is 0"]),
-        (["translate", "{run}", "--n-best", "5"], ["decode.num_hypotheses", "decode.beam_size"]),
+        (["translate", "{run}", "--beam", "0"], ["error: --beam is 0: give"]),
+        (["translate", "{run}", "--n-best", "5"], ["error: --n-best is 5: give 1 to decode.beam_size (--beam), which"]),
+        (["evaluate", "{run}", "--beam", "-1"], ["error: --beam is -1: give"]),
         (["translate", "{run}", "--weights", "latest"], ["weights is 'latest'", "average:N"]),
         (["translate", "{run}", "--weights", "average:9"], ["average:9", "train.keep_latest"]),
         (["evaluate", "{run}", "--split", "test"], ["no data.test", "--source"]),

@@ -19,7 +19,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import BOS, Bytes, SentencePiece
+from flaxformer_lite.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
 from flaxformer_lite.weights import abstract_params
 
 BYTES = Bytes().train([], 260)
@@ -239,11 +239,15 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("a", "--beam", "3", "--top-k", "2"), "decode.beam_size is 3, but decode.sampling draws tokens"),
-        (("a", "--top-p", "2"), "decode.sampling.top_p is 2.0: give a probability above 0"),
+        (("a", "--beam", "3", "--top-k", "2"), "error: --beam is 3, but --top-k draws tokens"),
+        (("a", "--top-p", "2"), "error: --top-p is 2.0: give a probability above 0"),
+        (("a", "--samples", "0"), "error: --samples is 0: give a finite number"),
+        (("a", "--beam", "2", "--samples", "3"), "error: --samples is 3: give 1 to --beam, which is 2"),
+        (("a", "--temperature", "nan"), "error: --temperature is nan: give 0 or more"),
+        (("a", "--stop", ""), "error: --stop is ['']: give a list of texts that are not empty"),
         (("a", "--beam", "3", "--seed", "1"), "--seed is for drawing, --beam for searching"),
-        (("a", "--seed", "99999999999"), "seed is 99999999999: give a number from 0 to 2^32 - 1"),
-        (("a", "--seed", "-1"), "seed is -1: give a number"),
+        (("a", "--seed", "99999999999"), "error: --seed is 99999999999: give a number from 0 to 2^32 - 1"),
+        (("a", "--seed", "-1"), "error: --seed is -1: give a number"),
         (("a", "--file", "b"), "there are prompts and --file: give one or the other"),
         (("a", "--ids"), "the arguments: 'a' is no list of token ids"),
         (("3", "--ids", "--stop", "x"), "--stop is for texts"),
@@ -257,3 +261,26 @@ def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, word
         type_command(*words)
     error = capsys.readouterr().err
     assert end.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_what_is_not_in_the_vocabulary_is_told_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """For prompts in one block, and for one that is answered as it is written; nothing of ids."""
+
+    class Few(ByteTokenizer):
+        def unknown(self, texts):
+            return [c for text in texts for c in text if c not in "ab"]
+
+    def said(*words: str, terminal: bool = False) -> str:
+        other = dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few()))
+        monkeypatch.setattr("flaxformer_lite.commands.generate.load", lambda folder, weights: other)
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", "run", *words, "--max-new-tokens", "1"])
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+        main()
+        return capsys.readouterr().err
+
+    told = "warning: the arguments: not in the vocabulary, so the model cannot read it: "
+    assert said("a", "ß b", "ßé") == f"{told}'ß', ' ', 'é'\n"
+    assert said("aß", terminal=True) == f"{told}'ß'\n"
+    assert said("ab") == said("3 9", "--ids") == ""

@@ -4,23 +4,27 @@ import dataclasses
 import importlib
 import io
 import json
+import shutil
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tokenizers
 from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.encoding import class_logits
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.run import Run
+from flaxformer_lite.run import Run, load
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.tokenizer import CharacterTokenizer, Tokenizer
 from flaxformer_lite.transformer import Inputs
@@ -85,7 +89,7 @@ def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
     said: list[str] = []
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
-    encoder = run.reader.encoder(class_logits)
+    encoder = run.reader.encoder(class_logits, run.config.decode.bos_id)
     compiled = encoder.ask._cache_size()
     assert compiled <= 3
     run.classify(TEXTS[::-1], warn=said.append)
@@ -181,6 +185,32 @@ def test_one_text_is_no_list_of_them(run: Run, masked: Run, method: str):
         getattr(masked if method == "fill_mask" else run, method)("abc")
 
 
+class Typed:
+    """Types a command for a run that is loaded already."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
+        """The lines of stdout and stderr."""
+        module = importlib.import_module(f"flaxformer_lite.commands.{command}")
+        self.monkeypatch.setattr(module, "load", lambda path, weights: run)
+        self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        main()
+        out, err = self.capsys.readouterr()
+        return out.splitlines(), err.splitlines()
+
+    def errors(self) -> list[str]:
+        """The lines of stderr of a command that failed."""
+        return self.capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+    return Typed(monkeypatch, capsys)
+
+
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
@@ -188,8 +218,8 @@ def test_one_text_is_no_list_of_them(run: Run, masked: Run, method: str):
         (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts with tabs between them, but 2 are read"),
         (["embed", "--similarity", "--output", "x"], b"", "--output is for vectors and --similarity for their cosines"),
         (["fill-mask", "--top", "0"], b"", "--top is 0: give at least 1"),
-        (["fill-mask"], b"[MASK]\nabc\n", "stdin: line 2 has no mask: write [MASK]"),
-        (["fill-mask"], b"[MASK]aaaaaaaaaaaaaaaaaa\n", "stdin: line 1 has 21 tokens, data.max_source_length is 16"),
+        (["embed", "--output", "{tmp}"], b"", "{tmp} exists already: give a file that does not"),
+        (["embed", "--output", "{tmp}/file/x.npy"], b"", "{tmp}/file/x.npy cannot be made: {tmp}/file is no folder"),
         (["classify", "--scores", "nowhere.txt"], b"", "nowhere.txt: no such file"),
     ],
 )
@@ -198,31 +228,111 @@ def test_mistakes_are_one_line(
     stdin: bytes,
     words: str,
     masked: Run,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture,
+    type_command: Typed,
+    tmp_path: Path,
 ):
-    for name in ("classify", "embed", "fill-mask"):
-        module = importlib.import_module(f"flaxformer_lite.commands.{name}")
-        monkeypatch.setattr(module, "load", lambda path, weights: masked)
-    monkeypatch.setattr(sys, "argv", ["flaxformer-lite", arguments[0], "run", *arguments[1:]])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    (tmp_path / "file").touch()
     with pytest.raises(SystemExit) as ended:
-        main()
+        type_command(masked, *(argument.format(tmp=tmp_path) for argument in arguments), stdin=stdin)
     assert ended.value.code == 2
-    error = capsys.readouterr().err.splitlines()
-    assert len(error) == 1 and error[0].startswith(f"error: {words}")
+    (error,) = type_command.errors()
+    assert error.startswith(f"error: {words.format(tmp=tmp_path)}")
 
 
-def test_a_pipe_is_answered_line_by_line(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_pipe_is_answered_line_by_line(run: Run, type_command: Typed):
     """Law: an answer for each line, in order, an empty one included; `--scores` says the same."""
-    module = importlib.import_module("flaxformer_lite.commands.classify")
-    monkeypatch.setattr(module, "load", lambda path, weights: run)
-    outs = []
-    for options in ([], ["--scores"]):
-        monkeypatch.setattr(sys, "argv", ["flaxformer-lite", "classify", "run", *options])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"abc\n\nhello\n")))
-        main()
-        outs.append(capsys.readouterr().out.splitlines())
+    outs = [type_command(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
     labels = [answer.label for answer in run.classify(["abc", "", "hello"])]
     assert [line.split("\t")[0] for line in outs[0]] == labels
     assert [max(scores, key=scores.get) for scores in map(json.loads, outs[1])] == labels
+
+
+def test_a_line_that_cannot_be_filled_is_passed_over_with_a_word(masked: Run, type_command: Typed):
+    """Law: the other lines have the answers that they have alone, under their own numbers."""
+    lines = ["ab[MASK]c", "abc", "[MASK]" + "a" * 20 + "[MASK]", "", "[MASK]a[MASK]"]
+    out, err = type_command(masked, "fill-mask", "--top", "2", stdin="\n".join(lines).encode())
+    assert [line.split(" ||| ")[:2] for line in out[::2]] == [["0", "0"], ["2", "0"], ["4", "0"], ["4", "1"]]
+    for i in (0, 4):
+        (alone,) = masked.fill_mask([lines[i]], 2)
+        found = [line.split(" ||| ") for line in out if line.startswith(f"{i} ")]
+        assert [float(line[3]) for line in found] == pytest.approx([g.probability for m in alone for g in m], abs=2e-5)
+    assert err == [
+        "warning: stdin: line 2 has no mask: write [MASK] where a token is to be told",
+        "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
+        "warning: stdin: line 3: of its masks 1 were cut off",
+        "warning: stdin: line 4 has no mask: write [MASK] where a token is to be told",
+    ]
+    assert type_command(masked, "fill-mask", stdin=b"abc\n")[0] == []
+
+
+@pytest.mark.parametrize("command", ["classify", "embed", "fill-mask"])
+def test_what_is_not_in_the_vocabulary_is_told_once(
+    command: str, run: Run, masked: Run, type_command: Typed, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither the tab between two texts nor the sign for a mask is text."""
+    chosen = masked if command == "fill-mask" else run
+    monkeypatch.setitem(chosen.__dict__, "reader", None)
+    del chosen.__dict__["reader"]  # it remembers what it has told
+    line = "a[MASK]ßb" if command == "fill-mask" else "aß\tb" if command == "classify" else "aßb"
+    err = type_command(chosen, command, stdin=f"{line}\n{line}\n".encode())[1]
+    assert err == ["warning: stdin: not in the vocabulary, so the model cannot read it: 'ß'"]
+
+
+def test_vectors_go_into_a_new_file(run: Run, type_command: Typed, tmp_path: Path):
+    """Law: whole or not at all; an error before the end leaves nothing, nor what was there before."""
+    file = tmp_path / "new" / "x.npy"
+    assert type_command(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
+    np.testing.assert_array_equal(np.load(file), run.embed(["abc", "hello"]))
+    assert list(file.parent.iterdir()) == [file]
+    with pytest.raises(SystemExit):
+        type_command(run, "embed", "--output", str(tmp_path / "y.npy"), stdin=b"abc\n\xff\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+
+
+def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_command: Typed):
+    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    data = dataclasses.replace(run.config.data, train=train)
+    single = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    with pytest.raises(SystemExit):
+        type_command(single, "classify", stdin=b"a\nb\tc\n")
+    assert type_command.errors() == [
+        "error: stdin, line 2 has two texts, and this run has learned from single ones: leave out the tab"
+    ]
+
+
+# Classes of an encoder and a decoder ------------------------------------------------------------------------------------
+
+
+def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed, monkeypatch: pytest.MonkeyPatch):
+    """Oracle: softmax of the library's own scores; the fixture's ids as words of a tokenizer, together and alone."""
+    theirs = Path(__file__).parent / "data/hf/bart/classification"
+    shutil.copytree(theirs, tmp_path / "theirs")
+    with np.load(theirs / "io.npz") as file:
+        ids, mask, logits = (file[name] for name in ("in/input_ids", "in/attention_mask", "out/logits"))
+    words = ["<s>", "<pad>", "</s>", *(f"w{i}" for i in range(3, 41))]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<s>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)]
+    )
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
+    monkeypatch.setattr(
+        sys, "argv", ["flaxformer-lite", "import", "hf", str(tmp_path / "theirs"), str(tmp_path / "run")]
+    )
+    main()
+    run = load(tmp_path / "run")
+    texts = [" ".join(words[i] for i in row[shown == 1][:-1]) for row, shown in zip(ids, mask, strict=True)]
+    powers = np.exp(logits.astype(np.float64))
+    out, _ = type_command(run, "classify", "--scores", stdin="\n".join(texts).encode())
+    for line, row in zip(out, powers / powers.sum(1, keepdims=True), strict=True):
+        assert json.loads(line) == pytest.approx({f"LABEL_{i}": p for i, p in enumerate(row)}, abs=1e-5)
+    (alone,) = run.classify(texts[1:2])
+    assert alone.scores == pytest.approx(json.loads(out[1]), abs=1e-5)
+    (pair,) = run.classify([("w3 w4", "w5 w6 w7")])  # two ends, of which the last counts
+    scores = np.exp(run.forward(input_ids=[[3, 4, 2, 5, 6, 7, 2]]).logits[0].astype(np.float64))
+    assert list(pair.scores.values()) == pytest.approx(list(scores / scores.sum()), rel=1e-4)
+    endless = dataclasses.replace(run.config, decode=dataclasses.replace(run.config.decode, eos_id=40))
+    with pytest.raises(ValueError, match=r"ends no text with decode.eos_id 40, .*: use Run.forward from Python"):
+        dataclasses.replace(run, config=endless).classify(["w3"])

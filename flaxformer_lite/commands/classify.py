@@ -9,7 +9,7 @@ import sys
 
 from flaxformer_lite import line_blocks
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text_reader import Classified
 
@@ -35,11 +35,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def answers(loaded: Run, block: Block) -> list[Classified]:
     texts = [columns(block, number) for number in range(len(block.lines))]
-    with Progress(len(texts)) as progress:
+    with Progress(len(texts)) as progress, block.naming():
         return loaded.classify(
             [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts],
             progress=lambda done, of: progress.update("classifying", done),
-            warn=lambda line: warn(f"{block.name}: {line}"),
+            warn=block.warn,
             first_line=block.before + 1,
         )
 

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from flaxformer_lite import line_blocks
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.whole_files import check_new, written_whole
 
@@ -54,7 +54,7 @@ def embedded(loaded: Run, block: Block) -> Float[np.ndarray, "N D"]:
         return loaded.embed(
             block.lines,
             progress=lambda done, of: progress.update("embedding", done),
-            warn=lambda line: warn(f"{block.name}: {line}"),
+            warn=block.warn,
             first_line=block.before + 1,
         )
 

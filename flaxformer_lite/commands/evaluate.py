@@ -11,6 +11,7 @@ from typing import Any
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.evaluation import bleu, chrf, exact_match
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.progress import Progress, warn
@@ -25,14 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", metavar="FILE", help="score this file instead, with --target")
     parser.add_argument("--target", metavar="FILE", help="its reference translation, line by line")
-    parser.add_argument("--beam", type=int, help="beam size; by default the config's decode.beam_size")
+    beam = "beam size; by default the config's decode.beam_size"
+    add_setting(parser, "--beam", "beam_size", int, "N", beam)
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
     name, pairs = chosen_pairs(loaded, arguments)
-    decode: dict[str, Any] = {} if arguments.beam is None else {"beam_size": arguments.beam}
+    decode = typed_settings(arguments)
     if isinstance(loaded.config.objective, Seq2Seq):
         scores = evaluate(loaded, pairs, name, decode)
     elif decode:

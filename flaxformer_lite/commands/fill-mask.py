@@ -1,7 +1,7 @@
 """Says what may stand at each [MASK] of each line.
 
 Answers are lines `index ||| mask ||| token ||| probability`, the most probable first; index counts the input lines and mask the
-masks of a line, both from 0.
+masks of a line, both from 0. A line without a mask has no answer, and is told on stderr.
 """
 
 import argparse
@@ -37,12 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def filled(loaded: Run, block: Block, top: int) -> list[list[list[Guess]]]:
     with Progress(len(block.lines)) as progress:
-        try:
-            return loaded.fill_mask(
-                block.lines,
-                top,
-                progress=lambda done, of: progress.update("filling", done),
-                first_line=block.before + 1,
-            )
-        except ValueError as error:
-            raise ValueError(f"{block.name}: {error}" if str(error).startswith("line ") else str(error)) from None
+        return loaded.fill_mask(
+            block.lines,
+            top,
+            progress=lambda done, of: progress.update("filling", done),
+            warn=block.warn,
+            first_line=block.before + 1,
+        )

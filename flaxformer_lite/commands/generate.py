@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.line_blocks import Block, chosen_blocks
 from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
@@ -26,18 +27,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ids", action="store_true", help="read and write token ids, apart by spaces; BOS is not added"
     )
-    parser.add_argument(
-        "--max-new-tokens", type=int, metavar="N", help="by default what the config's decode says, or 100"
+    add_setting(
+        parser, "--max-new-tokens", "max_new_tokens", int, "N", "by default what the config's decode says, or 100"
     )
-    parser.add_argument("--temperature", type=float, metavar="T", help="divides the scores; 0 takes the best token")
-    parser.add_argument("--top-k", type=int, metavar="K", help="draw from the K most probable tokens")
-    parser.add_argument("--top-p", type=float, metavar="P", help="draw from the best tokens with this probability")
-    parser.add_argument("--min-p", type=float, metavar="P", help="draw from tokens P times as probable as the best")
-    parser.add_argument("--repetition-penalty", type=float, metavar="X", help="above 1: say again less")
+    add_setting(
+        parser, "--temperature", "sampling.temperature", float, "T", "divides the scores; 0 takes the best token"
+    )
+    add_setting(parser, "--top-k", "sampling.top_k", int, "K", "draw from the K most probable tokens")
+    add_setting(parser, "--top-p", "sampling.top_p", float, "P", "draw from the best tokens with this probability")
+    add_setting(parser, "--min-p", "sampling.min_p", float, "P", "draw from tokens P times as probable as the best")
+    add_setting(parser, "--repetition-penalty", "repetition_penalty", float, "X", "above 1: say again less")
     parser.add_argument("--stop", metavar="TEXT", action="append", default=[], help="end before this; may be repeated")
-    parser.add_argument("--seed", type=int, help="what is drawn depends on it and the prompt's number; by default 0")
-    parser.add_argument("--samples", type=int, metavar="N", help="texts for each prompt")
-    parser.add_argument("--beam", type=int, help="beam size; by default the config's decode.beam_size")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="what is drawn depends on it and the prompt's number; by default 0"
+    )
+    add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
+    add_setting(parser, "--beam", "beam_size", int, "N", "beam size; by default the config's decode.beam_size")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
@@ -46,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("there are prompts and --file: give one or the other")
     if arguments.ids and arguments.stop:
         raise ValueError("--stop is for texts: leave it out, or --ids")
-    if arguments.beam is not None and arguments.seed is not None:
+    if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam for searching: give one or the other")
     one = len(arguments.prompts) == 1
     given = iter([Block(arguments.prompts, "the arguments", 0)])
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
     first = 0
     for block in blocks:
         if streams(arguments, settings.beam_size, settings.num_hypotheses) and len(block.lines) == 1:
-            write_streamed(loaded, block.lines[0], arguments, first, decode)
+            write_streamed(loaded, block, arguments, first, decode)
         else:
             for text in texts(loaded, block, arguments, first, decode):
                 print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
@@ -68,12 +73,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def chosen_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings of decoding that are given; a seed, or more than one sample without a beam, draws."""
-    names = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-    given = {name: getattr(arguments, name) for name in names} | {"beam_size": arguments.beam}
-    decode = {name: value for name, value in given.items() if value is not None}
-    if arguments.samples is not None:
-        decode["num_hypotheses"] = arguments.samples
-    if arguments.beam is None and (arguments.seed is not None or (arguments.samples or 1) > 1):
+    decode = typed_settings(arguments)
+    if "beam_size" not in decode and (arguments.seed is not None or decode.get("num_hypotheses", 1) > 1):
         decode.setdefault("temperature", getattr(loaded.config.decode.sampling, "temperature", 1.0))
     return decode
 
@@ -83,8 +84,11 @@ def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool
     return sys.stdout.isatty() and not arguments.ids and beam_size == samples == 1
 
 
-def write_streamed(loaded: Run, prompt: str, arguments: argparse.Namespace, first: int, decode: dict[str, Any]) -> None:
-    for part in loaded.stream(prompt, stop=arguments.stop, seed=arguments.seed or 0, first=first, **decode):
+def write_streamed(
+    loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+) -> None:
+    told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, "warn": block.warn, **decode}
+    for part in loaded.stream(block.lines[0], stop=arguments.stop, **told):
         print(part, end="", flush=True)
     print()
 
@@ -100,7 +104,7 @@ def texts(
             prompts = [numbers(line, block) for line in block.lines]
             answers = loaded.continuations_of_ids(prompts, **told)
             return (" ".join(map(str, answer.tokens)) for answer in itertools.chain(*answers))
-        found = loaded.continuations(block.lines, stop=arguments.stop, **told)
+        found = loaded.continuations(block.lines, stop=arguments.stop, warn=block.warn, **told)
         return (text for text, _ in itertools.chain(*found))
 
 

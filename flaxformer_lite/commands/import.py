@@ -134,15 +134,14 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
 def objective(found: hf.Imported) -> Objectives:
     """What such a model is for, with the names of its classes."""
     model = found.model
+    if model.head is None and model.pooler is not None and model.pooler.num_classes:
+        labels = found.config.get("id2label") or {}
+        classes = tuple(str(labels.get(str(i), i)) for i in range(model.pooler.num_classes))
+        return Regression() if len(classes) == 1 else Classification(classes=classes)
     if model.num_encoder_layers and model.num_decoder_layers:
         return Seq2Seq()
     if model.head is not None:
         return MaskedLM() if model.num_encoder_layers else CausalLM()
-    if model.pooler is not None and model.pooler.num_classes == 1:
-        return Regression()
-    if model.pooler is not None and model.pooler.num_classes:
-        labels = found.config.get("id2label") or {}
-        return Classification(classes=tuple(str(labels.get(str(i), i)) for i in range(model.pooler.num_classes)))
     return SentenceEmbeddings()
 
 

@@ -10,20 +10,24 @@ import sys
 from typing import Any
 
 from flaxformer_lite import line_blocks
+from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.line_blocks import Block, chosen_blocks
-from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     line_blocks.add_arguments(parser)
-    parser.add_argument("--beam", type=int, help="beam size, 1 is greedy; by default the config's decode.beam_size")
-    parser.add_argument(
+    beam = "beam size, 1 is greedy; by default the config's decode.beam_size"
+    add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    add_setting(
+        parser,
         "--n-best",
-        type=int,
-        metavar="N",
-        help="write the N best of the beam; by default decode.num_hypotheses, if over 1",
+        "num_hypotheses",
+        int,
+        "N",
+        "write the N best of the beam; by default decode.num_hypotheses, if over 1",
     )
     parser.add_argument("--scores", action="store_true", help="add a tab and the score to each line")
     parser.add_argument(
@@ -34,11 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate")
     loaded = load(arguments.folder, weights=arguments.weights)
-    decode: dict[str, Any] = {} if arguments.beam is None else {"beam_size": arguments.beam}
-    if arguments.n_best is not None:
-        decode["num_hypotheses"] = arguments.n_best
+    decode = typed_settings(arguments)
     settings = loaded.translator(**decode).config
-    n_best = arguments.n_best is not None or settings.num_hypotheses > 1
+    n_best = "num_hypotheses" in decode or settings.num_hypotheses > 1
     index = 0
     translate_block = translated_ids if arguments.ids else translated
     for block in blocks:
@@ -54,7 +56,7 @@ def translated(loaded: Run, block: Block, decode: dict[str, Any]) -> list[list[T
         return loaded.hypotheses(
             block.lines,
             progress=lambda done, of: progress.update("translating", done),
-            warn=lambda line: warn(f"{block.name}: {line}"),
+            warn=block.warn,
             first_line=block.before + 1,
             **decode,
         )
