@@ -20,7 +20,8 @@ from flaxformer_lite.chips import CHIPS
 from flaxformer_lite.collectives import replica_groups
 from flaxformer_lite.commands.plan import as_json, in_words, parse_mesh
 from flaxformer_lite.config import load_config
-from flaxformer_lite.hlo import Collective, Window, array_types, parse_instruction, read_program
+from flaxformer_lite.hlo import Collective, Window, read_program
+from flaxformer_lite.hlo_text import array_types, parse_instruction
 from flaxformer_lite.parallel import MeshConfig, make_mesh
 from flaxformer_lite.planning import Plan, describe_slice, exchange_seconds, make_plan
 
@@ -295,6 +296,57 @@ def test_a_loop_counts_as_often_as_it_goes_round():
     assert reduced.groups == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert program.hbm_bytes == pytest.approx(5 * (slice_bytes + 4) + 3 * array, abs=128)
     assert program.parameter_bytes == 4 * (5 * 8 * 128 + 8 * 128)
+
+
+NESTED = """HloModule nested, is_scheduled=true
+
+%row (all: f32[9,8,128], i: s32[]) -> f32[8,128] {
+  %all = f32[9,8,128]{2,1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %slice = f32[1,8,128]{2,1,0} dynamic-slice(%all, %i, %zero, %zero), dynamic_slice_sizes={1,8,128}
+  ROOT %flat = f32[8,128]{1,0} bitcast(%slice)
+}
+
+%same (p: f32[9,8,128]) -> f32[9,8,128] {
+  %p = f32[9,8,128]{2,1,0} parameter(0)
+  ROOT %copy = f32[9,8,128]{2,1,0} copy(%p)
+}
+
+%put (all.1: f32[9,8,128], kept: f32[9,8,128], i.1: s32[], x: f32[8,128]) -> (f32[9,8,128], f32[8,128]) {
+  %kept = f32[9,8,128]{2,1,0} parameter(1)
+  %all.1 = f32[9,8,128]{2,1,0} parameter(0)
+  %i.1 = s32[] parameter(2)
+  %x = f32[8,128]{1,0} parameter(3)
+  %zero.1 = s32[] constant(0)
+  %mine = f32[8,128]{1,0} fusion(%all.1, %i.1), kind=kLoop, calls=%row
+  %sum = f32[8,128]{1,0} add(%mine, %x)
+  %new = f32[1,8,128]{2,1,0} bitcast(%sum)
+  %place = f32[9,8,128]{2,1,0} fusion(%kept), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, calls=%same
+  %updated = f32[9,8,128]{2,1,0} dynamic-update-slice(%place, %new, %i.1, %zero.1, %zero.1)
+  ROOT %both = (f32[9,8,128]{2,1,0}, f32[8,128]{1,0}) tuple(%updated, %sum)
+}
+
+ENTRY %main (all.2: f32[9,8,128], kept.2: f32[9,8,128], i.2: s32[], x.2: f32[8,128]) -> (f32[9,8,128], f32[8,128]) {
+  %all.2 = f32[9,8,128]{2,1,0} parameter(0)
+  %kept.2 = f32[9,8,128]{2,1,0} parameter(1)
+  %i.2 = s32[]{:S(6)} parameter(2)
+  %x.2 = f32[8,128]{1,0} parameter(3)
+  ROOT %out = (f32[9,8,128]{2,1,0}, f32[8,128]{1,0}) fusion(%all.2, %kept.2, %i.2, %x.2), kind=kOutput, calls=%put
+}
+"""
+
+
+def test_kernels_within_a_kernel_read_and_write_their_slices():
+    """By hand: read a slice and x, written an update and the sum; of the two stacks of nine nothing else."""
+    array = 4 * 8 * 128
+    assert read_program(NESTED).hbm_bytes == 4 * array
+    read_whole = NESTED.replace(
+        "ROOT %both", "%whole = f32[8,128]{1,0} reduce(%all.1, %zero.1), dimensions={0}, to_apply=%same\n  ROOT %both"
+    )
+    assert read_program(read_whole).hbm_bytes == (9 + 3) * array
+    written_whole = NESTED.replace("dynamic-update-slice(%place, %new, %i.1, %zero.1, %zero.1)", "add(%place, %place)")
+    assert read_program(written_whole).hbm_bytes == (2 * 9 + 3) * array
 
 
 @pytest.mark.parametrize(
