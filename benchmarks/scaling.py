@@ -59,6 +59,7 @@ def bert_large() -> Config:
         initializer=Normal(stddev=0.02),
         dtype="bfloat16",
         scan_unroll=1,
+        remat="dots",
     )
     objective = dataclasses.replace(base.objective, mask_token=30_521)
     data = dataclasses.replace(base.data, max_source_length=512, bucket_lengths=(512,))
@@ -89,7 +90,7 @@ def llama_8b() -> Config:
 COPIED, CUT = MeshConfig(), MeshConfig(data=1, fsdp=-1)
 STUDIES = {
     "transformer_big": Study(transformer_big, length=64, rows_per_chip=64, fixed_rows=4096, mesh=COPIED),
-    "bert_large": Study(bert_large, length=512, rows_per_chip=4, fixed_rows=1024, mesh=COPIED),
+    "bert_large": Study(bert_large, length=512, rows_per_chip=8, fixed_rows=1024, mesh=COPIED),
     "llama_1b": Study(llama_1b, length=2048, rows_per_chip=2, fixed_rows=256, mesh=CUT),
     "llama_8b": Study(llama_8b, length=2048, rows_per_chip=1, fixed_rows=256, mesh=CUT),
 }
