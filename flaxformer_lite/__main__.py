@@ -1,17 +1,22 @@
 """The commands: `python -m flaxformer_lite COMMAND RUN …`, also installed as `flaxformer-lite`."""
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import io
 import os
 import pkgutil
 import re
+import signal
 import sys
 from typing import NoReturn
 
 from flaxformer_lite import commands
 from flaxformer_lite.decode_options import as_typed
+
+INTERRUPTED = 130
+"""The exit status after Ctrl-C."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +64,8 @@ def follow(arguments: argparse.Namespace) -> None:
         fail("there is no standard output to write to")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the input is, whatever the locale says
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         arguments.run(arguments)
         sys.stdout.flush()
@@ -67,11 +74,15 @@ def follow(arguments: argparse.Namespace) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
-        fail(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+        fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
         fail(as_typed(str(error), arguments))
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX says that there is no memory
+            raise
+        fail(f"not enough memory ({error}): shorten the longest text, or lower decode.batch_tokens in RUN/config.json")
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
 
 
 def nearest(typed: str, names: list[str]) -> str:
@@ -85,5 +96,19 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
+def program() -> None:
+    """The whole process, which Ctrl-C ends without a word: at once while it starts, then by an exception."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        main()
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+        os._exit(INTERRUPTED)  # what JAX is computing would crash while Python ends
+
+
 if __name__ == "__main__":
-    main()
+    program()

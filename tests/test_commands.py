@@ -1,6 +1,7 @@
 """The commands as they are typed: what goes to stdout, what to stderr, the exit status, and every mistake in one line."""
 
 import dataclasses
+import errno
 import functools
 import gzip
 import hashlib
@@ -8,6 +9,7 @@ import io
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -375,3 +377,36 @@ def test_a_reader_that_closes_ends_it_without_a_word(folder: Path):
     done = subprocess.run(words, cwd=root, env=buffered, stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
+    """A real process, while it reads a file that somebody else is still writing."""
+    os.mkfifo(tmp_path / "pipe")
+    words = [sys.executable, "-m", "flaxformer_lite", "translate", str(folder), str(tmp_path / "pipe")]
+    done = subprocess.Popen(words, cwd=Path(__file__).parent.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with open(tmp_path / "pipe", "wb"):  # waits until the other end is read
+        done.send_signal(signal.SIGINT)
+        assert (*done.communicate(), done.returncode) == (b"", b"", 130)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."), "allocating 9 bytes.): shorten the"),
+        (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, folder: Path, command, monkeypatch):
+    def failing(path: str, weights: None) -> None:
+        raise error
+
+    monkeypatch.setattr("flaxformer_lite.commands.translate.load", failing)
+    status, out, err = command("translate", folder, stdin=b"a\n")
+    assert (status, out, err.count("\n")) == (2, "", 1) and words in err
+
+
+def test_the_package_has_what_it_names():
+    assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {"Run", "load"}
+    with pytest.raises(AttributeError, match="has no attribute 'lod'"):
+        flaxformer_lite.lod  # noqa: B018
