@@ -57,7 +57,7 @@ def get_config() -> Config:
             eval=documents("train[:4000]"),
             tokenizer=SentencePiece(model_type="unigram", character_coverage=0.9995),
             tokens_per_batch=256 * 512,
-            rows_multiple=8,
+            rows_multiple=256,
             bucket_lengths=(512,),
             max_source_length=512,
         ),

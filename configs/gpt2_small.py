@@ -51,7 +51,7 @@ def get_config() -> Config:
             eval=documents("train[:4000]"),
             tokenizer=SentencePiece(model_type="bpe", character_coverage=0.9995),
             tokens_per_batch=480 * 1024,
-            rows_multiple=40,
+            rows_multiple=480,
             bucket_lengths=(1024,),
             max_target_length=1024,
         ),

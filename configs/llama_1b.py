@@ -57,7 +57,7 @@ def get_config() -> Config:
             eval=documents("train[:2000]"),
             tokenizer=SentencePiece(model_type="bpe", character_coverage=0.9995),
             tokens_per_batch=1024 * 2048,
-            rows_multiple=64,
+            rows_multiple=1024,
             bucket_lengths=(2048,),
             max_target_length=2048,
         ),

@@ -54,7 +54,7 @@ def get_config() -> Config:
             eval=documents("validation[:4000]"),
             tokenizer=SentencePiece(model_type="unigram", character_coverage=0.9995),
             tokens_per_batch=128 * 512,
-            rows_multiple=8,
+            rows_multiple=128,
             bucket_lengths=(512,),
             max_source_length=512,
             max_target_length=114,

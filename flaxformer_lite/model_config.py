@@ -213,6 +213,13 @@ class ModelConfig:
         num_heads, d_ff = self.decoder_num_heads or self.num_heads, self.decoder_d_ff or self.d_ff
         return dataclasses.replace(self, num_heads=num_heads, d_ff=d_ff, decoder_num_heads=None, decoder_d_ff=None)
 
+    @cached_property
+    def for_use(self) -> "ModelConfig":
+        """The same where no kernel is named for attention: an answer may be asked for on another device than the training's."""
+        if self.attention.implementation in ("auto", "xla"):
+            return self
+        return dataclasses.replace(self, attention=dataclasses.replace(self.attention, implementation="auto"))
+
     @property
     def one_table(self) -> bool:
         """Whether one embedding table serves all tokens."""

@@ -255,7 +255,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     slice_ = describe_slice(topology)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
-    check_rows(bucket.rows, mesh, 1 if decode else config.train.micro_batches)
+    check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.micro_batches)
     step = (decode_step if decode else train_step)(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     compiled, program, refusal = compile_step(step)

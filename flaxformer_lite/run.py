@@ -68,7 +68,7 @@ class Run:
 
     @cached_property
     def model(self) -> Transformer:
-        return Transformer(self.config.model)
+        return Transformer(self.config.model.for_use)
 
     def translate(self, texts: Sequence[str], **decode: Any) -> list[str]:
         """The best translation of each text, in order; an empty one for an empty text.
@@ -231,7 +231,7 @@ class Run:
 
         Raises: ValueError where the rows of a batch do not divide over the devices.
         """
-        config, mesh = self.config, make_mesh()
+        config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
         tokenizers = self.required_tokenizers
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)

@@ -69,7 +69,7 @@ class TextReader:
 
     def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, name: str) -> None:
         self.config, self.params, self.tokenizer, self.name = config, params, tokenizer, name
-        self.model = Transformer(config.model)
+        self.model = Transformer(config.model.for_use)
         self.unknown = UnknownText(tokenizer)
         # One for each question, because each compiles its own steps.
         self.encoder = functools.cache(self._encoder)

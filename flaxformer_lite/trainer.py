@@ -26,6 +26,7 @@ from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.special import Special
 from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
+from flaxformer_lite.transformer import Transformer
 from flaxformer_lite.weights import open_checkpoints, warm_start
 
 
@@ -103,7 +104,7 @@ class Trainer:
         self.compiled = runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
-        self.decoder = Decoder(task.model, greedy) if self.translates else None
+        self.decoder = Decoder(Transformer(config.model.for_use), greedy) if self.translates else None
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.memory = Memory(self.data.fingerprint)
         self.vote, self.told_to_stop = hosts.Vote() if hosts.several() else None, False

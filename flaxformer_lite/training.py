@@ -20,7 +20,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.losses import Rows, Term
 from flaxformer_lite.objectives import Batch, Objective
-from flaxformer_lite.parallel import interleaved_rows, local_rows
+from flaxformer_lite.parallel import check_heads, interleaved_rows, local_rows
 from flaxformer_lite.sharding import (
     batch_sharding,
     place_parameters,
@@ -190,8 +190,9 @@ def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callabl
 def abstract_state(task: Task, mesh: Mesh | AbstractMesh) -> TrainState:
     """Shapes and types of the state, with the shardings that it has on the mesh.
 
-    Raises: ValueError naming the parameter that an axis of the mesh does not divide.
+    Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
     """
+    check_heads(task.model.config, mesh)
     state = jax.eval_shape(lambda: first_state(task, example_inputs(task.model.config)))
     return with_shardings(state, state_sharding(state, mesh))
 

@@ -10,6 +10,7 @@ import pytest
 
 from flaxformer_lite.config import from_json, load_config, to_json
 from flaxformer_lite.data.pipeline import batch_shapes, blank_batch
+from flaxformer_lite.parallel import check_rows, make_mesh
 from flaxformer_lite.training import Task, init_state, train_step
 
 ROOT = Path(__file__).parent.parent
@@ -52,6 +53,7 @@ LEVELS = [
         "chips",
         "collectives",
         "hlo",
+        "hlo_text",
         "kernels",
         "masks",
         "positions",
@@ -64,6 +66,7 @@ LEVELS = [
         "marian_tokenizer",
         "unknown_text",
         "special",
+        "traffic",
         "version",
         "whole_files",
     },
@@ -82,6 +85,13 @@ def test_every_config_lowers(path: Path):
         batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank_batch(config.objective, bucket))
         state = jax.eval_shape(functools.partial(init_state, task), batch)
         jax.jit(functools.partial(train_step, task)).lower(state, batch)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_runs_on_eight_devices(path: Path):
+    """char_lm excepted: it has the 12 rows of the system that it is compared with."""
+    config, devices = load_config(str(path)), 4 if path.stem == "char_lm" else 8
+    check_rows(config.data.rows_multiple, make_mesh(devices=jax.devices()[:devices]), config.train.micro_batches)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -17,12 +17,13 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.hlo import parse, read_program
+from flaxformer_lite.hlo import read_program
+from flaxformer_lite.hlo_text import parse
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.model_config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optimizer import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
-from flaxformer_lite.parallel import MeshConfig, check_rows, interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.parallel import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.positions import Learned, RelativeBias
 from flaxformer_lite.schedules import Constant
 from flaxformer_lite.sharding import path_of
@@ -344,6 +345,19 @@ def test_rows_divide_over_what_divides_rows():
         ValueError, match=r"which 4 devices with 2 micro-batches each do not divide: make it a multiple of 8"
     ):
         check_rows(4, make_mesh(MeshConfig(tensor=2)), micro_batches=2)
+
+
+def test_heads_are_not_cut_apart():
+    """4 heads of width 4 are a matrix of 16 columns, which 8 devices divide; where heads share keys, the keys' heads count."""
+    eight = MeshConfig(tensor=8)
+    with pytest.raises(ValueError, match=r"train\.mesh\.tensor is 8, which does not divide the 4 heads"):
+        abstract_state(task(), make_mesh(eight))
+    check_heads(MODEL, make_mesh(MeshConfig(tensor=4)))
+    grouped = dataclasses.replace(MODEL, attention=DotProduct(bias=False, num_kv_heads=2))
+    with pytest.raises(ValueError, match=r"does not divide the 2 heads of keys and values"):
+        check_heads(grouped, make_mesh(MeshConfig(tensor=4)))
+    with pytest.raises(ValueError, match=r"does not divide the 4 heads"):
+        check_heads(dataclasses.replace(MODEL, num_heads=8, decoder_num_heads=4), make_mesh(eight))
 
 
 def test_which_rows_a_device_of_a_pmap_has():

@@ -110,6 +110,18 @@ def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatc
         untrained.metrics([Pair("1", "2")])
 
 
+def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
+    """Law: the kernel that the training named changes nothing of what the run says on a CPU."""
+    plain = flaxformer_lite.load(folder)
+    attention = dataclasses.replace(plain.config.model.attention, implementation="splash")
+    config = dataclasses.replace(plain.config, model=dataclasses.replace(plain.config.model, attention=attention))
+    by_kernel = dataclasses.replace(plain, config=config, decoders={})
+    pairs = list(CONFIG.data.eval.open())[:2]
+    assert by_kernel.translate([pairs[0].source]) == plain.translate([pairs[0].source])
+    assert by_kernel.metrics(pairs) == plain.metrics(pairs)
+    assert by_kernel.attention("20-11-2026", "2026-11").encoder is not None
+
+
 def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):
     """Law: softmax rows sum to 1; the decoder sees no later piece."""
     weights = untrained.attention("20-11-2026", "2026-11")
