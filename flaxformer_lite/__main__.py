@@ -80,7 +80,9 @@ def follow(arguments: argparse.Namespace) -> None:
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX says that there is no memory
             raise
-        fail(f"not enough memory ({error}): shorten the longest text, or lower decode.batch_tokens in RUN/config.json")
+        fail(
+            f"not enough memory ({error}): give shorter texts, a smaller beam or a lower decode.batch_tokens in config.json"
+        )
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import re
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -22,17 +23,25 @@ class Block(NamedTuple):
     """Where they are from, for messages."""
     before: int
     """How many lines there are before them."""
+    unit: str = "line"
+    """What one of them is called."""
+
+    def place(self, number: int) -> str:
+        """Where the line is that has this number in the block."""
+        return f"{self.name}, {self.unit} {self.before + number + 1}"
 
     def warn(self, line: str) -> None:
         """A warning on stderr that says where the lines are from."""
         warn(f"{self.name}: {line}")
 
     @contextlib.contextmanager
-    def naming(self) -> Iterator[None]:
-        """Adds to an error that begins with the number of a line where the lines are from."""
+    def naming(self, first: int = 0) -> Iterator[None]:
+        """Says of an error that begins with the number of a line where that is; prompts are counted from `first`."""
         try:
             yield
         except ValueError as error:
+            if found := re.match(r"prompt (\d+)", str(error)):
+                raise ValueError(self.place(int(found[1]) - first) + str(error)[found.end() :]) from None
             raise ValueError(f"{self.name}, {error}") if str(error).startswith("line ") else error from None
 
 
@@ -50,8 +59,7 @@ def columns(block: Block, number: int, wanted: int | None = None) -> list[str]:
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
         raise ValueError(
-            f"{block.name}, line {block.before + number + 1}: {len(texts)} texts with tabs between them, but "
-            f"{wanted or 'one or two'} are read"
+            f"{block.place(number)}: {len(texts)} texts with tabs between them, but {wanted or 'one or two'} are read"
         )
     return texts
 

@@ -249,9 +249,9 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
         (("a", "--seed", "99999999999"), "error: --seed is 99999999999: give a number from 0 to 2^32 - 1"),
         (("a", "--seed", "-1"), "error: --seed is -1: give a number"),
         (("a", "--file", "b"), "there are prompts and --file: give one or the other"),
-        (("a", "--ids"), "the arguments: 'a' is no list of token ids"),
+        (("a", "--ids"), "the arguments, prompt 1: 'a' is no list of token ids"),
         (("3", "--ids", "--stop", "x"), "--stop is for texts"),
-        (("a" * 40,), "prompt 0 has 41 tokens, but model.positions.max_positions is 40"),
+        (("a", "a" * 40), "error: the arguments, prompt 2 has 41 tokens, but model.positions.max_positions is 40"),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
 )
@@ -261,6 +261,20 @@ def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, word
         type_command(*words)
     error = capsys.readouterr().err
     assert end.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.CaptureFixture, tmp_path: Path):
+    """Whatever files came before it."""
+    for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n")):
+        (tmp_path / name).write_text(text)
+    for files, options, message in (
+        (("a", "b"), (), f"{tmp_path}/b, line 2 has 41 tokens, but model.positions"),
+        (("ids",), ("--ids",), f"{tmp_path}/ids, line 2: 999 is no token id"),
+        (("words",), ("--ids",), f"{tmp_path}/words, line 2: '4 x' is no list of token ids"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            type_command(*(word for name in files for word in ("--file", str(tmp_path / name))), *options)
+        assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
 def test_what_is_not_in_the_vocabulary_is_told_once(

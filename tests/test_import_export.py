@@ -185,3 +185,22 @@ def test_an_error_names_a_path_once(
             type_command(monkeypatch, "import", "bert-tf", file, "--config", tmp_path / "config.json", tmp_path / "run")
         error = capsys.readouterr().err
         assert error.startswith(f"error: {file} cannot be read as safetensors") and error.count(str(file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "imported.json cannot be read as JSON"),
+        (("--family", "elmo"), "error: --family elmo is none of the families: choose gpt2, "),
+    ],
+)
+def test_an_export_that_cannot_be_is_one_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+    (run / "imported.json").write_text("{")
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        type_command(monkeypatch, "export", "hf", run, tmp_path / "out", *words)
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

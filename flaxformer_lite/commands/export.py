@@ -6,7 +6,6 @@ imported goes back bit for bit.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 
 from flaxformer_lite.interop import SYSTEMS, ctranslate2, hf, settings_for
 from flaxformer_lite.interop.hf.export import export_run
+from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.names import write
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
@@ -41,6 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
         if (value := getattr(arguments, option)) is not None and not fits:
             raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
+    if arguments.family not in (None, *hf.FAMILIES):
+        raise ValueError(f"--family {arguments.family} is none of the families: choose {', '.join(hf.FAMILIES)}")
     check_new(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
@@ -73,6 +75,5 @@ def export_hf(loaded: Run, origin: dict[str, Any], family: str | None, output: P
 
 def imported(loaded: Run, system: str) -> dict[str, Any]:
     """What `imported.json` says of a run that came from that system; nothing for another run."""
-    file = loaded.folder.path / "imported.json"
-    origin = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    origin = read_json(loaded.folder.path / "imported.json")
     return origin if origin.get("system") == system else {}

@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam for searching: give one or the other")
     one = len(arguments.prompts) == 1
-    given = iter([Block(arguments.prompts, "the arguments", 0)])
+    given = iter([Block(arguments.prompts, "the arguments", 0, "prompt")])
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "go on from")
     loaded = load(arguments.folder, weights=arguments.weights)
     decode = chosen_settings(loaded, arguments)
@@ -88,8 +88,9 @@ def write_streamed(
     loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> None:
     told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, "warn": block.warn, **decode}
-    for part in loaded.stream(block.lines[0], stop=arguments.stop, **told):
-        print(part, end="", flush=True)
+    with block.naming(first):
+        for part in loaded.stream(block.lines[0], stop=arguments.stop, **told):
+            print(part, end="", flush=True)
     print()
 
 
@@ -97,19 +98,20 @@ def texts(
     loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> Iterator[str]:
     """The texts for all prompts of a block, in order; `first` is the number of the first of them."""
-    with Progress(len(block.lines)) as progress:
+    with Progress(len(block.lines)) as progress, block.naming(first):
         told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, **decode}
         told["progress"] = lambda done, of: progress.update("writing", done)
         if arguments.ids:
-            prompts = [numbers(line, block) for line in block.lines]
+            prompts = [numbers(block, number) for number in range(len(block.lines))]
             answers = loaded.continuations_of_ids(prompts, **told)
             return (" ".join(map(str, answer.tokens)) for answer in itertools.chain(*answers))
         found = loaded.continuations(block.lines, stop=arguments.stop, warn=block.warn, **told)
         return (text for text, _ in itertools.chain(*found))
 
 
-def numbers(line: str, block: Block) -> list[int]:
+def numbers(block: Block, number: int) -> list[int]:
     """The token ids in a line. Raises: ValueError where it holds something else."""
+    line = block.lines[number]
     if not all(word.isdecimal() for word in line.split()):
-        raise ValueError(f"{block.name}: {line[:40]!r} is no list of token ids, numbers apart by spaces")
+        raise ValueError(f"{block.place(number)}: {line[:40]!r} is no list of token ids, numbers apart by spaces")
     return [int(word) for word in line.split()]
