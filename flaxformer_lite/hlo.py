@@ -46,6 +46,14 @@ class Program:
     loops: dict[str, int | None] = field(default_factory=dict)
     """Trips of each loop; None where the program does not say, and then it counts once."""
 
+    def add(self, part: "Program") -> None:
+        """Takes in what a part of the step does."""
+        self.flops += part.flops
+        self.kernels += part.kernels
+        self.hbm_bytes += part.hbm_bytes
+        self.collectives += part.collectives
+        self.loops |= part.loops
+
 
 # Instructions to totals ------------------------------------------------------------------------------------------------
 
@@ -53,26 +61,32 @@ class Program:
 def read_program(text: str) -> Program:
     """The totals of an optimised program, as `compiled.as_text()` gives it."""
     computations, entry = parse(text)
-    program, pieces = Program(), set[tuple[str, ...]]()
+    pieces = set[tuple[str, ...]]()
 
-    def walk(name: str, trips: int, fused: bool) -> None:
-        computation = computations[name]
+    def walk(name: str, trips: int, fused: bool) -> Program:
+        computation, part = computations[name], Program()
         for i in computation.values():
             kind = i.opcode.removesuffix("-start")
             if i.opcode in ("convolution", "dot"):
-                program.flops += trips * product_flops(i, computation)
+                part.flops += trips * product_flops(i, computation)
             elif i.opcode == "custom-call" and KERNEL in i.attributes:
-                program.kernels += trips
+                part.kernels += trips
             elif kind in COLLECTIVES and not repeated(i, pieces):
-                program.collectives.append(read_collective(i, kind, name, computation, trips))
+                part.collectives.append(read_collective(i, kind, name, computation, trips))
             if not fused:
-                program.hbm_bytes += trips * traffic(i, computation, computations)
-            for called, times, is_fusion in calls(i, computation, computations):
+                part.hbm_bytes += trips * traffic(i, computation, computations)
+            called = []
+            for inner, times, is_fusion in calls(i, computation, computations):
                 if i.opcode == "while":
-                    program.loops[i.name] = times
-                walk(called, trips * (times or 1), fused or is_fusion)
+                    part.loops[i.name] = times
+                called.append(walk(inner, trips * (times or 1), fused or is_fusion))
+            if i.opcode == "conditional":  # one branch is run: the one with more products, or else with more traffic
+                called = [max(called, key=lambda branch: (branch.flops, branch.hbm_bytes))]
+            for inner_part in called:
+                part.add(inner_part)
+        return part
 
-    walk(entry, 1, False)
+    program = walk(entry, 1, False)
     parameters = [i for i in computations[entry].values() if i.opcode == "parameter"]
     program.parameter_bytes = sum(t.bytes for i in parameters for t in i.types)
     return program
@@ -88,7 +102,7 @@ def calls(
         known = i.attribute(r'known_trip_count":\{"n":"(\d+)"')
         trips = int(known) if known else trips_of(i, around, computations[condition], computations[body])
         yield body, trips, False
-    elif i.opcode in ("fusion", "async-start", "call", "conditional"):
+    elif i.opcode in ("fusion", "async-start", "call", "call-start", "conditional"):
         for name in re.findall(r"(?:calls|to_apply|true_computation|false_computation)=(%[^\s,}]+)", i.attributes):
             yield name.lstrip("%"), 1, i.opcode == "fusion"
         for name in re.findall(r"%([^\s,}]+)", i.attribute(r"branch_computations=\{([^}]*)\}") or ""):
@@ -101,19 +115,21 @@ def trips_of(loop: Instruction, around: Computation, condition: Computation, bod
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
     counter = condition[test.operands[0]].attribute(r"index=(\d+)")
-    limit = constant(condition.get(test.operands[1]))
-    if counter is None or limit is None or last.opcode != "tuple":
+    limit, start = constant(test.operands[1], condition), around[loop.operands[0]]
+    if counter is None or limit is None or last.opcode != "tuple" or start.opcode != "tuple":
         return None
-    advance, start = body[last.operands[int(counter)]], around[loop.operands[0]]
-    steps = [constant(body.get(name)) for name in advance.operands] if advance.opcode == "add" else []
+    first, advance = constant(start.operands[int(counter)], around), body[last.operands[int(counter)]]
+    steps = [constant(name, body) for name in advance.operands] if advance.opcode == "add" else []
     step = next((step for step in steps if step), None)
-    first = constant(around.get(start.operands[int(counter)])) if start.opcode == "tuple" else 0
-    return None if step is None else math.ceil((limit - (first or 0)) / step)
+    return None if step is None or first is None else max(0, math.ceil((limit - first) / step))
 
 
-def constant(i: Instruction | None) -> int | None:
-    """The number that an instruction stands for, where it is a constant."""
-    found = None if i is None or i.opcode != "constant" else i.attribute(r"^\((-?\d+)\)")
+def constant(name: str, computation: Computation) -> int | None:
+    """The number that an instruction stands for, where it is a constant or a copy of one."""
+    i = computation[name]
+    if i.opcode in ("copy", "bitcast"):
+        return constant(i.operands[0], computation)
+    found = i.attribute(r"^\((-?\d+)\)") if i.opcode == "constant" else None
     return None if found is None else int(found)
 
 

@@ -159,6 +159,10 @@ def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
     assert plan.compiled is not None and plan.fits
     assert plan.compiled.parameter_bytes == sum(plan.shard_bytes.values())
     assert plan.devices == (2 if topology.startswith("tpu7x") else 1) * plan.chips
+    if plan.mesh["fsdp"] > 1:  # at once or shard by shard; the norms' parameters, which are not cut, are few
+        kinds = ("all-gather", "collective-permute")
+        gathered = sum(e.bytes for e in plan.exchanges if e.kind in kinds and e.axes == "fsdp")
+        assert gathered >= 0.99 * plan.mesh["fsdp"] * plan.shard_bytes["parameters"]
 
 
 @needs_libtpu
@@ -279,6 +283,8 @@ ENTRY %main (w: f32[5,8,128], y: f32[8,128]) -> f32[8,128] {
   %w.1 = f32[5,8,128]{2,1,0} parameter(0)
   %y = f32[8,128]{1,0} parameter(1)
   %start = s32[] constant(0)
+  %again = s32[]{:S(6)} copy(%start)
+  %told = s32[] negate(%start)
   %first = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0:T(8,128)S(1)}) tuple(%start, %w.1, %y)
   %loop = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0:T(8,128)S(1)}) while(%first), condition=%goes_on, body=%body
   ROOT %out = f32[8,128]{1,0} add(%y, %y)
@@ -349,6 +355,135 @@ def test_kernels_within_a_kernel_read_and_write_their_slices():
     assert read_program(written_whole).hbm_bytes == (2 * 9 + 3) * array
 
 
+PARTS = """HloModule parts, is_scheduled=true
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%multiplied (p: f32[256,256]) -> f32[256,256] {
+  %p = f32[256,256]{1,0} parameter(0)
+  ROOT %product = f32[256,256]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%negated (n: f32[256,256]) -> f32[256,256] {
+  %n = f32[256,256]{1,0} parameter(0)
+  ROOT %minus = f32[256,256]{1,0} negate(%n)
+}
+
+%kernel_0 (k: f32[256,256]) -> f32[256,256] {
+  %k = f32[256,256]{1,0} parameter(0)
+  ROOT %attended = f32[256,256]{1,0} custom-call(%k), custom_call_target="tpu_custom_call"
+}
+
+%scattered (s: f32[256,256]) -> f32[64,256] {
+  %s = f32[256,256]{1,0} parameter(0)
+  ROOT %rs = f32[64,256]{1,0} reduce-scatter(%s), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
+}
+
+%called_computation (c: f32[256,256], t: token[]) -> f32[1024,256] {
+  %c = f32[256,256]{1,0} parameter(0)
+  %t = token[] parameter(1)
+  ROOT %ag = f32[1024,256]{1,0} all-gather(%c), channel_id=4, replica_groups={{0,1,2,3}}, dimensions={0}
+}
+
+%added (table: f32[4096,256], rows: s32[256], new: f32[256,256]) -> f32[4096,256] {
+  %table = f32[4096,256]{1,0} parameter(0)
+  %rows = s32[256]{0:S(1)} parameter(1)
+  %new = f32[256,256]{1,0} parameter(2)
+  ROOT %scatter = f32[4096,256]{1,0} scatter(%table, %rows, %new), update_window_dims={1}, to_apply=%add
+}
+
+%view (v: f32[256,256]) -> f32[256,256] {
+  %v = f32[256,256]{1,0} parameter(0)
+  ROOT %seen = f32[256,256]{1,0} bitcast(%v)
+}
+
+%squared (q: f32[256,256]) -> f32[256,256] {
+  %q = f32[256,256]{1,0} parameter(0)
+  %left = f32[256,256]{1,0} fusion(%q), kind=kLoop, calls=%view
+  ROOT %square = f32[256,256]{1,0} dot(%left, %left), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+%random (r: u32[4]) -> (u32[4], u32[256,256]) {
+  %r = u32[4]{0:S(1)} parameter(0)
+  ROOT %bits = (u32[4]{0:S(1)}, u32[256,256]{1,0}) rng-bit-generator(%r), algorithm=rng_default
+}
+
+ENTRY %main (x: f32[256,256], which: s32[], all: f32[4096,256], at: s32[256], key: u32[4]) -> f32[] {
+  %x = f32[256,256]{1,0} parameter(0)
+  %which = s32[]{:S(6)} parameter(1)
+  %all = f32[4096,256]{1,0} parameter(2)
+  %at = s32[256]{0:S(1)} parameter(3)
+  %key = u32[4]{0:S(1)} parameter(4)
+  BODY
+}
+"""
+X, QUARTER, FOUR = "f32[256,256]{1,0}", "f32[64,256]{1,0}", "f32[1024,256]{1,0}"
+EACH = "replica_groups={{0,1,2,3}}, dimensions={0}"
+
+
+@pytest.mark.parametrize(
+    ("body", "arrays"),
+    [
+        (f"%y = {X} negate(%x)", 2),
+        (f"%y = {FOUR} all-gather(%x), {EACH}", 5),
+        (f"%y = ({X}, {FOUR}) all-gather-start(%x), {EACH}\n  %z = {FOUR} all-gather-done(%y)", 5),
+        (
+            f"%y = ({X}, {X}, u32[]{{:S(2)}}, u32[]{{:S(2)}}) collective-permute-start(%x), source_target_pairs={{{{0,1}}}}\n"
+            f"  %z = {X} collective-permute-done(%y)",
+            2,
+        ),
+        (f"%y = {X} all-reduce-start(%x), {EACH}, to_apply=%add\n  %z = {X} all-reduce-done(%y)", 2),
+        (f"%y = {QUARTER} reduce-scatter(%x), {EACH}, to_apply=%add", 1.25),
+        (
+            f"%y = (({X}), {QUARTER}, u32[]) async-start(%x), calls=%scattered\n"
+            f"  %z = {QUARTER} async-done(%y), calls=%scattered",
+            1.25,
+        ),
+        (
+            f"%y = (({X}, token[]), {FOUR}) call-start(%x, %key), to_apply=%called_computation\n"
+            f"  %z = {FOUR} call-done(%y)",
+            5,
+        ),
+        ("%y = f32[4096,256]{1,0} scatter(%all, %at, %x), update_window_dims={1}, to_apply=%add", 3),
+        ("%y = f32[4096,256]{1,0} fusion(%all, %at, %x), kind=kCustom, calls=%added", 3),
+        (f'%y = ({QUARTER}, s32[64,256]{{1,0}}) custom-call(%x), custom_call_target="TopK"', 1.5),
+        (f'%y = {FOUR} custom-call(), custom_call_target="AllocateBuffer"', 0),
+        (f"%y = {X} fusion(%x), kind=kOutput, calls=%squared", 2),
+        ("%y = (u32[4]{0:S(1)}, u32[256,256]{1,0}) fusion(%key), kind=kCustom, calls=%random", 1),
+    ],
+)
+def test_what_one_operation_reads_and_writes(body: str, arrays: float):
+    """In arrays of 256 × 256, by hand: a scatter reads its updates, and the rows of the table that it changes and writes."""
+    assert read_program(PARTS.replace("BODY", body)).hbm_bytes == arrays * 4 * 256**2
+
+
+@pytest.mark.parametrize(
+    ("branches", "flops", "kernels", "arrays"),
+    [
+        ("%negated, %negated", 0, 0, 2),
+        ("%multiplied, %multiplied", 2 * 256**3, 0, 3),
+        ("%negated, %multiplied", 2 * 256**3, 0, 3),
+        ("%multiplied, %negated", 2 * 256**3, 0, 3),
+        ("%kernel_0, %kernel_0", 0, 1, 2),
+    ],
+)
+def test_of_a_conditional_the_dearer_branch_counts(branches: str, flops: int, kernels: int, arrays: int):
+    body = f"%c = {X} conditional(%which, %x, %x), branch_computations={{{branches}}}"
+    program = read_program(PARTS.replace("BODY", body))
+    assert (program.flops, program.kernels, program.hbm_bytes) == (flops, kernels, arrays * 4 * 256**2)
+
+
+def test_a_collective_that_another_core_does_counts():
+    """As on tpu7x, where SparseCores gather parameters."""
+    started = f"%y = (({X}, token[]), {FOUR}) call-start(%x, %key), to_apply=%called_computation"
+    (gathered,) = read_program(PARTS.replace("BODY", started)).collectives
+    assert gathered == Collective("all-gather", 4 * 4 * 256**2, ((0, 1, 2, 3),), 1)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "trips"),
     [
@@ -356,6 +491,13 @@ def test_kernels_within_a_kernel_read_and_write_their_slices():
         ("%start = s32[] constant(0)", "%start = s32[] constant(2)", 3),
         ("direction=LT", "direction=NE", None),
         ("add(%i.1, %one)", "multiply(%i.1, %one)", None),
+        ("tuple(%start, %w.1", "tuple(%told, %w.1", None),
+        ("tuple(%start, %w.1", "tuple(%again, %w.1", 5),
+        (
+            "%first = (s32[]",
+            "%first = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0}) parameter(2)\n  %unused = (s32[]",
+            None,
+        ),
     ],
 )
 def test_trips_from_start_step_and_limit(old: str, new: str, trips: int | None):
