@@ -46,12 +46,14 @@ class TrainConfig:
     mesh: MeshConfig = MeshConfig()
     """The devices along each axis."""
     coordinator: str | None = None
-    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that a TPU pod,
-    GKE or SLURM has started, which know each other. The run folder must be one that all can reach."""
+    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that SLURM or
+    Open MPI starts, or of a TPU slice's hosts, which know each other. The run folder must be one that all can reach."""
     num_processes: int | None = None
     """How many processes meet at `coordinator`."""
     process_id: int | None = None
     """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
+    join_seconds: int = 300
+    """How long they wait for each other when they start."""
     log_every: int = 50
     """Write a `train` row to metrics.jsonl."""
     eval_every: int = 1_000
@@ -74,8 +76,9 @@ class TrainConfig:
     """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest"):
-            if (value := getattr(self, name)) < 1:
+        counts = ("steps", "micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest")
+        for name in (*counts, "num_processes", "join_seconds"):
+            if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"train.{name} is {value}: give at least 1")
         if self.keep_best < 0:
             raise ValueError(f"train.keep_best is {self.keep_best}: give 0 or more")
@@ -89,6 +92,10 @@ class TrainConfig:
                 f"train.coordinator is {self.coordinator}, train.num_processes {self.num_processes}, train.process_id "
                 f"{self.process_id}: give all three or none"
             )
+        if self.coordinator is not None and not (
+            (found := re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)) and 0 < int(found[1]) < 2**16
+        ):
+            raise ValueError(f"train.coordinator is {self.coordinator!r}: give a host and a port, as host0:4321")
         if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
             raise ValueError(
                 f"train.process_id is {self.process_id}, but train.num_processes is {self.num_processes}: give a number from 0 to "
@@ -217,7 +224,7 @@ MAY_CHANGE = frozenset(
     f"train.{name}"
     for name in (
         *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+        *("join_seconds", "runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
     )
 )
 """Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters

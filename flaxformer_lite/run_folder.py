@@ -8,13 +8,16 @@ samples/             source, reference and translation of a few sentences, one f
 hypotheses/          all translations of an evaluation, a line each
 imported.json        where weights from another system came from, with that system's config
 train.log            what was said on the terminal
-.lock                held by the process that trains, so that there is only one
+.lock                held by the process that trains, so that there is only one; with its mark, by which others know the folder
 """
 
 import contextlib
 import errno
 import fcntl
 import json
+import os
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +40,8 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Holds the lock that the file `path` stands for; the kernel takes it back however the process ends.
+def locked(path: Path, mark: str) -> Iterator[None]:
+    """Holds the lock that the file `path` stands for, with `mark` in it; the kernel takes it back however the process ends.
 
     Raises: ValueError where another process holds it.
     """
@@ -53,6 +56,10 @@ def locked(path: Path) -> Iterator[None]:
             if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
                 raise
             warn(f"{path} cannot be locked ({error.strerror}): let only one process train in {path.parent} at a time")
+        file.truncate(0)
+        file.write(mark)
+        file.flush()
+        os.fsync(file.fileno())  # other hosts look
         yield
 
 
@@ -80,8 +87,10 @@ class RunFolder:
         return self.checkpoints.is_dir() and any(step.name.isdecimal() for step in self.checkpoints.iterdir())
 
     @contextlib.contextmanager
-    def claimed(self, config: Config) -> Iterator[None]:
+    def claimed(self, config: Config) -> Iterator[str]:
         """Makes this the run folder of `config`, new or to be resumed, and keeps other processes from doing so meanwhile.
+
+        Gives a mark that nobody else knows who does not see this very folder.
 
         Raises: ValueError where it belongs to another config or another process, or is no place for a run.
         """
@@ -94,9 +103,21 @@ class RunFolder:
                 f"--workdir {self.path} holds files but no config.json, so it is no run folder: give a new or empty one"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        with locked(self.path / ".lock"):
+        mark = secrets.token_hex()
+        with locked(self.path / ".lock", mark):
             self.take(config)
-            yield
+            yield mark
+
+    def check_mark(self, mark: str) -> None:
+        """Raises: ValueError where this is not the folder that a process, perhaps of another host, holds with that mark."""
+        for wait in (0, 1, 2, 2):  # network file systems take a moment
+            time.sleep(wait)
+            with contextlib.suppress(OSError):
+                if (self.path / ".lock").read_text(encoding="utf-8") == mark:
+                    return
+        raise ValueError(
+            f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one"
+        )
 
     def take(self, config: Config) -> None:
         """Writes config.json. Raises: ValueError where something was trained here with another config."""

@@ -4,26 +4,27 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite import hosts, kernels
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import Dataset, Tokenizers, blank_batch, evaluation_records, tokenize
-from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics, translate
-from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
+from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel import check_rows, make_mesh
-from flaxformer_lite.progress import Progress, warn
+from flaxformer_lite.progress import Progress
+from flaxformer_lite.run_data import read_data
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
-from flaxformer_lite.special import Special
 from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.transformer import Transformer
@@ -50,24 +51,6 @@ class Memory:
     """Where the parameters come from, if they were not trained here; there is no optimizer state then."""
 
 
-class EvalData:
-    """The evaluation data, as text and as batches; what is too long is cut, with a warning."""
-
-    def __init__(self, config: Config, tokenizers: Tokenizers):
-        assert config.data.eval is not None
-        self.pairs = list(config.data.eval.open("data.eval"))
-        self.records = evaluation_records(
-            self.pairs,
-            tokenizers,
-            config.objective,
-            config.data.longest,
-            lambda line: warn(f"data.eval: {line}") if hosts.is_first() else None,
-        )
-        self.dataset = Dataset(
-            self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id
-        )
-
-
 class Trainer:
     """One run, opened: everything is loaded and checked when this exists."""
 
@@ -76,32 +59,21 @@ class Trainer:
     ):
         self.config, self.folder, self.checkpoints = config, folder, checkpoints
         self.progress, self.stop = progress, stop
-        mesh = make_mesh(config.train.mesh)
-        check_rows(config.data.rows_multiple, mesh, config.train.micro_batches)
-        progress.update("reading data")
-        if config.data.train is None or config.data.tokenizer is None:
-            raise ValueError(
-                "data.train or data.tokenizer is None: say what to train on, and how to cut it into tokens"
-            )
-        pairs = list(config.data.train.open("data.train"))
-        progress.update("tokenizing")
-        self.tokenizers = hosts.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-        records = tokenize(pairs, self.tokenizers)
-        check_special_ids(config.objective, config.decode, self.tokenizers.target.special)
-        self.data = Dataset(
-            records, config.objective, config.data, config.train.seed, self.tokenizers.target, config.decode.bos_id
-        )
-        self.eval = None if config.data.eval is None else EvalData(config, self.tokenizers)
+        mesh = hosts.together(lambda: mesh_for(config))
+        found = read_data(config, folder, progress)
+        self.tokenizers, self.data, self.eval = found.tokenizers, found.train, found.eval
         plan = self.data.plan
         progress.say(
-            f"{len(pairs):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
+            f"{len(found.pairs):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
             f"{len(plan.buckets)} shapes, {self.data.padding:.1%} padding"
             + (f"; {self.data.dropped:,} longer pairs dropped" if self.data.dropped else "")
         )
         task = Task.of(config)
         eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
         runner = Compiled.by_pmap if config.train.runner == "pmap" else Compiled.of
-        self.compiled = runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
+        self.compiled = hosts.together(
+            lambda: runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
+        )
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         self.decoder = Decoder(Transformer(config.model.for_use), greedy) if self.translates else None
@@ -126,7 +98,7 @@ class Trainer:
             step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
             self.memory = Memory(**meta)
             if self.memory.data != self.data.fingerprint:
-                raise ValueError(
+                raise hosts.SharedError(
                     f"the training data is not what {self.folder.path} was trained on up to step {step}: bring back the old "
                     "data, or train in another --workdir"
                 )
@@ -190,7 +162,7 @@ class Trainer:
         first = int(self.state.step) - len(self.pending) + 1
         for step, measured in enumerate(jax.device_get(self.pending), first):
             if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
-                raise ValueError(
+                raise hosts.SharedError(
                     f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}: lower "
                     "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
                 )
@@ -299,24 +271,11 @@ class Trainer:
         return better
 
 
-def check_special_ids(objective: Objective, decode: DecodeConfig, special: Special) -> None:
-    """Raises: ValueError where a decoder would be used with other ids than it learns, as with a tokenizer from another run.
-
-    Padding counts where sources are answered; prompts have places, whatever stands there. What an answer to a source starts from
-    is for `decode.bos_id` alone to say, and what is learned ends in one of several ends.
-    """
-    if isinstance(objective, Seq2Seq | SpanCorruption):
-        wanted = {"eos_id": special.eos, "pad_id": special.pad}
-    elif isinstance(objective, CausalLM):
-        wanted = {"eos_id": special.eos, "bos_id": special.bos}
-    else:
-        return
-    for name, theirs in wanted.items():
-        allowed = decode.end_ids if name == "eos_id" else (getattr(decode, name),)
-        if theirs is not None and theirs not in allowed:
-            raise ValueError(
-                f"decode.{name} is {getattr(decode, name)}, but the tokenizer's is {theirs}: set it to that"
-            )
+def mesh_for(config: Config) -> Mesh:
+    """All devices. Raises: ValueError where they do not divide the batches."""
+    mesh = make_mesh(config.train.mesh)
+    check_rows(config.data.rows_multiple, mesh, config.train.micro_batches)
+    return mesh
 
 
 # From outside ----------------------------------------------------------------------------------------------------------
@@ -342,6 +301,20 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     return None
 
 
+@contextlib.contextmanager
+def claimed(folder: RunFolder, config: Config) -> Iterator[None]:
+    """Holds the run folder for all processes, once they are known to have the same settings and the same folder.
+
+    Raises: ValueError where they have not, or where it is no folder for this run.
+    """
+    hosts.agree_on_command(config)
+    with contextlib.ExitStack() as held:
+        mark = hosts.together(lambda: held.enter_context(folder.claimed(config)) if hosts.is_first() else "")
+        mark = hosts.gathered(mark)[0]
+        hosts.together(lambda: folder.check_mark(mark))
+        yield
+
+
 def train(config: Config, workdir: str | Path) -> None:
     """Trains `config` in the folder `workdir`, or goes on where that folder stands.
 
@@ -350,10 +323,10 @@ def train(config: Config, workdir: str | Path) -> None:
     folder = RunFolder(workdir)
     stop = StopRequest()
     with (
-        folder.claimed(config) if hosts.is_first() else contextlib.nullcontext(),
+        hosts.all_or_none(),
+        claimed(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not hosts.is_first()) as progress,
-        hosts.all_or_none(),
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         hosts.all_or_none(),
     ):

@@ -23,6 +23,8 @@ LEVELS = [
     {"run"},
     {"trainer", "planning", "interop"},
     {
+        "hosts",
+        "run_data",
         "run_folder",
         "weights",
         "training",
@@ -34,7 +36,7 @@ LEVELS = [
         "line_blocks",
         "decode_options",
     },
-    {"config", "hosts", "parallel", "checkpoint", "orbax_manager", "integrity"},
+    {"config", "parallel", "checkpoint", "orbax_manager", "integrity"},
     {"data", "objectives", "decoding", "encoding", "operations"},
     {
         "search",

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
-from flaxformer_lite import trainer
+from flaxformer_lite import hosts, trainer
 from flaxformer_lite.config import Config, TrainConfig, from_json
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.hosts import started_by_cluster
+from flaxformer_lite.hosts import on_cloud_tpu, started_by_cluster
 
 ROOT = Path(__file__).parent.parent
 TINY = tiny_config()
@@ -242,14 +242,70 @@ def test_a_mistake_is_said_by_one_and_ends_all(config: Path, tmp_path: Path, cac
         ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, False),  # a shell that salloc opened
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "1"}, False),
         ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"}, True),
-        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:5"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
         ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
-        ({"MEGASCALE_COORDINATOR_ADDRESS": "a:80"}, True),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_HOSTNAMES": "a,b"}, False),  # JAX's order
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
     ],
 )
 def test_which_environments_start_several_processes(environment: dict[str, str], expected: bool):
-    assert started_by_cluster({"JAX_PLATFORMS": "cpu"} | environment) == expected
+    assert started_by_cluster(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, True),
+        ({"JAX_PLATFORMS": "cpu"}, False),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+    ],
+)
+def test_a_tpu_host_asks_who_else_there_is_where_nothing_tells(
+    environment: dict[str, str], expected: bool, monkeypatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: {"libtpu": True}.get(name))
+    assert on_cloud_tpu(environment) == expected
+
+
+def test_without_tpu_chips_jax_itself_says_not_to_ask():
+    """What `on_cloud_tpu` builds on, be libtpu installed or not."""
+    command = "import os, jax; from flaxformer_lite.hosts import on_cloud_tpu; print(on_cloud_tpu(os.environ))"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY")
+    }
+    found = subprocess.run([sys.executable, "-c", command], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout == "False\n", found.stderr
+
+
+def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
+    """Where the environment tells of others it does not."""
+
+    def initialize(*_: object, **__: object) -> None:
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(hosts, "on_cloud_tpu", lambda _: True)
+    assert hosts.join(CONFIG) == CONFIG
+    assert "it trains alone" in capfd.readouterr().err
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(
+        ValueError, match=r"as the environment has it: coordinator_address should be defined.*train\.coordinator"
+    ):
+        hosts.join(CONFIG)
+
+
+def test_a_port_that_is_taken_is_said_before_jax_tries_it():
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        config = with_train(CONFIG, coordinator=address, num_processes=2, process_id=0)
+        with pytest.raises(ValueError, match=rf"train\.coordinator is {address}, but .* \(Address already in use\)"):
+            hosts.join(config)
 
 
 def test_where_to_meet_is_all_or_nothing():
@@ -259,6 +315,12 @@ def test_where_to_meet_is_all_or_nothing():
         ValueError, match=r"train\.process_id is 2, but train\.num_processes is 2: give a number from 0 to 1"
     ):
         TrainConfig(coordinator="a:1", num_processes=2, process_id=2)
+    with pytest.raises(ValueError, match=r"train\.num_processes is 0: give at least 1"):
+        TrainConfig(coordinator="a:1", num_processes=0, process_id=0)
+    for given in ("localhost", "localhost:x", "localhost:0", "localhost:65536", ":1", "http://a:1", ""):
+        with pytest.raises(ValueError, match=rf"train\.coordinator is '{given}': give a host and a port"):
+            TrainConfig(coordinator=given, num_processes=2, process_id=0)
+    TrainConfig(coordinator="[::1]:65535", num_processes=2, process_id=0)
 
 
 def test_a_process_reads_its_rows_of_a_batch_only():

@@ -32,6 +32,8 @@ from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optimizer import OptimizerConfig
 from flaxformer_lite.parallel import make_mesh
+from flaxformer_lite.progress import warn
+from flaxformer_lite.run_data import check_special_ids
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.schedules import Constant
 from flaxformer_lite.special import Special
@@ -255,7 +257,7 @@ def test_a_closed_terminal_does_not_stop_it(
     with open(ours, "w") as file:
         monkeypatch.setattr(sys, "stderr", file)
         trainer.train(NO_TEXT, tmp_path / "run")
-        trainer.warn("nobody reads this either")
+        warn("nobody reads this either")
     assert_same_run(tmp_path / "run", uninterrupted)
     assert "all 12 steps are done" in (tmp_path / "run" / "train.log").read_text()
 
@@ -506,4 +508,4 @@ def test_special_ids_of_decoding_are_those_that_are_learned(
 ) -> None:
     """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
-        trainer.check_special_ids(objective, DecodeConfig(**decode), Special(pad=6, bos=7, eos=8))
+        check_special_ids(objective, DecodeConfig(**decode), Special(pad=6, bos=7, eos=8))
