@@ -10,6 +10,7 @@ The mathematics are plain functions; the Linen modules only hold parameters. A m
 applied with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without keys it evaluates.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -32,6 +33,7 @@ def accumulation_dtype(x: Array) -> Any:
 
 
 # Norms ---------------------------------------------------------------------------------------------------------------
+# The backward pass computes a norm again from its input, in place of keeping two or three arrays of that size in float32.
 
 
 def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
@@ -44,6 +46,7 @@ def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
     return y - y.mean(-1, keepdims=True)
 
 
+@functools.partial(jax.checkpoint, static_argnums=3, prevent_cse=False)
 def layer_norm(
     x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"] | None, epsilon: float
 ) -> Float[Array, "*B D"]:
@@ -56,6 +59,7 @@ def layer_norm(
     return (y if bias is None else y + bias).astype(x.dtype)
 
 
+@functools.partial(jax.checkpoint, static_argnums=2, prevent_cse=False)
 def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) -> Float[Array, "*B D"]:
     """`scale * x / sqrt(mean(x^2) + epsilon)` over the last axis.
 
@@ -65,6 +69,7 @@ def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) 
     return (y * jax.lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon) * scale).astype(x.dtype)
 
 
+@functools.partial(jax.checkpoint, static_argnums=3, prevent_cse=False)
 def deviation_norm(
     x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*B D"]:
