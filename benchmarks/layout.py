@@ -25,7 +25,7 @@ from jax.sharding import SingleDeviceSharding
 
 from flaxformer_lite.attention import attention_weights, weighted_values
 from flaxformer_lite.hlo import read_program
-from flaxformer_lite.planning import describe_slice
+from flaxformer_lite.slices import describe_slice
 
 Params = dict[str, Any]
 Forward = Callable[[Params, jax.Array], jax.Array]

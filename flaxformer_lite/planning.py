@@ -4,87 +4,28 @@ Three kinds of figures, and each says which it is: sums over the shards that a d
 program shows, and times from those and from the published figures of the chip.
 """
 
-import importlib.util
 import math
-import os
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from flaxformer_lite import kernels
 from flaxformer_lite.blocks import LayerCache
-from flaxformer_lite.chips import CHIPS, Chip
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.data.plan import Bucket
-from flaxformer_lite.hlo import Collective, Program, read_program
+from flaxformer_lite.exchanges import Exchange, add_up
+from flaxformer_lite.hlo import Program, read_program
 from flaxformer_lite.operations import Operations, decoding_flops, training_flops
 from flaxformer_lite.parallel import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.sharding import ROWS, batch_sharding, replicated, within_mesh
+from flaxformer_lite.slices import describe_slice
 from flaxformer_lite.training import Compiled, Task
-
-# The slice -------------------------------------------------------------------------------------------------------------
-
-
-class Slice(NamedTuple):
-    """Some chips of one kind."""
-
-    name: str
-    chip: Chip
-    shape: tuple[int, ...]
-    devices: list[jax.Device]
-
-    @property
-    def chips(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def devices_per_chip(self) -> int:
-        return len(self.devices) // self.chips
-
-
-def describe_slice(name: str) -> Slice:
-    """The slice that a name such as v5e:4x4 means. Raises: ValueError where there is no such slice, or no compiler for it."""
-    kind, _, sizes = name.partition(":")
-    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", sizes):
-        raise ValueError(
-            f"--topology is {name!r}: give a chip and the sides of the slice, such as v5e:4x4 or v5p:4x4x4; the chips are "
-            f"{', '.join(CHIPS)}"
-        )
-    chip, shape = CHIPS[kind], tuple(int(size) for size in sizes.split("x"))
-    example = "x".join(["4"] * chip.dimensions)
-    if len(shape) != chip.dimensions:
-        raise ValueError(
-            f"--topology is {name!r}, but slices of {kind} have {chip.dimensions} sides: give as many, such as {kind}:{example}"
-        )
-    if math.prod(shape) > chip.pod:
-        raise ValueError(f"--topology is {name!r}, but a pod of {kind} has {chip.pod} chips: give fewer")
-    if importlib.util.find_spec("libtpu") is None:
-        raise ValueError('compiling for TPUs needs libtpu, on Linux: pip install "flaxformer-lite[tpu]"')
-    settings: dict[str, Any] = {"chip_config_name": chip.config_name}
-    if math.prod(shape) == 1:
-        settings["chips_per_host_bounds"] = (1, 1, 1)
-    # So that libtpu neither looks for TPUs nor minds other processes that use it; it reads this when it is loaded.
-    os.environ |= {
-        "TPU_SKIP_MDS_QUERY": "1",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-    } | {"TPU_ACCELERATOR_TYPE": os.environ.get("TPU_ACCELERATOR_TYPE", "v5litepod-4")}
-    try:
-        devices = topologies.get_topology_desc(name, platform="tpu", **settings).devices
-    except jax.errors.JaxRuntimeError as error:
-        raise ValueError(
-            f"--topology is {name!r}, which the compiler does not know ({error}): give sides that are 1 in all, or even, such as "
-            f"{kind}:{example}"
-        ) from None
-    return Slice(name, chip, shape, devices)
-
 
 # The step --------------------------------------------------------------------------------------------------------------
 
@@ -166,19 +107,6 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """All collectives of one kind over the same axes, in one step, of one device."""
-
-    kind: str
-    axes: str
-    count: int
-    bytes: float
-    """Of the arrays: what one device puts in, or for an all-gather what it gets. From the compiled program."""
-    seconds: float
-    """At least, by the links' published bandwidth."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Compilation:
     """What the compiler says of one device's part of the step, and what its program shows."""
 
@@ -191,7 +119,6 @@ class Compilation:
     code_bytes: int
     flops_once: float
     """By its cost analysis, which counts what is in a loop once."""
-    bytes_once: float
     flops: float
     """Of the matrix products in its program, loops multiplied; kernels are not in it."""
     kernels: int
@@ -231,9 +158,16 @@ class Plan:
     """By formula, of all devices, masked queries and keys included."""
     attention_flops: float
     """Of these the queries' with keys and values."""
+    attention: tuple[str, ...]
+    """What `auto` picked to compute attention, and why."""
     compiled: Compilation | None
+    kernel_flops: float
+    """What the program's kernels do, which it does not tell, by formula, of all devices: attention's, where there are kernels."""
     exchanges: list[Exchange]
     compute_seconds: float | None
+    """Of the products in the program, and of `kernel_flops`."""
+    kernel_seconds: float | None
+    """What of these is of `kernel_flops`, and so by formula."""
     memory_seconds: float | None
     interconnect_seconds: float | None
     sources: tuple[str, ...]
@@ -252,14 +186,22 @@ class Plan:
 
 def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False) -> Plan:
     """Compiles the step for the slice. Raises: ValueError for what cannot be."""
+    if config.train.runner == "pmap" and not decode:
+        raise ValueError(
+            "train.runner is 'pmap', whose program plan does not know: set train.runner to 'mesh' to plan that of a mesh, which "
+            "over data alone has as much of everything on each device"
+        )
     slice_ = describe_slice(topology)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
     check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.micro_batches)
     step = (decode_step if decode else train_step)(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
+    kernels.PICKED.clear()  # of the state's shapes, on this machine, or of another plan
     compiled, program, refusal = compile_step(step)
     exchanges = [] if program is None else add_up(program, mesh, slice_)
+    kernel_flops = step.operations.attention if program is not None and program.kernels else 0.0
+    kernel_seconds = kernel_flops / slice_.chips / chip.flops
     return Plan(
         topology=topology,
         chips=slice_.chips,
@@ -275,9 +217,12 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         refusal=refusal,
         model_flops=sum(step.operations),
         attention_flops=step.operations.attention,
+        attention=tuple(kernels.news()),
         compiled=compiled,
+        kernel_flops=kernel_flops,
         exchanges=exchanges,
-        compute_seconds=None if program is None else program.flops * per_chip / chip.flops,
+        compute_seconds=None if program is None else program.flops * per_chip / chip.flops + kernel_seconds,
+        kernel_seconds=None if program is None else kernel_seconds,
         memory_seconds=None if program is None else program.hbm_bytes * per_chip / chip.hbm_bandwidth,
         interconnect_seconds=None if program is None else sum(exchange.seconds for exchange in exchanges),
         sources=chip.source,
@@ -308,7 +253,6 @@ def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | 
         temporary_bytes=memory.temp_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,
         flops_once=cost["flops"],
-        bytes_once=cost["bytes accessed"],
         flops=program.flops,
         kernels=program.kernels,
         hbm_bytes=program.hbm_bytes,
@@ -316,57 +260,3 @@ def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | 
         parameter_bytes=program.parameter_bytes,
     )
     return compilation, program, None
-
-
-def add_up(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchange]:
-    """The program's collectives by kind and axes, those that take longest first."""
-    sums: dict[tuple[str, str], tuple[int, float, float]] = {}
-    for collective in program.collectives:
-        groups = collective.groups or (tuple(range(mesh.size)),)
-        key = (collective.kind, axes_of(groups, mesh))
-        seconds = exchange_seconds(collective, groups, mesh, slice_)
-        count, total, time = sums.get(key, (0, 0.0, 0.0))
-        trips = collective.trips
-        sums[key] = (count + trips, total + trips * collective.bytes, time + trips * seconds)
-    exchanges = [
-        Exchange(kind=kind, axes=axes, count=count, bytes=total, seconds=seconds)
-        for (kind, axes), (count, total, seconds) in sums.items()
-    ]
-    return sorted(exchanges, key=lambda exchange: -exchange.seconds)
-
-
-def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
-    """The axes of the mesh along which the devices of a group differ."""
-    places = np.array([np.unravel_index(group, mesh.devices.shape) for group in groups if len(group) > 1])
-    if not len(places):
-        return "none"
-    differ = (places != places[:, :, :1]).any(axis=(0, 2))
-    return "+".join(axis for axis, differs in zip(mesh.axis_names, differ, strict=True) if differs) or "none"
-
-
-def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...], mesh: Mesh, slice_: Slice) -> float:
-    """The least time that the links allow: each device sends its share of what the others lack.
-
-    Permutations come in pairs that go opposite ways at once, so that they are given all links along their axes.
-    """
-    sent, slowest = 0.0, math.inf
-    if collective.kind == "collective-permute":
-        moving = tuple(group for group in groups if group[0] != group[1])
-        groups = (neighbours(axes_of(moving, mesh), mesh),) if moving else ()
-    for group in groups:
-        n = len(group)
-        if n == 1:
-            continue
-        share = 1.0 if collective.kind == "collective-permute" else (n - 1) / n
-        sent = collective.bytes * share * (2 if collective.kind == "all-reduce" else 1)
-        chips = {tuple(mesh.devices.flat[i].coords) for i in group}
-        bandwidth = slice_.chip.bandwidth((chip[: len(slice_.shape)] for chip in chips), slice_.shape)
-        slowest = min(slowest, bandwidth / slice_.devices_per_chip)
-    return sent / slowest
-
-
-def neighbours(axes: str, mesh: Mesh) -> tuple[int, ...]:
-    """The devices that differ from the first along these axes only."""
-    numbers = np.arange(mesh.size).reshape(mesh.devices.shape)
-    chosen = numbers[tuple(slice(None) if axis in axes.split("+") else 0 for axis in mesh.axis_names)]
-    return tuple(int(n) for n in chosen.ravel())

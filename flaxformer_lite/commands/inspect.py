@@ -11,10 +11,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from flaxformer_lite.commands.plan import parse_mesh
-from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.commands.plan import config_of, parse_mesh
+from flaxformer_lite.config import Config
 from flaxformer_lite.integrity import parameter_digest
 from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.planning import shard_bytes
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.sharding import ACTIVATIONS, AXES, path_of
 from flaxformer_lite.training import Task, abstract_state
@@ -24,7 +25,7 @@ from flaxformer_lite.weights import open_checkpoints, restore_weights
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder; with --sharding also a config file")
     parser.add_argument("--step", type=int, help="the checkpoint to look at; by default the newest")
-    parser.add_argument("--weights", default="last", help="last, best, ema or average:N")
+    parser.add_argument("--weights", help="last (the default), best, ema or average:N")
     parser.add_argument("--sharding", action="store_true", help="how the training state is cut over devices")
     parser.add_argument("--devices", type=int, help="with --sharding: as on that many devices; by default those here")
     parser.add_argument("--mesh", metavar="AXIS=N,…", help="with --sharding: instead of the config's train.mesh")
@@ -33,11 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.sharding:
+        if arguments.step is not None or arguments.weights is not None:
+            raise ValueError(
+                "--step and --weights say whose parameters to show, and --sharding shows no numbers: leave them out"
+            )
         show_sharding(arguments.folder, arguments.devices, arguments.mesh, arguments.json)
         return
     if arguments.devices is not None or arguments.mesh is not None:
         raise ValueError("--devices and --mesh say how --sharding cuts the state: give that too, or leave them out")
-    report = describe(arguments.folder, arguments.weights, arguments.step)
+    report = describe(arguments.folder, arguments.weights or "last", arguments.step)
     if arguments.json:
         print(json.dumps(report, indent=2))
         return
@@ -82,7 +87,9 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
 
 def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
     """Prints where every array of the training state lies."""
-    config = load_config(path) if path.endswith((".py", ".json")) else RunFolder(path).config()
+    if devices is not None and devices < 1:
+        raise ValueError(f"--devices is {devices}: give at least 1")
+    config = config_of(path)
     report = sharding(config, config.train.mesh if mesh is None else parse_mesh(mesh), devices)
     if as_json:
         print(json.dumps(report, indent=2))
@@ -110,14 +117,13 @@ def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> di
     arrays: list[dict[str, Any]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for keys, x in jax.tree_util.tree_leaves_with_path(state):
-        path, local = path_of(keys), x.sharding.shard_shape(x.shape)
-        there, whole = (math.prod(shape) * x.dtype.itemsize for shape in (local, x.shape))
+        path, there, whole = path_of(keys), shard_bytes(x), x.size * x.dtype.itemsize
         arrays.append(
             {
                 "path": path,
                 "shape": list(x.shape),
                 "axes": [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))],
-                "shape_on_device": list(local),
+                "shape_on_device": list(x.sharding.shard_shape(x.shape)),
                 "bytes_on_device": there,
             }
         )

@@ -7,18 +7,20 @@ import argparse
 import dataclasses
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from flaxformer_lite.config import load_config
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.planning import Plan, make_plan
+from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.sharding import AXES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json")
+    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json, or a run folder")
     parser.add_argument("settings", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
@@ -37,17 +39,33 @@ def run(arguments: argparse.Namespace) -> None:
         if not given:
             raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, such as model.dtype=bfloat16")
         overrides += [f"--{name.removeprefix('--')}", value]
-    config = load_config(arguments.config, overrides)
+    config = config_of(arguments.config, overrides)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
     print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
 
 
+def config_of(path: str, overrides: Sequence[str] = ()) -> Config:
+    """The config in a file, or the one that a run folder was made with."""
+    if path.endswith((".py", ".json")):
+        return load_config(path, overrides)
+    folder = RunFolder(path)
+    folder.config()  # which says what is wrong with a folder that is none
+    return load_config(str(folder.path / "config.json"), overrides)
+
+
 def parse_mesh(text: str) -> MeshConfig:
-    """The mesh that `data=4,fsdp=2` means. Raises: ValueError where it means none."""
+    """The mesh that `data=4,fsdp=2` means; data is what the others leave, also where one of them is that.
+
+    Raises: ValueError where it means none.
+    """
     if not re.fullmatch(rf"({'|'.join(AXES)})=(-?\d+)(,({'|'.join(AXES)})=(-?\d+))*", text):
         raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(AXES)}, such as data=-1,fsdp=4")
-    return MeshConfig(**{axis: int(size) for axis, size in re.findall(r"(\w+)=(-?\d+)", text)})
+    given = [(axis, int(size)) for axis, size in re.findall(r"(\w+)=(-?\d+)", text)]
+    sizes = dict(given)
+    if len(sizes) < len(given):
+        raise ValueError(f"--mesh is {text!r}, which gives an axis twice: give one size for each")
+    return MeshConfig(**({"data": 1 if -1 in sizes.values() else -1} | sizes))
 
 
 def as_json(plan: Plan) -> dict[str, Any]:
@@ -64,6 +82,7 @@ def in_words(plan: Plan) -> str:
     lines = [
         f"{plan.step} step on {plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
         f"{plan.rows} rows of {lengths}",
+        *plan.attention,
         "",
         "memory of a device" + " " * 27 + "MiB",
         *(f"  {name:<39} {mib(size)}" for name, size in plan.shard_bytes.items() if size),
@@ -87,7 +106,9 @@ def in_words(plan: Plan) -> str:
         f"  {'cost analysis, loops counted once':<39} {tera(compiled.flops_once * plan.devices)}",
     ]
     if compiled.kernels:
-        lines.append(f"  {compiled.kernels:,} calls of kernels on each device are in none of the last two")
+        lines.append(
+            f"  {compiled.kernels:,} calls of kernels on each device are in none of the last two; their time is by formula"
+        )
     if None in compiled.loops.values():
         lines.append("  the program does not say how often some loops go round: they count once")
     lines += ["", "what a device exchanges, in the compiled program"]
@@ -96,7 +117,10 @@ def in_words(plan: Plan) -> str:
         for e in plan.exchanges
     ] or ["  nothing"]
     lines += ["", "time at least, by published figures" + " " * 13 + "ms"]
-    lines += [f"  {name:<39} {seconds * 1e3:>10,.3f}" for name, seconds in plan.seconds.items()]
+    rows = list(plan.seconds.items())
+    if plan.kernel_seconds:
+        rows.insert(1, ("  of this kernels, by formula", plan.kernel_seconds))
+    lines += [f"  {name:<39} {seconds * 1e3:>10,.3f}" for name, seconds in rows]
     times = list(plan.seconds.values())
     lines += [
         f"bound by {plan.bound}; if one hides behind another {max(times) * 1e3:,.3f} ms a step, else {sum(times) * 1e3:,.3f}",

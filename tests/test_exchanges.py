@@ -1,0 +1,69 @@
+"""Oracles: links counted by hand, and figures of chips copied by hand from where they are published."""
+
+import sys
+
+import pytest
+
+from flaxformer_lite.chips import CHIPS
+from flaxformer_lite.exchanges import exchange_seconds
+from flaxformer_lite.hlo import Collective
+from flaxformer_lite.parallel import MeshConfig, make_mesh
+from flaxformer_lite.slices import describe_slice
+
+
+@pytest.mark.parametrize(
+    ("chip", "shape", "group", "links"),
+    [
+        ("v5e", (4, 4), [(0, 0), (0, 1)], 1),
+        ("v5e", (4, 4), [(0, j) for j in range(4)], 1),  # no ring below 16
+        ("v5e", (16, 16), [(0, j) for j in range(16)], 2),
+        ("v5e", (16, 16), [(i, j) for i in range(16) for j in range(16)], 4),
+        ("v5e", (8, 16), [(i, j) for i in range(8) for j in range(16)], 3),
+        ("v5p", (4, 4, 4), [(0, 0, k) for k in range(4)], 2),
+        ("v5p", (2, 4, 4), [(0, 0, k) for k in range(4)], 1),  # no whole cube
+    ],
+)
+def test_links_that_a_group_can_use(chip: str, shape: tuple[int, ...], group: list[tuple[int, ...]], links: int):
+    figures = CHIPS[chip]
+    assert figures.bandwidth(group, shape) == links * figures.link_bandwidth
+
+
+def test_every_figure_has_a_source():
+    for name, chip in CHIPS.items():
+        assert chip.name == name and all("https://" in source for source in chip.source)
+
+
+PUBLISHED = {
+    "v4": (275, 32, 1200, 600, 3, 4, 4096),
+    "v5e": (197, 16, 819, 400, 2, 16, 256),
+    "v5p": (459, 95, 2765, 1200, 3, 4, 8960),
+    "v6e": (918, 32, 1638, 800, 2, 16, 256),
+    "tpu7x": (2307, 192, 7380, 1200, 3, 4, 9216),
+}
+"""Copied by hand: TFLOP/s in bfloat16, GiB and GB/s of HBM, GB/s of all links both ways, the torus' dimensions and the length from
+which one closes, chips in a pod."""
+
+
+def test_figures_are_those_published():
+    assert set(CHIPS) == set(PUBLISHED)
+    for name, (tera, gib, hbm, links, dimensions, whole_turn, pod) in PUBLISHED.items():
+        chip = CHIPS[name]
+        assert (chip.flops, chip.hbm_bytes, chip.hbm_bandwidth) == (tera * 1e12, gib * 2**30, hbm * 1e9)
+        assert 2 * 2 * chip.dimensions * chip.link_bandwidth == links * 1e9
+        assert (chip.dimensions, chip.whole_turn, chip.pod) == (dimensions, whole_turn, pod)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it")
+def test_the_least_time_of_an_exchange():
+    """By hand: v5e has 50 GB/s a link, and a square of 2 × 2 chips one along each side."""
+    square = describe_slice("v5e:2x2")
+    mesh = make_mesh(MeshConfig(data=1, fsdp=4), square.devices)
+    everyone = ((0, 1, 2, 3),)
+
+    def seconds(kind: str, groups: tuple[tuple[int, ...], ...]) -> float:
+        return exchange_seconds(Collective(kind, 1e9, groups, 1), groups, mesh, square)
+
+    assert seconds("all-gather", everyone) == pytest.approx(0.75 / 100)
+    assert seconds("all-reduce", everyone) == pytest.approx(1.5 / 100)
+    assert seconds("collective-permute", ((0, 1), (1, 2), (2, 3), (3, 0))) == pytest.approx(1 / 100)
+    assert seconds("collective-permute", ((0, 0), (1, 1))) == 0
