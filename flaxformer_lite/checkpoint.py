@@ -82,6 +82,7 @@ class Checkpoints:
         self._metrics: dict[int, dict[str, float]] = {}
         self._interim: set[int] = set()
         self._damaged: dict[int, str] = {}
+        self._whole: set[int] = set()  # steps whose files this process has compared with their digests
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._quiet = Quiet()
         logging.getLogger("absl").addFilter(self._quiet)
@@ -331,20 +332,24 @@ class Checkpoints:
             raise ValueError(f"checkpoint {step} in {self._folder} does not fit: {what}; use the run's configuration")
 
     def _is_whole(self, step: int) -> bool:
-        """Whether every file is as it was written; the first process looks, all agree."""
+        """Whether every file is as it was written; the first process looks, once, and all agree."""
+        if step in self._whole:
+            return True
         reason = why_damaged(self._folder, step) if jax.process_index() == 0 else None
         if multihost_utils.broadcast_one_to_all(np.array(reason is not None)):
             self._damaged[step] = reason or "so the first process found"
         else:
             self._damaged.pop(step, None)
-        return step not in self._damaged
+            self._whole.add(step)
+        return step in self._whole
 
     def _whole_steps(self, steps: Iterable[int]) -> Iterator[int]:
         """The whole ones of the steps, newest first, with one warning for each damaged one in between."""
         passed: list[int] = []
         for step in sorted(steps, reverse=True):
+            told = step in self._damaged
             if not self._is_whole(step):
-                passed.append(step)
+                passed += [] if told else [step]
                 continue
             for bad in passed if jax.process_index() == 0 else []:
                 reason = self._damaged[bad]

@@ -21,6 +21,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from flaxformer_lite import checkpoint
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.integrity import unsealed
 from flaxformer_lite.orbax_manager import CheckedTree
@@ -391,6 +392,17 @@ def test_a_damaged_checkpoint_is_passed_over_with_one_line(folder, file, harm, c
     assert path.name in line
     assert line.endswith("); using checkpoint 2 instead")
     assert capfd.readouterr() == ("", "")
+
+
+def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(folder, monkeypatch):
+    """As a run does that first asks whether there is anything to do, and then restores."""
+    HARMS["flipped"](largest(folder / "3", FILES[0]))
+    looked, said = [], []
+    look = checkpoint.why_damaged
+    monkeypatch.setattr(checkpoint, "why_damaged", lambda *place: looked.append(place[1]) or look(*place))
+    with open_checkpoints(folder, warn=said.append) as checkpoints:
+        assert checkpoints.newest_whole() == checkpoints.restore(state_at(0))[0] == 2
+    assert looked.count(2) == len(said) == 1
 
 
 def test_by_default_the_line_goes_to_the_log(folder, caplog):

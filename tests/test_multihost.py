@@ -5,11 +5,13 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -17,11 +19,11 @@ import numpy as np
 import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
-from flaxformer_lite import hosts, trainer
+from flaxformer_lite import trainer
 from flaxformer_lite.config import Config, TrainConfig, from_json
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.hosts import on_cloud_tpu, started_by_cluster
+from flaxformer_lite.integrity import unsealed
 
 ROOT = Path(__file__).parent.parent
 TINY = tiny_config()
@@ -36,9 +38,22 @@ CONFIG = dataclasses.replace(
 
 
 class Processes:
-    """Processes that train together: `python train.py` with virtual devices, and what each said on stderr."""
+    """Processes that train together: `python train.py` with virtual devices, and what each said on stderr.
 
-    def __init__(self, config: Path, run: Path, cache: Path, number: int, devices: int, *flags: str):
+    All get the same flags, and then each its own where there are some.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        run: Path,
+        cache: Path,
+        number: int,
+        devices: int,
+        *flags: str,
+        own: Sequence[Sequence[str]] = (),
+        own_devices: Sequence[int] = (),
+    ):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -48,15 +63,17 @@ class Processes:
             "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         }
-        environment["XLA_FLAGS"] = re.sub("device_count=8", f"device_count={devices}", os.environ["XLA_FLAGS"])
         command = [sys.executable, str(ROOT / "train.py"), str(config), "--workdir", str(run), *flags]
         if number > 1:
             command += ["--train.coordinator", coordinator, "--train.num-processes", str(number)]
         self.started = []
         for i in range(number):
-            own = ["--train.process-id", str(i)] if number > 1 else []
+            here = ["--train.process-id", str(i)] if number > 1 else []
+            here += own[i] if own else []
+            count = own_devices[i] if own_devices else devices
+            environment["XLA_FLAGS"] = re.sub("device_count=8", f"device_count={count}", os.environ["XLA_FLAGS"])
             with open(run.with_name(f"{run.name}.{i}.err"), "w") as stderr:
-                process = subprocess.Popen([*command, *own], env=environment, cwd=ROOT, stderr=stderr, stdout=stderr)
+                process = subprocess.Popen([*command, *here], env=environment, cwd=ROOT, stderr=stderr, stdout=stderr)
             self.started.append(process)
         self.run = run
 
@@ -186,6 +203,20 @@ def test_what_four_processes_saved_others_go_on_from(
     np.testing.assert_allclose(together(config, tmp_path / "run", cache, number, devices, *other), one, rtol=2e-5)
 
 
+@pytest.mark.slow
+def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, cache: Path):
+    """Law: what only the first process computes all have, bit for bit: also the checkpoint that ranks by it."""
+    data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
+    config = dataclasses.replace(CONFIG, data=data)
+    config = with_train(config, eval_every=6, text_metrics=("chrf",), best_metric="chrf")
+    expected = last_row(alone_run(config, tmp_path / "one"))
+    run = tmp_path / "run"
+    with Processes(write_config_file(tmp_path / "tiny.json", config), run, cache, 2, 1) as processes:
+        assert processes.ends() == [0, 0], processes.said(0)
+    assert last_row(run)["chrf"] == pytest.approx(expected["chrf"]) != 0
+    assert unsealed(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
+
+
 # Ends ------------------------------------------------------------------------------------------------------------------
 
 
@@ -203,10 +234,12 @@ def test_when_one_is_killed_all_stop_and_start_again(tmp_path: Path, cache: Path
         assert statuses[victim] == -signal.SIGKILL and statuses[1 - victim] != 0
         said = processes.said(1 - victim)
         assert "another process of this run is gone" in said and "goes on from the last checkpoint" in said
-    step = len(losses(run))
-    together(config, run, cache, 2, 1, *flags, "--train.steps", str(step + 2))
-    assert len(losses(run)) == step + 2
+    steps = len(losses(run)) + 2
+    found = together(config, run, cache, 2, 1, *flags, "--train.steps", str(steps))
     assert "resuming after step" in (run / "train.log").read_text()
+    # The dropout of a pmap is that of as many micro-batches as there are devices.
+    never_killed = with_train(CONFIG, steps=steps, checkpoint_every=steps, micro_batches=2 if runner == "pmap" else 1)
+    np.testing.assert_allclose(found, alone(never_killed, tmp_path / "never_killed"), rtol=1e-3)
 
 
 @pytest.mark.slow
@@ -224,103 +257,62 @@ def test_a_signal_to_one_is_a_signal_to_all(tmp_path: Path, cache: Path):
 
 @pytest.mark.slow
 def test_a_mistake_is_said_by_one_and_ends_all(config: Path, tmp_path: Path, cache: Path):
-    """A folder that is no run folder: the first process looks, says so, and the other one does not wait for it."""
+    """A folder that is no run folder: the first process looks and says so."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "holiday.jpg").write_bytes(b"")
     with Processes(config, tmp_path / "run", cache, 2, 1) as processes:
-        assert 0 not in processes.ends(90)
-        assert "holds files but no config.json" in processes.said(0)
+        assert "holds files but no config.json" in refused(processes)
+
+
+def refused(processes: Processes) -> str:
+    """What the first process says where both end with status 2; the other one says nothing."""
+    assert processes.ends(90) == [2, 2], [processes.said(i) for i in (0, 1)]
+    assert "error" not in processes.said(1) and "Traceback" not in processes.said(0)
+    (line,) = [line for line in processes.said(0).splitlines() if "error" in line]
+    return line
+
+
+def test_processes_with_other_settings_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    """All settings that differ are named, with the process, and no run folder is made."""
+    own = [["--train.seed", "0"], ["--train.seed", "1", "--train.steps", "9"]]
+    with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
+        line = refused(processes)
+    assert "process 1 of 2: train.seed is 1, but 0 in process 0; train.steps is 9, but 6 in process 0." in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    """Also where the other folder holds the same run, a copy."""
+    copy = tmp_path / "copy"
+    together(config, tmp_path / "run", cache, 2, 1, "--train.steps", "2")
+    shutil.copytree(tmp_path / "run", copy)
+    own = [[], ["--workdir", str(copy)]]
+    with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
+        assert f"process 1 of 2: --workdir {copy} is not the folder that the first process writes" in refused(processes)
+
+
+@pytest.mark.slow
+def test_processes_with_more_devices_than_others_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    with Processes(config, tmp_path / "run", cache, 2, 1, own_devices=(3, 1)) as processes:
+        assert "the processes have 3, 1 devices: give each as many" in refused(processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_processes_that_wait_in_vain_end_with_a_word(config: Path, tmp_path: Path, cache: Path, process: int):
+    """The first one, for whom nobody comes, and another, who finds nobody."""
+    with Processes(config, tmp_path / "run", cache, 2, 1, "--train.join-seconds", "3") as processes:
+        processes.started[1 - process].kill()
+        assert processes.started[process].wait(60) == 2
+        said = processes.said(process)
+    assert f"process {process}: waiting for 2 processes to meet at 127.0.0.1:" in said
+    last = said.splitlines()[-1]
+    assert last.startswith("error: the processes did not come together at train.coordinator 127.0.0.1:")
+    assert "start all of them within 3 s" in last
 
 
 # Parts -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, False),
-        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, False),  # a shell that salloc opened
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "1"}, False),
-        ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"}, True),
-        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
-        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
-        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
-        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
-        ({"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_HOSTNAMES": "a,b"}, False),  # JAX's order
-        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "1"}, False),
-        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
-    ],
-)
-def test_which_environments_start_several_processes(environment: dict[str, str], expected: bool):
-    assert started_by_cluster(environment) == expected
-
-
-@pytest.mark.parametrize(
-    ("environment", "expected"),
-    [
-        ({}, True),
-        ({"JAX_PLATFORMS": "cpu"}, False),
-        ({"TPU_SKIP_MDS_QUERY": "1"}, False),
-        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
-        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
-    ],
-)
-def test_a_tpu_host_asks_who_else_there_is_where_nothing_tells(
-    environment: dict[str, str], expected: bool, monkeypatch
-):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: {"libtpu": True}.get(name))
-    assert on_cloud_tpu(environment) == expected
-
-
-def test_without_tpu_chips_jax_itself_says_not_to_ask():
-    """What `on_cloud_tpu` builds on, be libtpu installed or not."""
-    command = "import os, jax; from flaxformer_lite.hosts import on_cloud_tpu; print(on_cloud_tpu(os.environ))"
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY")
-    }
-    found = subprocess.run([sys.executable, "-c", command], env=environment, cwd=ROOT, capture_output=True, text=True)
-    assert found.stdout == "False\n", found.stderr
-
-
-def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
-    """Where the environment tells of others it does not."""
-
-    def initialize(*_: object, **__: object) -> None:
-        raise ValueError("coordinator_address should be defined.")
-
-    monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    monkeypatch.setattr(hosts, "on_cloud_tpu", lambda _: True)
-    assert hosts.join(CONFIG) == CONFIG
-    assert "it trains alone" in capfd.readouterr().err
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
-    with pytest.raises(
-        ValueError, match=r"as the environment has it: coordinator_address should be defined.*train\.coordinator"
-    ):
-        hosts.join(CONFIG)
-
-
-def test_a_port_that_is_taken_is_said_before_jax_tries_it():
-    with socket.create_server(("", 0)) as taken:
-        address = f"localhost:{taken.getsockname()[1]}"
-        config = with_train(CONFIG, coordinator=address, num_processes=2, process_id=0)
-        with pytest.raises(ValueError, match=rf"train\.coordinator is {address}, but .* \(Address already in use\)"):
-            hosts.join(config)
-
-
-def test_where_to_meet_is_all_or_nothing():
-    with pytest.raises(ValueError, match=r"train\.num_processes None, train\.process_id 1: give all three or none"):
-        TrainConfig(coordinator="a:1", process_id=1)
-    with pytest.raises(
-        ValueError, match=r"train\.process_id is 2, but train\.num_processes is 2: give a number from 0 to 1"
-    ):
-        TrainConfig(coordinator="a:1", num_processes=2, process_id=2)
-    with pytest.raises(ValueError, match=r"train\.num_processes is 0: give at least 1"):
-        TrainConfig(coordinator="a:1", num_processes=0, process_id=0)
-    for given in ("localhost", "localhost:x", "localhost:0", "localhost:65536", ":1", "http://a:1", ""):
-        with pytest.raises(ValueError, match=rf"train\.coordinator is '{given}': give a host and a port"):
-            TrainConfig(coordinator=given, num_processes=2, process_id=0)
-    TrainConfig(coordinator="[::1]:65535", num_processes=2, process_id=0)
 
 
 def test_a_process_reads_its_rows_of_a_batch_only():
