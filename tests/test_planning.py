@@ -20,7 +20,8 @@ import pytest
 from jax.sharding import Mesh
 
 from flaxformer_lite import planning
-from flaxformer_lite.commands import inspect
+from flaxformer_lite.__main__ import follow
+from flaxformer_lite.commands import inspect, plan
 from flaxformer_lite.commands.plan import as_json, config_of, in_words, parse_mesh
 from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.hlo import read_program
@@ -111,6 +112,9 @@ def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     text, report = in_words(plan), json.loads(json.dumps(as_json(plan)))
     for word in ("fits", "by formula", "loops counted once", "all-gather", "bound by", "https://"):
         assert word in text
+    for name, length in (("char_lm", 64), ("tiny_mlm", 32)):
+        picked = (f"attention by xla: not splash, since {length} queries or keys are fewer than 256",)
+        assert compiled[name][0].attention == picked and picked[0] in in_words(compiled[name][0])
     assert report["bound"] == plan.bound and report["compiled"]["needed_bytes"] == plan.compiled.needed_bytes
 
 
@@ -248,6 +252,23 @@ def test_a_mesh_is_read_or_refused():
     assert parse_mesh("tensor=2,fsdp=-1") == MeshConfig(data=1, fsdp=-1, tensor=2)
     with pytest.raises(ValueError, match=r"'data=2,data=4', which gives an axis twice"):
         parse_mesh("data=2,data=4")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["train.steps"], "'train.steps' is not a setting: write SETTING=VALUE"),
+        (["train.steps=0"], "train.steps is 0: give at least 1"),
+        (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which gives an axis twice"),
+    ],
+)
+def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
+    parser = argparse.ArgumentParser()
+    plan.add_arguments(parser)
+    parser.set_defaults(run=plan.run)
+    with pytest.raises(SystemExit, match="2"):
+        follow(parser.parse_intermixed_args(["configs/char_lm.py", "--topology", "v5e:2x2", *options]))
+    assert capsys.readouterr().err.startswith(f"error: {says}")
 
 
 def test_a_pmaps_program_is_not_planned():

@@ -21,7 +21,7 @@ from flaxformer_lite.sharding import AXES
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json, or a run folder")
-    parser.add_argument("settings", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
+    parser.add_argument("overrides", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
     )
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     # Nothing is computed here, and an accelerator that there is may be in use.
     jax.config.update("jax_platforms", "cpu")
     overrides: list[str] = []
-    for setting in arguments.settings:
+    for setting in arguments.overrides:
         name, given, value = setting.partition("=")
         if not given:
             raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, such as model.dtype=bfloat16")
