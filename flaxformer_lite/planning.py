@@ -189,7 +189,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     if config.train.runner == "pmap" and not decode:
         raise ValueError(
             "train.runner is 'pmap', whose program plan does not know: set train.runner to 'mesh' to plan that of a mesh, which "
-            "over data alone has as much of everything on each device"
+            "over data alone keeps as much on each device"
         )
     slice_ = describe_slice(topology)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
