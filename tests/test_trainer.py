@@ -269,7 +269,7 @@ def test_a_finished_run_does_nothing(uninterrupted, capfd):
     before = {
         p: p.stat().st_mtime_ns
         for p in uninterrupted.rglob("*")
-        if p.is_file() and p.name not in ("train.log", "config.json")
+        if p.is_file() and p.name not in ("train.log", "config.json", ".lock")
     }
     trainer.train(NO_TEXT, uninterrupted)
     assert "all 12 steps are done" in capfd.readouterr().err
