@@ -392,7 +392,10 @@ def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("error", "words"),
     [
-        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."), "allocating 9 bytes.): give shorter texts"),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+            "allocating 9 bytes.): give shorter texts",
+        ),
         (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
     ],
