@@ -289,6 +289,8 @@ def all_or_none() -> Iterator[None]:
             if is_first():
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 time.sleep(1)  # the others end first: what connects them goes with this one
+            else:
+                say("this run is refused; the first process says why")
             leave(2)
         if isinstance(error, jax.errors.JaxRuntimeError):
             reason = str(error).partition("\n")[0]

@@ -109,6 +109,8 @@ class Trainer:
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
         devices += f" in {jax.process_count()} processes" if hosts.several() else ""
+        axes = ", ".join(f"{axis} {size}" for axis, size in self.compiled.mesh.shape.items() if size > 1)
+        devices += f": {self.config.train.runner}, {axes}" if axes else ""
         self.progress.say(f"{parameters:,} parameters on {devices}")
         return state
 

@@ -152,7 +152,7 @@ def test_two_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: l
     found = together(config, run, cache, 2, 1, "--train.mesh.data", "1", "--train.mesh.fsdp", "2")
     np.testing.assert_allclose(found, one, rtol=2e-5)
     log = (run / "train.log").read_text()
-    assert "on 2 cpu devices in 2 processes" in log and log.count("all 6 steps are done") == 1
+    assert "on 2 cpu devices in 2 processes: mesh, fsdp 2" in log and log.count("all 6 steps are done") == 1
     assert "step" not in (run.with_name("run.1.err")).read_text()
     saved = from_json((run / "config.json").read_bytes())
     assert (saved.train.coordinator, saved.train.num_processes, saved.train.process_id) == (None, None, None)
@@ -265,9 +265,11 @@ def test_a_mistake_is_said_by_one_and_ends_all(config: Path, tmp_path: Path, cac
 
 
 def refused(processes: Processes) -> str:
-    """What the first process says where both end with status 2; the other one says nothing."""
+    """What the first process says where both end with status 2; the other one says that it does."""
     assert processes.ends(90) == [2, 2], [processes.said(i) for i in (0, 1)]
-    assert "error" not in processes.said(1) and "Traceback" not in processes.said(0)
+    (other,) = [line for line in processes.said(1).splitlines() if "error" in line]
+    assert other == "error: process 1 of 2: this run is refused; the first process says why"
+    assert "Traceback" not in processes.said(0) + processes.said(1)
     (line,) = [line for line in processes.said(0).splitlines() if "error" in line]
     return line
 

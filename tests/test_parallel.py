@@ -412,6 +412,9 @@ def test_inspect_shows_how_a_config_is_cut(
     report = json.loads(capsys.readouterr().out)
     parameters = [array for array in report["arrays"] if array["path"].startswith("params/")]
     assert report["bytes"]["parameters"][0] == sum(array["bytes_on_device"] for array in parameters)
+    monkeypatch.setattr(sys, "argv", [*command[:4], "--mesh", "data=16,fsdp=2,tensor=2"])
+    main()
+    assert capsys.readouterr().out == printed, "as many devices as the mesh says"
     monkeypatch.setattr(sys, "argv", [*command[:-1], "tensor=3,data=1"])
     with pytest.raises(SystemExit):
         main()

@@ -4,6 +4,7 @@ With --sharding it shows instead how `train.mesh` cuts the training state over d
 """
 
 import argparse
+import dataclasses
 import json
 import math
 from typing import Any
@@ -27,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--step", type=int, help="the checkpoint to look at; by default the newest")
     parser.add_argument("--weights", help="last (the default), best, ema or average:N")
     parser.add_argument("--sharding", action="store_true", help="how the training state is cut over devices")
-    parser.add_argument("--devices", type=int, help="with --sharding: as on that many devices; by default those here")
+    parser.add_argument(
+        "--devices",
+        type=int,
+        help="with --sharding: as on that many devices; by default as many as the mesh says, or those here",
+    )
     parser.add_argument("--mesh", metavar="AXIS=N,…", help="with --sharding: instead of the config's train.mesh")
     parser.add_argument("--json", action="store_true", help="the same as JSON")
 
@@ -111,7 +116,9 @@ def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: boo
 
 def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
     """Where every array of the training state lies, ready for JSON. Raises: ValueError where the mesh does not fit."""
-    shape = mesh_config.shape(jax.device_count() if devices is None else devices)
+    sizes = dataclasses.astuple(mesh_config)
+    here = jax.device_count() if -1 in sizes else math.prod(sizes)
+    shape = mesh_config.shape(here if devices is None else devices)
     mesh = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     state = abstract_state(Task.of(config), mesh)
     arrays: list[dict[str, Any]] = []
