@@ -116,8 +116,8 @@ def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: boo
 
 def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
     """Where every array of the training state lies, ready for JSON. Raises: ValueError where the mesh does not fit."""
-    sizes = dataclasses.astuple(mesh_config)
-    here = jax.device_count() if -1 in sizes else math.prod(sizes)
+    along = dataclasses.astuple(mesh_config)
+    here = jax.device_count() if -1 in along else math.prod(along)
     shape = mesh_config.shape(here if devices is None else devices)
     mesh = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
     state = abstract_state(Task.of(config), mesh)
