@@ -23,6 +23,7 @@ from flaxformer_lite.model_config import LanguageModelHead
 from flaxformer_lite.parallel import MeshConfig
 from flaxformer_lite.planning import make_plan
 from flaxformer_lite.positions import Learned
+from flaxformer_lite.slices import describe_slice
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 
@@ -114,10 +115,7 @@ def with_batch(study: Study, chips: int, scaling: str) -> Config:
 
 def report(name: str, topology: str, scaling: str) -> dict[str, Any]:
     study = STUDIES[name]
-    chips = 1
-    for side in topology.partition(":")[2].split("x"):
-        chips *= int(side)
-    config, started = with_batch(study, chips, scaling), time.perf_counter()
+    config, started = with_batch(study, describe_slice(topology).chips, scaling), time.perf_counter()
     plan = as_json(make_plan(config, topology, study.mesh))
     extra = {"model": name, "scaling": scaling, "micro_batches": config.train.micro_batches}
     return {**extra, **plan, "plan_seconds": time.perf_counter() - started}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.tokenizer import Special, Tokenizer, Wrapped
+from flaxformer_lite.tokenizer import Special, Tokenizer, Wrapped, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
 """Our special ids, and what a Hugging Face folder calls such tokens; the first that there is counts."""
@@ -135,9 +135,7 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        fields = json.loads(content)
-        if not isinstance(fields, dict) or fields.get("kind") != "tokenizers":
-            raise ValueError('"kind" is not "tokenizers"')
+        fields = json_fields(content, "tokenizers")
         try:
             return cls(fields["tokenizer"], Special(**fields["special"]))
         except (LookupError, TypeError) as error:

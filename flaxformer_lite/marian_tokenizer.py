@@ -8,7 +8,7 @@ from typing import Any
 
 import sentencepiece
 
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.tokenizer import Tokenizer, json_fields
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 """At the beginning of a text it says which language the answer should be in; one piece."""
@@ -79,9 +79,7 @@ class MarianTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        fields = json.loads(content)
-        if not isinstance(fields, dict) or fields.get("kind") != "marian":
-            raise ValueError('"kind" is not "marian"')
+        fields = json_fields(content, "marian")
         try:
             return cls(base64.b64decode(fields["model"], validate=True), fields["ids"], **fields["special"])
         except (LookupError, TypeError, AttributeError) as error:

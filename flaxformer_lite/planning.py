@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from flaxformer_lite import kernels
 from flaxformer_lite.blocks import LayerCache
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import blank_batch
+from flaxformer_lite.data.pipeline import batch_shapes, blank_batch
 from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.exchanges import Exchange, add_up
 from flaxformer_lite.hlo import Program, read_program
@@ -44,8 +44,7 @@ class Step(NamedTuple):
 
 def plan_bucket(config: Config) -> Bucket:
     """The shape of the batches that need most: of all buckets the one with the most positions."""
-    full = config.objective.full_row(config.data.longest)
-    buckets = config.data.buckets if full is None else [config.data.bucket_of(full)]
+    buckets = batch_shapes(config.objective, config.data)
     return max(buckets, key=lambda bucket: (bucket.rows * sum(bucket.lengths), sum(bucket.lengths)))
 
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, SupportsIndex
+from typing import Annotated, Any, ClassVar, Literal, SupportsIndex
 
 import sentencepiece
 from pydantic import Discriminator
@@ -191,7 +191,7 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        characters = _json_fields(content, "characters").get("characters")
+        characters = json_fields(content, "characters").get("characters")
         if not isinstance(characters, list) or not all(isinstance(c, str) and len(c) == 1 for c in characters):
             raise ValueError('"characters" is not a list of single characters')
         if len(set(characters)) < len(characters):
@@ -229,11 +229,11 @@ class ByteTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        _json_fields(content, "bytes")
+        json_fields(content, "bytes")
         return cls()
 
 
-def _json_fields(content: bytes, kind: str) -> dict[str, object]:
+def json_fields(content: bytes, kind: str) -> dict[str, Any]:
     """The fields of a tokenizer file in JSON, after a look at its kind. Raises: ValueError."""
     fields = json.loads(content)
     if not isinstance(fields, dict) or fields.get("kind") != kind:

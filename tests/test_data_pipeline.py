@@ -97,7 +97,8 @@ def test_the_fingerprint_knows_where_lines_end():
 
 def test_the_rows_of_the_default_buckets():
     """Oracle: 4,096 / length / 64, rounded to at least 1, times 64: 64 rows of 256 are four times 4,096 positions."""
-    rows = {bucket.lengths.source: bucket.rows for bucket in DataConfig(train=Dates()).buckets}
+    config = DataConfig(train=Dates())
+    rows = {bucket.lengths.source: bucket.rows for bucket in config.buckets_to(config.longest)}
     assert rows == {8: 512, 16: 256, 24: 192, 32: 128, 48: 64, 64: 64, 96: 64, 128: 64, 192: 64, 256: 64}
 
 

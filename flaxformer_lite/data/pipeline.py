@@ -62,11 +62,6 @@ class DataConfig:
     def longest(self) -> Lengths:
         return Lengths(self.max_source_length, self.max_target_length)
 
-    @property
-    def buckets(self) -> list[Bucket]:
-        """The shapes of batches of pairs."""
-        return self.buckets_to(self.longest)
-
     def buckets_to(self, longest: Lengths) -> list[Bucket]:
         """The shapes of batches of rows of different lengths, up to `longest`."""
         return self._buckets(self.bucket_lengths, longest)
