@@ -27,7 +27,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.config import Config, flatten
-from flaxformer_lite.progress import warn
+from flaxformer_lite.console import warn
 from flaxformer_lite.sharding import replicated
 
 Result = TypeVar("Result")

@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from flaxformer_lite.atomic_files import check_new
 from flaxformer_lite.config import Config, to_json
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.decoding import Decoder, Hypothesis, check_translates
@@ -22,7 +24,6 @@ from flaxformer_lite.evaluation import Translation, translate
 from flaxformer_lite.forward import Forward, forward
 from flaxformer_lite.generation import check_goes_on, check_ids, decode_settings, generated, streamed
 from flaxformer_lite.parallel import check_rows, make_mesh
-from flaxformer_lite.progress import warn
 from flaxformer_lite.run_folder import RunFolder, write_whole
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.text_reader import Classified, Guess, TextReader
@@ -31,7 +32,6 @@ from flaxformer_lite.training import Compiled, Task, mean_metrics
 from flaxformer_lite.transformer import Inputs, Transformer
 from flaxformer_lite.unknown_text import UnknownText
 from flaxformer_lite.weights import open_checkpoints, restore_weights
-from flaxformer_lite.whole_files import check_new
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.atomic_files import written_whole
 from flaxformer_lite.config import Config, differences, from_json, to_json
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.progress import warn
 from flaxformer_lite.tokenizer import load_tokenizer
-from flaxformer_lite.whole_files import written_whole
 
 NUM_SAMPLES = 10
 """Sentences in each file of samples/."""

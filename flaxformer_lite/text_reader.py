@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.console import warn
 from flaxformer_lite.encoding import (
     Encoder,
     check_one_stack,
@@ -18,7 +19,6 @@ from flaxformer_lite.encoding import (
     wrapped_text,
 )
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.progress import warn
 from flaxformer_lite.tokenizer import Tokenizer, Wrapped
 from flaxformer_lite.transformer import Transformer
 from flaxformer_lite.unknown_text import UnknownText

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, SupportsIndex
 import sentencepiece
 from pydantic import Discriminator
 
+from flaxformer_lite.atomic_files import written_whole
 from flaxformer_lite.special import BOS as BOS
 from flaxformer_lite.special import EOS as EOS
 from flaxformer_lite.special import PAD as PAD
@@ -26,7 +27,6 @@ from flaxformer_lite.special import SPECIALS
 from flaxformer_lite.special import UNK as UNK
 from flaxformer_lite.special import Special as Special
 from flaxformer_lite.special import Wrapped as Wrapped
-from flaxformer_lite.whole_files import written_whole
 
 
 class Tokenizer(ABC):

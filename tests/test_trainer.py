@@ -26,13 +26,13 @@ from experiments import tiny_config, use_one_device, with_train, write_config_fi
 import train as command_line
 from flaxformer_lite import trainer
 from flaxformer_lite.config import Config
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optimizer import OptimizerConfig
 from flaxformer_lite.parallel import make_mesh
-from flaxformer_lite.progress import warn
 from flaxformer_lite.run_data import check_special_ids
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.schedules import Constant

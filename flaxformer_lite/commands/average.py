@@ -7,9 +7,9 @@ import argparse
 import dataclasses
 import sys
 
+from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

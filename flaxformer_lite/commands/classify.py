@@ -8,8 +8,8 @@ import json
 import sys
 
 from flaxformer_lite import line_blocks
+from flaxformer_lite.console import Progress
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text_reader import Classified
 

@@ -12,10 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from flaxformer_lite import line_blocks
+from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.console import Progress
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.progress import Progress
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

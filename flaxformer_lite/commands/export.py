@@ -11,15 +11,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from flaxformer_lite.atomic_files import check_new
+from flaxformer_lite.console import warn
 from flaxformer_lite.interop import SYSTEMS, ctranslate2, hf, settings_for
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.names import write
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
-from flaxformer_lite.progress import warn
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.whole_files import check_new
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 

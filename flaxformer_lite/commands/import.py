@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 
+from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
@@ -34,7 +35,6 @@ from flaxformer_lite.objectives import (
 from flaxformer_lite.run import write_run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.tokenizer import FromRun
-from flaxformer_lite.whole_files import check_new, written_whole
 
 NAMES = sorted([*SYSTEMS, "hf"])
 

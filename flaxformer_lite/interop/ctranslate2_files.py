@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.whole_files import check_new, written_whole
+from flaxformer_lite.atomic_files import check_new, written_whole
 
 Variables = Mapping[str, np.ndarray]
 """Arrays by their names, parts joined by `/`; scalars are attributes. One array may have several names."""

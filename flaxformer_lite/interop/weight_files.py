@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
+from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
-from flaxformer_lite.whole_files import check_new, written_whole
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from flaxformer_lite.whole_files import check_new, written_whole
+from flaxformer_lite.atomic_files import check_new, written_whole
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
