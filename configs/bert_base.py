@@ -17,9 +17,9 @@ from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.layers import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model_config import LanguageModelHead, Pooler
 from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optimizer import AdamW, OptimizerConfig
+from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.optim.schedules import Linear
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.schedules import Linear
 from flaxformer_lite.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 

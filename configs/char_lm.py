@@ -17,9 +17,9 @@ from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.layers import PRE_NORM, DropoutRates
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optimizer import AdamW, OptimizerConfig
+from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Rotary
-from flaxformer_lite.schedules import Cosine
 from flaxformer_lite.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
 

@@ -18,9 +18,9 @@ from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.layers import PRE_NORM, DropoutRates, Normal, RMSNorm
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optimizer import AdamW, OptimizerConfig
+from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Rotary
-from flaxformer_lite.schedules import Cosine
 from flaxformer_lite.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 

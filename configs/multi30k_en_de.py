@@ -17,8 +17,8 @@ from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.layers import PRE_NORM, DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optimizer import AdamW, OptimizerConfig
-from flaxformer_lite.schedules import InverseSquareRoot
+from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.optim.schedules import InverseSquareRoot
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig

@@ -11,8 +11,8 @@ from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optimizer import AdamW, OptimizerConfig
-from flaxformer_lite.schedules import Cosine
+from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
 

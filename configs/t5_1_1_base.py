@@ -18,9 +18,9 @@ from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.layers import PRE_NORM, DropoutRates, RMSNorm
 from flaxformer_lite.objectives import SpanCorruption
-from flaxformer_lite.optimizer import Adafactor, OptimizerConfig
+from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
+from flaxformer_lite.optim.schedules import InverseSquareRoot
 from flaxformer_lite.positions import RelativeBias
-from flaxformer_lite.schedules import InverseSquareRoot
 from flaxformer_lite.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 

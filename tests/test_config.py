@@ -11,9 +11,9 @@ from experiments import tiny_config, with_train
 from flaxformer_lite.config import Config, differences, flatten, from_json, load_config, settings_of, to_json
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.layers import RMSNorm
-from flaxformer_lite.optimizer import Lion, OptimizerConfig
+from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.schedules import Cosine
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.tokenizer import Bytes
 

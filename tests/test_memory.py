@@ -14,8 +14,8 @@ import pytest
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
 from flaxformer_lite.objectives import Batch, CausalLM
-from flaxformer_lite.optimizer import SGD, AdamW, Lion, Muon, OptimizerConfig
-from flaxformer_lite.schedules import Constant
+from flaxformer_lite.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerConfig
+from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.transformer import Inputs, Transformer
 
 KEY = jax.random.key(3)

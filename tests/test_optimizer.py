@@ -10,7 +10,7 @@ import optax
 import pytest
 import reference_optimizers
 
-from flaxformer_lite.optimizer import (
+from flaxformer_lite.optim.optimizers import (
     SGD,
     Adafactor,
     AdamW,
@@ -22,7 +22,7 @@ from flaxformer_lite.optimizer import (
     decay_mask,
     muon_labels,
 )
-from flaxformer_lite.schedules import Constant, Cosine, Linear
+from flaxformer_lite.optim.schedules import Constant, Cosine, Linear
 
 D, E, V = 5, 7, 11
 NUM_LAYERS = 13  # more than the kernels have rows or columns

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.schedules import Constant, Cosine, InverseSquareRoot, Linear, Noam, Schedule, WarmupStableDecay
+from flaxformer_lite.optim.schedules import (
+    Constant,
+    Cosine,
+    InverseSquareRoot,
+    Linear,
+    Noam,
+    Schedule,
+    WarmupStableDecay,
+)
 
 D, TOTAL_STEPS = 5, 23
 STEP = np.arange(1, TOTAL_STEPS + 1, dtype=np.float64)

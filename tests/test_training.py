@@ -18,9 +18,9 @@ from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.losses import Term
 from flaxformer_lite.objectives import Batch, Seq2Seq
-from flaxformer_lite.optimizer import OptimizerConfig
+from flaxformer_lite.optim.optimizers import OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel import check_rows, make_mesh
-from flaxformer_lite.schedules import Cosine
 from flaxformer_lite.training import Compiled, Task, TrainState, init_state, limit_traces, random_key, total, train_step
 
 CONFIG = dataclasses.replace(

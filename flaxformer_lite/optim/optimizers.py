@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import optax
 from pydantic import Discriminator
 
-from flaxformer_lite.schedules import Noam, Schedule, check
+from flaxformer_lite.optim.schedules import Noam, Schedule, check
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
