@@ -20,7 +20,7 @@ from flaxformer_lite.commands.plan import as_json
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.layers import POST_NORM, DropoutRates, Normal
 from flaxformer_lite.model_config import LanguageModelHead
-from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.planning import make_plan
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.slices import describe_slice

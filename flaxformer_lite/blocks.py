@@ -15,8 +15,8 @@ from flaxformer_lite.attention import KeyValue, MultiHeadAttention
 from flaxformer_lite.layers import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
 from flaxformer_lite.masks import ByLayer, MaskStructure
 from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.parallel.sharding import place
 from flaxformer_lite.positions import Positions
-from flaxformer_lite.sharding import place
 
 
 class LayerCache(NamedTuple):

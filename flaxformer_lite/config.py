@@ -21,7 +21,7 @@ import tyro
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
-from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.positions import FixedTable, Learned
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.tokenizer import FromRun

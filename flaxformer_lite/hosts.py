@@ -28,7 +28,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.config import Config, flatten
 from flaxformer_lite.console import warn
-from flaxformer_lite.sharding import replicated
+from flaxformer_lite.parallel.sharding import replicated
 
 Result = TypeVar("Result")
 

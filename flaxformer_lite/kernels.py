@@ -15,7 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.masks import ByLayer, MaskStructure
-from flaxformer_lite.sharding import ROWS
+from flaxformer_lite.parallel.sharding import ROWS
 
 Implementation = Literal["auto", "xla", "cudnn", "splash"]
 

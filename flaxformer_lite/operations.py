@@ -11,7 +11,7 @@ from flaxformer_lite.attention import SharedProjection
 from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.sharding import path_of
+from flaxformer_lite.parallel.sharding import path_of
 
 
 class Operations(NamedTuple):

@@ -22,8 +22,8 @@ from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.exchanges import Exchange, add_up
 from flaxformer_lite.hlo import Program, read_program
 from flaxformer_lite.operations import Operations, decoding_flops, training_flops
-from flaxformer_lite.parallel import MeshConfig, check_rows, make_mesh
-from flaxformer_lite.sharding import ROWS, batch_sharding, replicated, within_mesh
+from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
+from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh
 from flaxformer_lite.slices import describe_slice
 from flaxformer_lite.training import Compiled, Task
 

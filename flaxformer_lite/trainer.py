@@ -22,7 +22,7 @@ from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics, translate
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.parallel import check_rows, make_mesh
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run_data import read_data
 from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.stopping import Interrupted, StopRequest

@@ -20,8 +20,8 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.losses import Rows, Term
 from flaxformer_lite.objectives import Batch, Objective
-from flaxformer_lite.parallel import check_heads, interleaved_rows, local_rows
-from flaxformer_lite.sharding import (
+from flaxformer_lite.parallel.mesh import check_heads, interleaved_rows, local_rows
+from flaxformer_lite.parallel.sharding import (
     batch_sharding,
     place_parameters,
     replicated,

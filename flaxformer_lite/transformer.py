@@ -28,7 +28,7 @@ from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model_config import ModelConfig as ModelConfig
 from flaxformer_lite.model_config import Pooler as Pooler
 from flaxformer_lite.model_config import SentenceEmbedding
-from flaxformer_lite.sharding import place
+from flaxformer_lite.parallel.sharding import place
 
 
 class Inputs(NamedTuple):

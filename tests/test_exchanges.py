@@ -7,7 +7,7 @@ import pytest
 from flaxformer_lite.chips import CHIPS
 from flaxformer_lite.exchanges import exchange_seconds
 from flaxformer_lite.hlo import Collective
-from flaxformer_lite.parallel import MeshConfig, make_mesh
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.slices import describe_slice
 
 

@@ -33,8 +33,8 @@ from flaxformer_lite.masks import (
     segment_mask,
 )
 from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.parallel.sharding import AXES, within_mesh
 from flaxformer_lite.positions import ALiBi, Rotary
-from flaxformer_lite.sharding import AXES, within_mesh
 from flaxformer_lite.transformer import Inputs, Transformer
 
 NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")

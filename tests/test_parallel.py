@@ -24,9 +24,9 @@ from flaxformer_lite.model_config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.parallel.sharding import path_of
 from flaxformer_lite.positions import Learned, RelativeBias
-from flaxformer_lite.sharding import path_of
 from flaxformer_lite.training import Compiled, Task, abstract_state, init_state
 from flaxformer_lite.transformer import Inputs, Transformer
 

@@ -26,9 +26,9 @@ from flaxformer_lite.commands.plan import as_json, config_of, in_words, parse_me
 from flaxformer_lite.config import load_config, to_json
 from flaxformer_lite.hlo import read_program
 from flaxformer_lite.operations import Operations
-from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning import Plan, Step, make_plan, plan_bucket
-from flaxformer_lite.sharding import AXES
 from flaxformer_lite.slices import describe_slice
 
 ROOT = Path(__file__).parent.parent

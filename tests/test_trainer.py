@@ -33,7 +33,7 @@ from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel import make_mesh
+from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run_data import check_special_ids
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.special import Special

@@ -20,7 +20,7 @@ from flaxformer_lite.losses import Term
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.parallel import check_rows, make_mesh
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import Compiled, Task, TrainState, init_state, limit_traces, random_key, total, train_step
 
 CONFIG = dataclasses.replace(

@@ -24,7 +24,7 @@ from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel import make_mesh
+from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import write_run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.tokenizer import Characters, FromRun, SentencePieceTokenizer

@@ -13,10 +13,10 @@ from typing import Any
 import jax
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning import Plan, make_plan
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.sharding import AXES
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Int
 
 from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.sharding import AXES, ROWS, batch_sharding
+from flaxformer_lite.parallel.sharding import AXES, ROWS, batch_sharding
 
 
 @dataclass(frozen=True, kw_only=True)

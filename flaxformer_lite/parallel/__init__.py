@@ -1,0 +1,1 @@
+"""Devices: the mesh, and which part of each array a device holds."""
