@@ -20,7 +20,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Rotary
-from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
 
 

@@ -20,7 +20,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.tokenizer import SentencePiece
+from flaxformer_lite.text.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 
 

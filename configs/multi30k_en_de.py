@@ -20,7 +20,7 @@ from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot
 from flaxformer_lite.search import DecodeConfig
-from flaxformer_lite.tokenizer import SentencePiece
+from flaxformer_lite.text.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 
 FOLDER = "data/multi30k"

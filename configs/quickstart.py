@@ -13,7 +13,7 @@ from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
 
 

@@ -21,7 +21,7 @@ from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot
 from flaxformer_lite.positions import RelativeBias
-from flaxformer_lite.tokenizer import SentencePiece
+from flaxformer_lite.text.tokenizer import SentencePiece
 from flaxformer_lite.transformer import ModelConfig
 
 

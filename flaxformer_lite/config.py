@@ -24,7 +24,7 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.positions import FixedTable, Learned
 from flaxformer_lite.search import DecodeConfig
-from flaxformer_lite.tokenizer import FromRun
+from flaxformer_lite.text.tokenizer import FromRun
 from flaxformer_lite.transformer import ModelConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]

@@ -18,7 +18,7 @@ from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.decoding import plan_batches
 from flaxformer_lite.forward import shifted
 from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.tokenizer import Tokenizer, Wrapped
+from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped
 from flaxformer_lite.transformer import Inputs, Transformer
 
 

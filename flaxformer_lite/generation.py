@@ -10,7 +10,7 @@ from flaxformer_lite.decode_config import DecodeConfig, Sampling
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import Translation
 from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 100
 """How many tokens are written where no setting says so: unlike a translation, a text is not as long as what it goes on from."""

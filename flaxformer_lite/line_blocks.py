@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.text_files import arriving_lines, read_lines
+from flaxformer_lite.text.files import arriving_lines, read_lines
 
 LINES_AT_ONCE = 4096
 """Results are written after that many lines of a file, so that a long one does not wait for its end."""

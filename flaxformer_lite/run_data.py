@@ -13,7 +13,7 @@ from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.special import Special
+from flaxformer_lite.text.special_ids import Special
 
 
 class EvalData:

@@ -27,7 +27,7 @@ from flaxformer_lite.config import Config, differences, from_json, to_json
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.tokenizer import load_tokenizer
+from flaxformer_lite.text.tokenizer import load_tokenizer
 
 NUM_SAMPLES = 10
 """Sentences in each file of samples/."""

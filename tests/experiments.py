@@ -16,7 +16,7 @@ from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.transformer import ModelConfig
 
 

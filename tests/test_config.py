@@ -15,7 +15,7 @@ from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.search import DecodeConfig
-from flaxformer_lite.tokenizer import Bytes
+from flaxformer_lite.text.tokenizer import Bytes
 
 CONFIG = tiny_config()
 

@@ -26,7 +26,7 @@ from flaxformer_lite.positions import ALiBi, Learned, NoPositions, RelativeBias,
 from flaxformer_lite.rotary_scaling import Llama3Scaling, YarnScaling
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import ByteTokenizer, CharacterTokenizer
+from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
 
 HF = Path(__file__).parent / "data/hf"

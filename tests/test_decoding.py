@@ -19,7 +19,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
 from flaxformer_lite.positions import Learned, Rotary
 from flaxformer_lite.search import DecodeConfig, beam_search, greedy
-from flaxformer_lite.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
 from flaxformer_lite.transformer import Inputs, ModelConfig, Transformer, example_inputs
 
 VOCAB = 11

@@ -19,7 +19,7 @@ from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
+from flaxformer_lite.text.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
 from flaxformer_lite.weights import abstract_params
 
 BYTES = Bytes().train([], 260)

@@ -10,9 +10,9 @@ from experiments import use_one_device
 
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.marian_tokenizer import MarianTokenizer
 from flaxformer_lite.run import load
-from flaxformer_lite.tokenizer import load_tokenizer
+from flaxformer_lite.text.marian import MarianTokenizer
+from flaxformer_lite.text.tokenizer import load_tokenizer
 from tests.test_hf import DATA
 from tests.test_import_export import type_command
 

@@ -17,7 +17,7 @@ from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.pipeline import blank_batch
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.tokenizer import SentencePiece
+from flaxformer_lite.text.tokenizer import SentencePiece
 from flaxformer_lite.trainer import train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {

@@ -22,7 +22,7 @@ from flaxformer_lite.objectives import (
     Seq2Seq,
     SpanCorruption,
 )
-from flaxformer_lite.tokenizer import BOS, EOS, PAD, CharacterTokenizer
+from flaxformer_lite.text.tokenizer import BOS, EOS, PAD, CharacterTokenizer
 from flaxformer_lite.training import altogether, total
 from flaxformer_lite.transformer import Inputs, Outputs, Transformer
 

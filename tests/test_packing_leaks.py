@@ -12,7 +12,7 @@ from flaxformer_lite.data.records import Lengths, Pack
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives import Batch, CausalLM, MaskedLM
 from flaxformer_lite.positions import Rotary
-from flaxformer_lite.tokenizer import BOS, EOS
+from flaxformer_lite.text.tokenizer import BOS, EOS
 from flaxformer_lite.training import total
 from flaxformer_lite.transformer import Transformer
 

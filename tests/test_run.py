@@ -16,7 +16,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import Characters
+from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.trainer import train
 from flaxformer_lite.weights import abstract_params
 

@@ -26,7 +26,7 @@ from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import CharacterTokenizer, Tokenizer
+from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer
 from flaxformer_lite.transformer import Inputs
 from flaxformer_lite.weights import abstract_params
 

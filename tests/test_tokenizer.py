@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import sentencepiece
 
-from flaxformer_lite.tokenizer import (
+from flaxformer_lite.text.tokenizer import (
     BOS,
     EOS,
     PAD,

@@ -36,7 +36,7 @@ from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run_data import check_special_ids
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.special import Special
+from flaxformer_lite.text.special_ids import Special
 from flaxformer_lite.training import Compiled, Task
 
 ROOT = Path(__file__).parent.parent

@@ -4,10 +4,10 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from flaxformer_lite.json_tokenizer import JsonTokenizer
-from flaxformer_lite.marian_tokenizer import MarianTokenizer
-from flaxformer_lite.tokenizer import Bytes, CharacterTokenizer, SentencePiece, Special, Tokenizer
-from flaxformer_lite.unknown_text import MOST, UnknownText
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.marian import MarianTokenizer
+from flaxformer_lite.text.tokenizer import Bytes, CharacterTokenizer, SentencePiece, Special, Tokenizer
+from flaxformer_lite.text.unknown import MOST, UnknownText
 from tests.test_json_tokenizer import bytes_joined, word_pieces
 
 WORDS = ["hello world", "world of words", "a word"] * 9

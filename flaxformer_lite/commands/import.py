@@ -34,7 +34,7 @@ from flaxformer_lite.objectives import (
 )
 from flaxformer_lite.run import write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.tokenizer import FromRun
+from flaxformer_lite.text.tokenizer import FromRun
 
 NAMES = sorted([*SYSTEMS, "hf"])
 

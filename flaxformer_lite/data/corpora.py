@@ -11,7 +11,7 @@ from typing import Literal
 
 from flaxformer_lite.data.dates import mix
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import matching_files, read_lines
+from flaxformer_lite.text.files import matching_files, read_lines
 
 
 @dataclass(frozen=True, kw_only=True)

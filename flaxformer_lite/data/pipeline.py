@@ -14,7 +14,7 @@ from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
-from flaxformer_lite.tokenizer import BOS, SPECIAL, OptionalTokenizerConfig, SentencePiece, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import BOS, SPECIAL, OptionalTokenizerConfig, SentencePiece, Special, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

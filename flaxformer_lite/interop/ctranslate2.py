@@ -29,7 +29,7 @@ from flaxformer_lite.positions import (
     Sinusoidal,
 )
 from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.transformer import ModelConfig
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)

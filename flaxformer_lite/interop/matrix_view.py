@@ -12,7 +12,7 @@ from flaxformer_lite.interop.names import Layout, Weight, layers, setting
 from flaxformer_lite.layers import DropoutRates, LayerNorm, Residual
 from flaxformer_lite.masks import Replace
 from flaxformer_lite.positions import Learned
-from flaxformer_lite.tokenizer import PAD
+from flaxformer_lite.text.tokenizer import PAD
 from flaxformer_lite.transformer import LanguageModelHead, ModelConfig
 
 

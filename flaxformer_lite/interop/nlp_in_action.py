@@ -11,7 +11,7 @@ from flaxformer_lite.interop.names import Layout, Weight, layers, setting
 from flaxformer_lite.layers import DeviationNorm, DropoutRates, Residual
 from flaxformer_lite.masks import Replace
 from flaxformer_lite.positions import FixedTable
-from flaxformer_lite.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
 from flaxformer_lite.transformer import ModelConfig
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy, read
 from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.tokenizer import PAD, Special
+from flaxformer_lite.text.tokenizer import PAD, Special
 from flaxformer_lite.transformer import Inputs, Outputs
 
 

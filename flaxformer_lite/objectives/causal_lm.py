@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     joined,
 )
-from flaxformer_lite.tokenizer import SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
 from flaxformer_lite.transformer import Inputs, Outputs
 
 

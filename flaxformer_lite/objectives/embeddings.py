@@ -15,7 +15,7 @@ from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives.base import Batch, padded
 from flaxformer_lite.objectives.whole_texts import WholeTexts
-from flaxformer_lite.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
 from flaxformer_lite.transformer import Inputs, Outputs, unit_length
 
 NEVER = -1e9

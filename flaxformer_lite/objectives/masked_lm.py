@@ -21,7 +21,7 @@ from flaxformer_lite.objectives.base import (
     joined,
     padded,
 )
-from flaxformer_lite.tokenizer import EOS, SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
 from flaxformer_lite.transformer import Inputs, Outputs
 
 

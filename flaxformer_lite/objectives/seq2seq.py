@@ -14,7 +14,7 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     pair_example,
 )
-from flaxformer_lite.tokenizer import SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
 from flaxformer_lite.transformer import Outputs
 
 

@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     check_id,
     pair_example,
 )
-from flaxformer_lite.tokenizer import EOS, SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

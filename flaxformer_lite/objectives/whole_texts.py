@@ -9,7 +9,7 @@ from flaxformer_lite.data.records import Labelled, Lengths, TokenPair
 from flaxformer_lite.encoding import check_one_stack, text_inputs, wrapped_text
 from flaxformer_lite.model_config import ModelConfig
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
-from flaxformer_lite.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
+from flaxformer_lite.text.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
 from flaxformer_lite.transformer import Inputs
 
 

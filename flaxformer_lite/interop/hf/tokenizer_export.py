@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.data.pipeline import Tokenizers
-from flaxformer_lite.json_tokenizer import ROLES, JsonTokenizer
-from flaxformer_lite.marian_tokenizer import MarianTokenizer
-from flaxformer_lite.tokenizer import SentencePieceTokenizer, Tokenizer
+from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
+from flaxformer_lite.text.marian import MarianTokenizer
+from flaxformer_lite.text.tokenizer import SentencePieceTokenizer, Tokenizer
 from flaxformer_lite.transformer import ModelConfig
 
 

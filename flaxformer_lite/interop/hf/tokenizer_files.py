@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.vocab_files import VOCAB_FILES, marian
-from flaxformer_lite.json_tokenizer import JsonTokenizer
-from flaxformer_lite.tokenizer import SentencePieceTokenizer, Tokenizer
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 

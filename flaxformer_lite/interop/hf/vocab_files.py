@@ -12,8 +12,8 @@ from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.json_tokenizer import JsonTokenizer
-from flaxformer_lite.marian_tokenizer import MarianTokenizer
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.marian import MarianTokenizer
 
 BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA = {

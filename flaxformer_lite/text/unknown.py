@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
-from flaxformer_lite.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 MOST = 10
 """How many of them a line names."""

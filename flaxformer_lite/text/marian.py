@@ -8,7 +8,7 @@ from typing import Any
 
 import sentencepiece
 
-from flaxformer_lite.tokenizer import Tokenizer, json_fields
+from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 """At the beginning of a text it says which language the answer should be in; one piece."""

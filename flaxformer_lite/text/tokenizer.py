@@ -19,14 +19,14 @@ import sentencepiece
 from pydantic import Discriminator
 
 from flaxformer_lite.atomic_files import written_whole
-from flaxformer_lite.special import BOS as BOS
-from flaxformer_lite.special import EOS as EOS
-from flaxformer_lite.special import PAD as PAD
-from flaxformer_lite.special import SPECIAL as SPECIAL
-from flaxformer_lite.special import SPECIALS
-from flaxformer_lite.special import UNK as UNK
-from flaxformer_lite.special import Special as Special
-from flaxformer_lite.special import Wrapped as Wrapped
+from flaxformer_lite.text.special_ids import BOS as BOS
+from flaxformer_lite.text.special_ids import EOS as EOS
+from flaxformer_lite.text.special_ids import PAD as PAD
+from flaxformer_lite.text.special_ids import SPECIAL as SPECIAL
+from flaxformer_lite.text.special_ids import SPECIALS
+from flaxformer_lite.text.special_ids import UNK as UNK
+from flaxformer_lite.text.special_ids import Special as Special
+from flaxformer_lite.text.special_ids import Wrapped as Wrapped
 
 
 class Tokenizer(ABC):
@@ -242,8 +242,8 @@ def json_fields(content: bytes, kind: str) -> dict[str, Any]:
 
 
 def _kinds() -> tuple[type[Tokenizer], ...]:
-    from flaxformer_lite.json_tokenizer import JsonTokenizer  # they build on this file
-    from flaxformer_lite.marian_tokenizer import MarianTokenizer
+    from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+    from flaxformer_lite.text.marian import MarianTokenizer
 
     return SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer, JsonTokenizer, MarianTokenizer
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.tokenizer import Special, Tokenizer, Wrapped, json_fields
+from flaxformer_lite.text.tokenizer import Special, Tokenizer, Wrapped, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
 """Our special ids, and what a Hugging Face folder calls such tokens; the first that there is counts."""
