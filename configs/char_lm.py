@@ -11,17 +11,17 @@ Expected: 1.388 nats a character (perplexity 4.01, accuracy 0.606) on the held-o
 Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs for text of your own.
 """
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.pipeline import DataConfig
-from flaxformer_lite.layers import PRE_NORM, DropoutRates
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
+from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.positions import Rotary
 from flaxformer_lite.text.tokenizer import Characters
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

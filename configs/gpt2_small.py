@@ -15,13 +15,13 @@ Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.positions import Learned
 from flaxformer_lite.text.tokenizer import SentencePiece
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

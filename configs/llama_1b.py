@@ -12,17 +12,17 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
           TinyLlama's own weights.
 """
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, Normal, RMSNorm
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm
+from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.positions import Rotary
 from flaxformer_lite.text.tokenizer import SentencePiece
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

@@ -9,12 +9,12 @@ Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.pipeline import DataConfig
-from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.text.tokenizer import Characters
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

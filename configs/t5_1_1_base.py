@@ -12,17 +12,17 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
           the published weights.
 """
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, RMSNorm
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, RMSNorm
+from flaxformer_lite.model.positions import RelativeBias
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot
-from flaxformer_lite.positions import RelativeBias
 from flaxformer_lite.text.tokenizer import SentencePiece
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

@@ -13,13 +13,13 @@ Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transforme
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.layers import POST_NORM, DropoutRates
+from flaxformer_lite.model.norms import POST_NORM, DropoutRates
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam
 from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.text.tokenizer import SentencePiece
-from flaxformer_lite.transformer import ModelConfig
 
 
 def get_config() -> Config:

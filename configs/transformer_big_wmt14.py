@@ -13,7 +13,7 @@ import dataclasses
 
 from configs.transformer_base_wmt14 import get_config as base
 from flaxformer_lite.config import Config
-from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.model.norms import DropoutRates
 
 
 def get_config() -> Config:

@@ -17,9 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.decoding import plan_batches
 from flaxformer_lite.forward import shifted
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped
-from flaxformer_lite.transformer import Inputs, Transformer
 
 
 def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:

@@ -10,7 +10,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.decode_config import DecodeConfig
-from flaxformer_lite.transformer import Inputs, ModelConfig, Outputs, Transformer
+from flaxformer_lite.model.transformer import Inputs, ModelConfig, Outputs, Transformer
 
 
 class Forward(NamedTuple):

@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.decode_config import DecodeConfig, Sampling
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import Translation
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 NEW_TOKENS = 100

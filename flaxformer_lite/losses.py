@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.layers import accumulation_dtype
+from flaxformer_lite.model.norms import accumulation_dtype
 
 
 class Term(NamedTuple):

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 from jaxtyping import PyTree
 
-from flaxformer_lite.attention import SharedProjection
 from flaxformer_lite.data.plan import Bucket
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.attention import SharedProjection
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import path_of
 

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from flaxformer_lite import kernels
-from flaxformer_lite.blocks import LayerCache
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import batch_shapes, blank_batch
 from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.exchanges import Exchange, add_up
 from flaxformer_lite.hlo import Program, read_program
+from flaxformer_lite.model import kernels
+from flaxformer_lite.model.blocks import LayerCache
 from flaxformer_lite.operations import Operations, decoding_flops, training_flops
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh

@@ -23,6 +23,7 @@ from flaxformer_lite.decoding import Decoder, Hypothesis, check_translates
 from flaxformer_lite.evaluation import Translation, translate
 from flaxformer_lite.forward import Forward, forward
 from flaxformer_lite.generation import check_goes_on, check_ids, decode_settings, generated, streamed
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run_folder import RunFolder, write_whole
 from flaxformer_lite.search import DecodeConfig
@@ -30,7 +31,6 @@ from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.text_reader import Classified, Guess, TextReader
 from flaxformer_lite.trainer import Memory
 from flaxformer_lite.training import Compiled, Task, mean_metrics
-from flaxformer_lite.transformer import Inputs, Transformer
 from flaxformer_lite.weights import open_checkpoints, restore_weights
 
 

@@ -18,10 +18,10 @@ from flaxformer_lite.encoding import (
     likely_tokens,
     wrapped_text,
 )
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped
 from flaxformer_lite.text.unknown import UnknownText
-from flaxformer_lite.transformer import Transformer
 
 MASK = "[MASK]"
 """How a text says which token is to be told, whatever the tokenizer calls it."""

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Dataset
 from flaxformer_lite.losses import Rows, Term
+from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
 from flaxformer_lite.objectives import Batch, Objective
 from flaxformer_lite.parallel.mesh import check_heads, interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import (
@@ -29,7 +30,6 @@ from flaxformer_lite.parallel.sharding import (
     with_shardings,
     within_mesh,
 )
-from flaxformer_lite.transformer import Inputs, Transformer, example_inputs
 
 
 class TrainState(NamedTuple):

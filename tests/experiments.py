@@ -7,17 +7,17 @@ from typing import Any
 import jax
 import pytest
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config, TrainConfig, to_json
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.pipeline import DataConfig
-from flaxformer_lite.layers import DropoutRates
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.tokenizer import Characters
-from flaxformer_lite.transformer import ModelConfig
 
 
 def tiny_config(**changes: Any) -> Config:

@@ -12,20 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import reference
 
-from flaxformer_lite.attention import DotProduct
-from flaxformer_lite.layers import POST_NORM, LayerNorm, Residual, RMSNorm
-from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
-from flaxformer_lite.positions import (
-    ALiBi,
-    FixedTable,
-    Learned,
-    NoPositions,
-    RelativeBias,
-    Rotary,
-    Sinusoidal,
-)
-from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
-from flaxformer_lite.transformer import Inputs, Transformer
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.norms import POST_NORM, LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.transformer import Inputs, Transformer
 
 B, S, T, V, F = 2, 11, 5, 13, 17
 SHAPE = {"vocab_size": V, "d_ff": F, "num_encoder_layers": 3, "num_decoder_layers": 2, "dtype": "float64"}

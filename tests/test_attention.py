@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import reference
 
-from flaxformer_lite.attention import (
+from flaxformer_lite.model.attention import (
     DotProduct,
     KeyValue,
     MultiHeadAttention,
@@ -17,8 +17,8 @@ from flaxformer_lite.attention import (
     attention_weights,
     weighted_values,
 )
-from flaxformer_lite.layers import LayerNorm, RMSNorm
-from flaxformer_lite.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 
 B, T, S, D = 2, 3, 5, 14
 KEY = jax.random.key(23)

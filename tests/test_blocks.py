@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import reference
 
-from flaxformer_lite import layers
-from flaxformer_lite.blocks import Context, Stack
-from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.positions import ALiBi, NoPositions, RelativeBias
+from flaxformer_lite.model.blocks import Context, Stack
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias
 
 B, T, S, D, F, N = 2, 5, 11, 14, 17, 2
 RATES = DropoutRates(embedding_rate=0.11, attention_rate=0.13, feed_forward_rate=0.17, residual_rate=0.19)

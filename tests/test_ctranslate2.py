@@ -13,21 +13,21 @@ import pytest
 from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward
 from flaxformer_lite.interop.ctranslate2 import export_run, notes, refusals, token_names
 from flaxformer_lite.interop.hf import read_folder
-from flaxformer_lite.layers import POST_NORM, DeviationNorm, LayerNorm, Residual, RMSNorm
-from flaxformer_lite.masks import Penalize
-from flaxformer_lite.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary
-from flaxformer_lite.rotary_scaling import Llama3Scaling, YarnScaling
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.masks import Penalize
+from flaxformer_lite.model.norms import POST_NORM, DeviationNorm, LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary
+from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
+from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
-from flaxformer_lite.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
 
 HF = Path(__file__).parent / "data/hf"
 needs_ctranslate2 = pytest.mark.skipif(

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, by_path, params_of, shapes, slow
 
-from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.positions import Positions
-from flaxformer_lite.transformer import Inputs, Transformer
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.positions import Positions
+from flaxformer_lite.model.transformer import Inputs, Transformer
 
 T, V = 7, 19
 ROOM = T + 4

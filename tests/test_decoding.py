@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from test_sampling import reference_adjusted
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.decode_config import Sampling
 from flaxformer_lite.decoding import Decoder, Hypothesis, plan_batches
-from flaxformer_lite.layers import POST_NORM, RMSNorm
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import POST_NORM, RMSNorm
+from flaxformer_lite.model.positions import Learned, Rotary
+from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer, example_inputs
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
-from flaxformer_lite.positions import Learned, Rotary
 from flaxformer_lite.search import DecodeConfig, beam_search, greedy
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
-from flaxformer_lite.transformer import Inputs, ModelConfig, Transformer, example_inputs
 
 VOCAB = 11
 SMALL = ModelConfig(

@@ -10,8 +10,8 @@ import pytest
 
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward, inputs_of
-from flaxformer_lite.positions import Learned
-from flaxformer_lite.transformer import Inputs, ModelConfig, Pooler, Transformer
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import Inputs, ModelConfig, Pooler, Transformer
 from tests.test_hf_folders import DECODER, TRAINED_HERE, random_params
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]])

@@ -14,9 +14,9 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig, Sampling
 from flaxformer_lite.generation import NEW_TOKENS, TextStream, before_stop, decode_settings, prompt_ids, text_after
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece

@@ -16,7 +16,7 @@ from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.export import export
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.model.transformer import Transformer
 
 DATA = Path(__file__).parent / "data/hf"
 TOLERANCE = 1e-4

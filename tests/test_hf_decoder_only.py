@@ -15,17 +15,17 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, read_folder
 from flaxformer_lite.interop.hf.decoder_only import layer_types
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.layers import LayerNorm, Residual, RMSNorm
-from flaxformer_lite.positions import ALiBi, Learned, Rotary
-from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
-from flaxformer_lite.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
 
 DATA = Path(__file__).parent / "data/hf"
 GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}

@@ -13,7 +13,6 @@ from experiments import use_one_device
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.interop import differing
@@ -21,12 +20,13 @@ from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.names import our_shapes
-from flaxformer_lite.layers import POST_NORM, PRE_NORM, LayerNorm, RMSNorm
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import POST_NORM, PRE_NORM, LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
+from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, Seq2Seq
-from flaxformer_lite.positions import ALiBi, Learned, Rotary
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.transformer import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from tests.test_hf import DATA, fixture
 from tests.test_import_export import type_command
 

@@ -9,7 +9,7 @@ import pytest
 from test_hf import DATA, fixture, imported, refused
 
 from flaxformer_lite.decoding import Decoder
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.model.transformer import Transformer
 
 QUICK = (
     *("gpt2/untied", "llama/gqa_llama3", "mistral/window", "qwen2/hub_window", "gemma2/plain", "gemma3/scaled"),

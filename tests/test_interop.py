@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.interop import FREE, SYSTEMS, settings_for
 from flaxformer_lite.interop.names import read, write
-from flaxformer_lite.layers import RMSNorm
+from flaxformer_lite.model.norms import RMSNorm
 from tests.seed_models import SYSTEM_OF
 
 ROOT = Path(__file__).parent.parent

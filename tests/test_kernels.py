@@ -14,28 +14,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import kernels
-from flaxformer_lite.attention import (
+from flaxformer_lite.model import kernels
+from flaxformer_lite.model.attention import (
     DotProduct,
     MultiHeadAttention,
     SharedProjection,
     attention_weights,
     weighted_values,
 )
-from flaxformer_lite.kernels import Asked, choose, cudnn, kernels_in, refusal, splash
-from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.masks import (
-    Penalize,
-    causal_mask,
-    combine_masks,
-    mask_structure,
-    padding_mask,
-    segment_mask,
-)
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.kernels import Asked, choose, cudnn, kernels_in, refusal, splash
+from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, mask_structure, padding_mask, segment_mask
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.positions import ALiBi, Rotary
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.parallel.sharding import AXES, within_mesh
-from flaxformer_lite.positions import ALiBi, Rotary
-from flaxformer_lite.transformer import Inputs, Transformer
 
 NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")
 IMPLEMENTATIONS = ["xla", "splash", "cudnn"]

@@ -9,7 +9,7 @@ import pytest
 import reference
 from flax import linen as nn
 
-from flaxformer_lite.layers import (
+from flaxformer_lite.model.norms import (
     ACTIVATIONS,
     POST_NORM,
     PRE_NORM,

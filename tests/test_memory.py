@@ -11,12 +11,12 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.model_config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.transformer import Inputs, Transformer
 
 KEY = jax.random.key(3)
 

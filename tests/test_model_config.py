@@ -2,9 +2,9 @@
 
 import pytest
 
-from flaxformer_lite.attention import DotProduct
-from flaxformer_lite.model_config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.positions import Learned, Rotary
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.positions import Learned, Rotary
 
 NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
 

@@ -11,7 +11,8 @@ from flaxformer_lite.data.corruption import with_sentinels
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.data.pipeline import DataConfig, Dataset
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model_config import ModelConfig, Pooler
+from flaxformer_lite.model.config import ModelConfig, Pooler
+from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer
 from flaxformer_lite.objectives import (
     Batch,
     CausalLM,
@@ -24,7 +25,6 @@ from flaxformer_lite.objectives import (
 )
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD, CharacterTokenizer
 from flaxformer_lite.training import altogether, total
-from flaxformer_lite.transformer import Inputs, Outputs, Transformer
 
 V = 7
 

@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.attention import AttentionVariant, DotProduct, SharedProjection
 from flaxformer_lite.data.records import Lengths, Pack
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.attention import AttentionVariant, DotProduct, SharedProjection
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM, MaskedLM
-from flaxformer_lite.positions import Rotary
 from flaxformer_lite.text.tokenizer import BOS, EOS
 from flaxformer_lite.training import total
-from flaxformer_lite.transformer import Transformer
 
 ATTENTION = {
     "dot_product": DotProduct(),

@@ -14,21 +14,21 @@ from experiments import tiny_config, write_config_file
 from jaxtyping import PyTree
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.hlo import read_program
 from flaxformer_lite.hlo_text import parse
-from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.model_config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.positions import Learned, RelativeBias
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.parallel.sharding import path_of
-from flaxformer_lite.positions import Learned, RelativeBias
 from flaxformer_lite.training import Compiled, Task, abstract_state, init_state
-from flaxformer_lite.transformer import Inputs, Transformer
 
 MESHES = {
     "data 8": MeshConfig(),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, by_path, initial, inputs_of, shapes
 
-from flaxformer_lite.layers import PRE_NORM, XavierUniform
-from flaxformer_lite.model_config import ModelConfig
-from flaxformer_lite.transformer import Transformer
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.norms import PRE_NORM, XavierUniform
+from flaxformer_lite.model.transformer import Transformer
 
 BFLOAT16 = dataclasses.replace(CONFIGS[NOTHING_SHARED], residual=PRE_NORM, activation="swiglu", dtype="bfloat16")
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.positions import Learned
-from flaxformer_lite.transformer import (
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import (
     Inputs,
     Transformer,
     check_inputs,

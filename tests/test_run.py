@@ -12,8 +12,8 @@ from experiments import tiny_config, use_one_device, with_train
 import flaxformer_lite
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import Characters

@@ -20,14 +20,14 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.encoding import class_logits
-from flaxformer_lite.layers import DropoutRates
-from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.positions import Learned
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer
-from flaxformer_lite.transformer import Inputs
 from flaxformer_lite.weights import abstract_params
 
 MODEL = ModelConfig(

@@ -14,8 +14,8 @@ from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward
 from flaxformer_lite.interop import settings_for, torch_transformer
 from flaxformer_lite.interop.names import read, write
-from flaxformer_lite.layers import PRE_NORM, RMSNorm
-from flaxformer_lite.transformer import ModelConfig, Transformer
+from flaxformer_lite.model.norms import PRE_NORM, RMSNorm
+from flaxformer_lite.model.transformer import ModelConfig, Transformer
 
 DATA = Path(__file__).parent / "data/hf/pytorch_transformer"
 VARIANTS = sorted(folder.name for folder in DATA.iterdir())

@@ -15,8 +15,8 @@ from flaxformer_lite import training
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.data.plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.layers import DropoutRates
 from flaxformer_lite.losses import Term
+from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

@@ -20,7 +20,7 @@ from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.pipeline import Dataset, Tokenizers, tokenize
 from flaxformer_lite.data.sources import TSV, JSONLines
-from flaxformer_lite.model_config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant

@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop import bert_tf, matrix_view, nlp_in_action, paddle, torch_transformer
 from flaxformer_lite.interop.names import Weight
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.transformer import ModelConfig
 
 
 class System(NamedTuple):

@@ -11,14 +11,14 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.pipeline import Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.interop.ctranslate2_files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2_variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
-from flaxformer_lite.layers import LayerNorm, RMSNorm
-from flaxformer_lite.positions import (
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import (
     ALiBi,
     FixedTable,
     Learned,
@@ -28,9 +28,9 @@ from flaxformer_lite.positions import (
     Rotary,
     Sinusoidal,
 )
-from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.text.tokenizer import Tokenizer
-from flaxformer_lite.transformer import ModelConfig
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)
 LEAST_VALUE = -10_000.0

@@ -13,8 +13,8 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.interop.names import Arrays
-from flaxformer_lite.layers import ACTIVATIONS, Norm, RMSNorm
-from flaxformer_lite.positions import (
+from flaxformer_lite.model.norms import ACTIVATIONS, Norm, RMSNorm
+from flaxformer_lite.model.positions import (
     ALiBi,
     FixedTable,
     Learned,
@@ -24,8 +24,8 @@ from flaxformer_lite.positions import (
     Sinusoidal,
     sinusoids,
 )
-from flaxformer_lite.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.model.transformer import ModelConfig
 
 ACTIVATION_NUMBERS = {
     "relu": 0,

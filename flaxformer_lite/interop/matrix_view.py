@@ -7,13 +7,13 @@ any such large negative score has weight 0, and equal ones are uniform.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.attention import SharedProjection
 from flaxformer_lite.interop.names import Layout, Weight, layers, setting
-from flaxformer_lite.layers import DropoutRates, LayerNorm, Residual
-from flaxformer_lite.masks import Replace
-from flaxformer_lite.positions import Learned
+from flaxformer_lite.model.attention import SharedProjection
+from flaxformer_lite.model.masks import Replace
+from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig
 from flaxformer_lite.text.tokenizer import PAD
-from flaxformer_lite.transformer import LanguageModelHead, ModelConfig
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:

@@ -6,13 +6,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.names import Layout, Weight, layers, setting
-from flaxformer_lite.layers import DeviationNorm, DropoutRates, Residual
-from flaxformer_lite.masks import Replace
-from flaxformer_lite.positions import FixedTable
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.masks import Replace
+from flaxformer_lite.model.norms import DeviationNorm, DropoutRates, Residual
+from flaxformer_lite.model.positions import FixedTable
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
-from flaxformer_lite.transformer import ModelConfig
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:

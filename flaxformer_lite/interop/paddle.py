@@ -6,11 +6,11 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.names import Weight, layers, setting
-from flaxformer_lite.layers import DropoutRates, LayerNorm, Residual
-from flaxformer_lite.positions import NoPositions
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.positions import NoPositions
+from flaxformer_lite.model.transformer import ModelConfig
 
 NUMBER = (int, float)
 

@@ -7,11 +7,11 @@ are one array, in this order.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.names import Layout, Part, Weight, layers, setting
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, LayerNorm, Residual
-from flaxformer_lite.positions import NoPositions
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.positions import NoPositions
+from flaxformer_lite.model.transformer import ModelConfig
 
 DEFAULTS: dict[str, Any] = {
     "d_model": 512,

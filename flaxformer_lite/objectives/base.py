@@ -10,9 +10,9 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy, read
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.text.tokenizer import PAD, Special
-from flaxformer_lite.transformer import Inputs, Outputs
 
 
 class Batch(NamedTuple):

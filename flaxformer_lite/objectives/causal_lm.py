@@ -10,7 +10,8 @@ import numpy as np
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.losses import Term, cross_entropy, read, z_loss
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
@@ -18,7 +19,6 @@ from flaxformer_lite.objectives.base import (
     joined,
 )
 from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
-from flaxformer_lite.transformer import Inputs, Outputs
 
 
 @dataclass(frozen=True, kw_only=True)

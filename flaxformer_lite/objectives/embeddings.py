@@ -12,11 +12,11 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.encoding import wrapped_text
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Outputs, unit_length
 from flaxformer_lite.objectives.base import Batch, padded
 from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.text.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
-from flaxformer_lite.transformer import Inputs, Outputs, unit_length
 
 NEVER = -1e9
 """The score of a row that only fills up a batch."""

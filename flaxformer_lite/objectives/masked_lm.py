@@ -13,7 +13,8 @@ from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.encoding import read_types
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
@@ -22,7 +23,6 @@ from flaxformer_lite.objectives.base import (
     padded,
 )
 from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
-from flaxformer_lite.transformer import Inputs, Outputs
 
 
 class Piece(NamedTuple):

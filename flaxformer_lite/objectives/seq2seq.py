@@ -8,6 +8,7 @@ import numpy as np
 
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.losses import Term, cross_entropy
+from flaxformer_lite.model.transformer import Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
@@ -15,7 +16,6 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
-from flaxformer_lite.transformer import Outputs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from flaxformer_lite.data.corruption import noise_spans, span_counts, with_sentinels
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,

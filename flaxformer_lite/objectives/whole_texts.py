@@ -7,10 +7,10 @@ import numpy as np
 
 from flaxformer_lite.data.records import Labelled, Lengths, TokenPair
 from flaxformer_lite.encoding import check_one_stack, text_inputs, wrapped_text
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
 from flaxformer_lite.text.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
-from flaxformer_lite.transformer import Inputs
 
 
 @dataclass(frozen=True, kw_only=True)

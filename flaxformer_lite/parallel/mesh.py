@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Int
 
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.parallel.sharding import AXES, ROWS, batch_sharding
 
 

@@ -17,8 +17,8 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
 from flaxformer_lite.interop.names import write
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Classification
-from flaxformer_lite.transformer import ModelConfig
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
 """Options of the folder that a run came from which stay as they were, unless the model says otherwise."""

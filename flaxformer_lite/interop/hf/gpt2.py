@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.hf.decoder_only import HEADS, Classes, head_weights
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, norm, stacked, unused
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Part, Weight
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, LayerNorm, Normal
-from flaxformer_lite.positions import Learned
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import ModelConfig
 
 CLASSES = Classes("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 

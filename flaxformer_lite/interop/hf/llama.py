@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.hf.decoder_only import (
     FULL,
     HEADS,
@@ -28,9 +27,10 @@ from flaxformer_lite.interop.hf.decoder_only import (
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
-from flaxformer_lite.layers import PRE_NORM, DropoutRates, Normal, RMSNorm
-from flaxformer_lite.positions import Rotary
-from flaxformer_lite.transformer import ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm
+from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.transformer import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

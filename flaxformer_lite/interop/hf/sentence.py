@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from flaxformer_lite.interop.hf.folder import read_any_json, read_json
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.model_config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
 
 Pooling = Literal["mean", "max", "cls", "last"]
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}

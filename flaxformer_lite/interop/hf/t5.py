@@ -9,13 +9,13 @@ Reference: Raffel et al. 2019, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.attention import DotProduct
 from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.names import Arrays, Weight
-from flaxformer_lite.layers import Activation, DropoutRates, RMSNorm
-from flaxformer_lite.positions import RelativeBias
-from flaxformer_lite.transformer import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import Activation, DropoutRates, RMSNorm
+from flaxformer_lite.model.positions import RelativeBias
+from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 FEED_FORWARD: dict[str, str] = (

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import SentencePieceTokenizer, Tokenizer
-from flaxformer_lite.transformer import ModelConfig
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig) -> list[str]:

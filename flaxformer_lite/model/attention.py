@@ -14,9 +14,9 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 from pydantic import Discriminator
 
-from flaxformer_lite import kernels
-from flaxformer_lite.layers import Normalize, OptionalNorm, accumulation_dtype, apply_dropout
-from flaxformer_lite.masks import EXCLUDE, ByLayer, Masking, MaskStructure
+from flaxformer_lite.model import kernels
+from flaxformer_lite.model.masks import EXCLUDE, ByLayer, Masking, MaskStructure
+from flaxformer_lite.model.norms import Normalize, OptionalNorm, accumulation_dtype, apply_dropout
 
 # The core -------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.masks import ByLayer, MaskStructure
+from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.parallel.sharding import ROWS
 
 Implementation = Literal["auto", "xla", "cudnn", "splash"]

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.attention import KeyValue, MultiHeadAttention
-from flaxformer_lite.layers import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
-from flaxformer_lite.masks import ByLayer, MaskStructure
-from flaxformer_lite.model_config import ModelConfig
+from flaxformer_lite.model.attention import KeyValue, MultiHeadAttention
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.masks import ByLayer, MaskStructure
+from flaxformer_lite.model.norms import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
+from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.parallel.sharding import place
-from flaxformer_lite.positions import Positions
 
 
 class LayerCache(NamedTuple):

@@ -15,8 +15,8 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
-from flaxformer_lite.layers import Param, accumulation_dtype
-from flaxformer_lite.rotary_scaling import OptionalRotaryScaling
+from flaxformer_lite.model.norms import Param, accumulation_dtype
+from flaxformer_lite.model.rotary_scaling import OptionalRotaryScaling
 
 
 def sinusoids(

@@ -12,10 +12,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.blocks import Context, LayerCache, Stack
-from flaxformer_lite.layers import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
 from flaxformer_lite.losses import Scores
-from flaxformer_lite.masks import (
+from flaxformer_lite.model.blocks import Context, LayerCache, Stack
+from flaxformer_lite.model.config import LanguageModelHead as LanguageModelHead
+from flaxformer_lite.model.config import ModelConfig as ModelConfig
+from flaxformer_lite.model.config import Pooler as Pooler
+from flaxformer_lite.model.config import SentenceEmbedding
+from flaxformer_lite.model.masks import (
     MaskStructure,
     before_mask,
     causal_mask,
@@ -24,10 +27,7 @@ from flaxformer_lite.masks import (
     padding_mask,
     segment_mask,
 )
-from flaxformer_lite.model_config import LanguageModelHead as LanguageModelHead
-from flaxformer_lite.model_config import ModelConfig as ModelConfig
-from flaxformer_lite.model_config import Pooler as Pooler
-from flaxformer_lite.model_config import SentenceEmbedding
+from flaxformer_lite.model.norms import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
 from flaxformer_lite.parallel.sharding import place
 
 

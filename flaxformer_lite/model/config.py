@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from flaxformer_lite.attention import AttentionVariant, DotProduct
-from flaxformer_lite.layers import (
+from flaxformer_lite.model.attention import AttentionVariant, DotProduct
+from flaxformer_lite.model.norms import (
     ACTIVATIONS,
     PRE_NORM,
     Activation,
@@ -17,7 +17,7 @@ from flaxformer_lite.layers import (
     Residual,
     XavierUniform,
 )
-from flaxformer_lite.positions import Learned, Positions, Rotary, Sinusoidal
+from flaxformer_lite.model.positions import Learned, Positions, Rotary, Sinusoidal
 
 
 @dataclass(frozen=True, kw_only=True)
