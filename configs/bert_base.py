@@ -12,7 +12,7 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.config import LanguageModelHead, Pooler
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates, LayerNorm, Normal

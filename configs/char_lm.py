@@ -13,7 +13,7 @@ Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.positions import Rotary

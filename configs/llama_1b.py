@@ -13,7 +13,7 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm

@@ -13,7 +13,7 @@ Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.transformer import ModelConfig

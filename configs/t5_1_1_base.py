@@ -13,7 +13,7 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, RMSNorm

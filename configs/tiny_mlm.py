@@ -11,7 +11,7 @@ Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.positions import Rotary

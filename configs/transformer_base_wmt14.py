@@ -11,7 +11,7 @@ Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transforme
 """
 
 from flaxformer_lite.config import Config, TrainConfig
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates
 from flaxformer_lite.model.transformer import ModelConfig

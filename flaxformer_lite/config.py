@@ -18,7 +18,7 @@ import jax
 import pydantic
 import tyro
 
-from flaxformer_lite.data.pipeline import DataConfig
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.positions import FixedTable, Learned
 from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Objective, Seq2Seq

@@ -8,7 +8,7 @@ from jaxtyping import Int, PyTree
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.decoding import Decoder
 
 

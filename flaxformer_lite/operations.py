@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from jaxtyping import PyTree
 
-from flaxformer_lite.data.plan import Bucket
+from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch

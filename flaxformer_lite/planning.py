@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import batch_shapes, blank_batch
-from flaxformer_lite.data.plan import Bucket
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.exchanges import Exchange, add_up
 from flaxformer_lite.hlo import Program, read_program
 from flaxformer_lite.model import kernels

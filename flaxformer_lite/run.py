@@ -17,7 +17,7 @@ from jaxtyping import Float, PyTree
 from flaxformer_lite.atomic_files import check_new
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.pipeline import Dataset, Tokenizers, cut, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, Tokenizers, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.decoding import Decoder, Hypothesis, check_translates
 from flaxformer_lite.evaluation import Translation, translate

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flaxformer_lite import hosts
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data.pipeline import Dataset, Tokenizers, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, Tokenizers, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.decode_config import DecodeConfig

@@ -18,7 +18,7 @@ from flaxformer_lite import hosts
 from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress
-from flaxformer_lite.data.pipeline import blank_batch
+from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.decoding import Decoder
 from flaxformer_lite.evaluation import text_metrics, translate
 from flaxformer_lite.model import kernels

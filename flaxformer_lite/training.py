@@ -17,7 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import Dataset
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.losses import Rows, Term
 from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
 from flaxformer_lite.objectives import Batch, Objective

@@ -8,8 +8,8 @@ import jax
 import pytest
 
 from flaxformer_lite.config import Config, TrainConfig, to_json
+from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.dates import Dates
-from flaxformer_lite.data.pipeline import DataConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.model.transformer import ModelConfig

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from flaxformer_lite.config import from_json, load_config, to_json
-from flaxformer_lite.data.pipeline import batch_shapes, blank_batch
+from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import Task, init_state, train_step
 

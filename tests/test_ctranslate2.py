@@ -14,7 +14,7 @@ from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config
-from flaxformer_lite.data.pipeline import DataConfig, Tokenizers
+from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.decode_config import DecodeConfig
 from flaxformer_lite.forward import forward
 from flaxformer_lite.interop.ctranslate2 import export_run, notes, refusals, token_names

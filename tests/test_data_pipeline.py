@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from experiments import tiny_config
 
+from flaxformer_lite.data.batch_plan import EMPTY
+from flaxformer_lite.data.dataset import DataConfig, Dataset, Tokenizers, blank_batch, cut, fingerprint, tokenize
 from flaxformer_lite.data.dates import Dates
-from flaxformer_lite.data.pipeline import DataConfig, Dataset, Tokenizers, blank_batch, cut, fingerprint, tokenize
-from flaxformer_lite.data.plan import EMPTY
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, bucket_of, make_buckets
+from flaxformer_lite.data.batch_plan import EMPTY, Bucket, Plan, bucket_of, make_buckets
 from flaxformer_lite.data.records import Lengths
 
 BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]

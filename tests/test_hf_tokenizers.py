@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from experiments import use_one_device
 
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.run import load
 from flaxformer_lite.text.marian import MarianTokenizer

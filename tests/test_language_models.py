@@ -14,7 +14,7 @@ import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config, from_json, to_json
 from flaxformer_lite.data.corpora import PlainText
-from flaxformer_lite.data.pipeline import blank_batch
+from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.tokenizer import SentencePiece

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.corruption import with_sentinels
+from flaxformer_lite.data.dataset import DataConfig, Dataset
 from flaxformer_lite.data.packing import shortened
-from flaxformer_lite.data.pipeline import DataConfig, Dataset
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig, Pooler
 from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer

@@ -10,7 +10,7 @@ import pytest
 from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh

@@ -17,7 +17,7 @@ import tokenizers
 from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.encoding import class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding

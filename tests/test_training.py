@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite import training
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.data.plan import Bucket
+from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.losses import Term
 from flaxformer_lite.model.norms import DropoutRates

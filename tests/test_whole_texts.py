@@ -18,7 +18,7 @@ import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data.corpora import PlainText
-from flaxformer_lite.data.pipeline import Dataset, Tokenizers, tokenize
+from flaxformer_lite.data.dataset import Dataset, Tokenizers, tokenize
 from flaxformer_lite.data.sources import TSV, JSONLines
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings

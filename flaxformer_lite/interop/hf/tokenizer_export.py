@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flaxformer_lite.data.pipeline import Tokenizers
+from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.vocab_files import VOCAB_FILES, marian
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer

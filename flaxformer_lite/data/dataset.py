@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.data.plan import EMPTY, Bucket, Plan, make_buckets
+from flaxformer_lite.data.batch_plan import EMPTY, Bucket, Plan, make_buckets
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
