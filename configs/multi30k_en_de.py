@@ -15,12 +15,12 @@ Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.inference.search import DecodeConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot
-from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.text.tokenizer import SentencePiece
 
 FOLDER = "data/multi30k"

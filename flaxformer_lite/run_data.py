@@ -10,7 +10,7 @@ from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
-from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
 from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.special_ids import Special

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.encoding import (
+from flaxformer_lite.inference.encoder import (
     Encoder,
     check_one_stack,
     class_logits,

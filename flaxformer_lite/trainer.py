@@ -19,8 +19,8 @@ from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import blank_batch
-from flaxformer_lite.decoding import Decoder
-from flaxformer_lite.evaluation import text_metrics, translate
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.inference.metrics import text_metrics, translate
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Seq2Seq

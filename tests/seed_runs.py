@@ -10,12 +10,12 @@ import numpy as np
 import optax
 import pytest
 
+from flaxformer_lite.inference.search import DecodeConfig, Decoded, beam_search, greedy
 from flaxformer_lite.interop.names import write
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam
-from flaxformer_lite.search import DecodeConfig, Decoded, beam_search, greedy
 from tests.seed_cases import Arrays, Case, smoothed_loss
 from tests.seed_models import Whole
 

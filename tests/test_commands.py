@@ -24,8 +24,8 @@ import flaxformer_lite
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.inference.search import DecodeConfig
 from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.search import DecodeConfig
 from flaxformer_lite.trainer import Memory
 from flaxformer_lite.weights import abstract_params, open_checkpoints
 

@@ -15,8 +15,8 @@ from experiments import tiny_config, use_one_device
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
-from flaxformer_lite.decode_config import DecodeConfig
-from flaxformer_lite.forward import forward
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.ctranslate2 import export_run, notes, refusals, token_names
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.model.attention import DotProduct

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from test_sampling import reference_adjusted
 
-from flaxformer_lite.decode_config import Sampling
-from flaxformer_lite.decoding import Decoder, Hypothesis, plan_batches
+from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, plan_batches
+from flaxformer_lite.inference.search import DecodeConfig, beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import POST_NORM, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer, example_inputs
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
-from flaxformer_lite.search import DecodeConfig, beam_search, greedy
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
 
 VOCAB = 11

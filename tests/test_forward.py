@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.decode_config import DecodeConfig
-from flaxformer_lite.forward import forward, inputs_of
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.forward import forward, inputs_of
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Pooler, Transformer
 from tests.test_hf_folders import DECODER, TRAINED_HERE, random_params

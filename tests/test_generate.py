@@ -12,8 +12,15 @@ from experiments import use_one_device
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
-from flaxformer_lite.generation import NEW_TOKENS, TextStream, before_stop, decode_settings, prompt_ids, text_after
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.generation import (
+    NEW_TOKENS,
+    TextStream,
+    before_stop,
+    decode_settings,
+    prompt_ids,
+    text_after,
+)
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.forward import Forward, arguments, forward
+from flaxformer_lite.inference.forward import Forward, arguments, forward
 from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids

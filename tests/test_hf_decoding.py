@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, notes, special_ids
 from flaxformer_lite.interop.hf.settings import SpecialIds

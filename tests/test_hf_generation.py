@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from test_hf import DATA, fixture, imported, refused
 
-from flaxformer_lite.decoding import Decoder
+from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.transformer import Transformer
 
 QUICK = (

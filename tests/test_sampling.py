@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
-from flaxformer_lite.sampling import Read, adjust, draw, filtered, row_keys
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.sampling import Read, adjust, draw, filtered, row_keys
 
 V = 11
 adjusted = jax.jit(adjust, static_argnames="config")

@@ -19,7 +19,7 @@ from experiments import tiny_config, use_one_device
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.sources import TSV
-from flaxformer_lite.encoding import class_logits
+from flaxformer_lite.inference.encoder import class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.model.positions import Learned

@@ -10,8 +10,8 @@ from experiments import use_one_device
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.decode_config import DecodeConfig
-from flaxformer_lite.forward import forward
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop import settings_for, torch_transformer
 from flaxformer_lite.interop.names import read, write
 from flaxformer_lite.model.norms import PRE_NORM, RMSNorm

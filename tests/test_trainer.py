@@ -28,8 +28,8 @@ from flaxformer_lite import trainer
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.decode_config import DecodeConfig
-from flaxformer_lite.evaluation import Translation
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.metrics import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant

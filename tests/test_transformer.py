@@ -26,12 +26,12 @@ from small_models import (
     slow,
 )
 
+from flaxformer_lite.inference.search import DecodeConfig, beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Inputs, Transformer, check_inputs
-from flaxformer_lite.search import DecodeConfig, beam_search, greedy
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -13,7 +13,7 @@ from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.decode_options import add_setting, typed_settings
-from flaxformer_lite.evaluation import bleu, chrf, exact_match
+from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.run import Run, ignore, load
 from flaxformer_lite.run_folder import write_whole

@@ -17,7 +17,7 @@ import jax
 from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
-from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, hf
 from flaxformer_lite.interop.hf.folder import take_along
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers

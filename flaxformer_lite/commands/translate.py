@@ -12,7 +12,7 @@ from typing import Any
 from flaxformer_lite import line_blocks
 from flaxformer_lite.console import Progress
 from flaxformer_lite.decode_options import add_setting, typed_settings
-from flaxformer_lite.evaluation import Translation
+from flaxformer_lite.inference.metrics import Translation
 from flaxformer_lite.line_blocks import Block, chosen_blocks
 from flaxformer_lite.run import Run, load
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.encoding import wrapped_text
+from flaxformer_lite.inference.encoder import wrapped_text
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Outputs, unit_length

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.data.corruption import chosen_tokens, covered
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.encoding import read_types
+from flaxformer_lite.inference.encoder import read_types
 from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Outputs

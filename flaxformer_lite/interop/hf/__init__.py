@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.hf import bart, bert, distilbert, gemma, gpt2, llama, marian, roberta, t5
 from flaxformer_lite.interop.hf.decoding import decode_config, notes
 from flaxformer_lite.interop.hf.family import Family

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings, SpecialIds
 from flaxformer_lite.model.transformer import ModelConfig
 

@@ -15,8 +15,8 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.data.packing import shortened
-from flaxformer_lite.decoding import plan_batches
-from flaxformer_lite.forward import shifted
+from flaxformer_lite.inference.decoder import plan_batches
+from flaxformer_lite.inference.forward import shifted
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped

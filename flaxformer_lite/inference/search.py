@@ -14,13 +14,13 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from flaxformer_lite.decode_config import DecodeConfig as DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig as DecodeConfig
+from flaxformer_lite.inference.sampling import Read, adjust, draw, forced_ids
 from flaxformer_lite.model.attention import KeyValue
 from flaxformer_lite.model.blocks import Context, LayerCache
 from flaxformer_lite.model.masks import combine_masks, padding_mask
 from flaxformer_lite.model.norms import accumulation_dtype
 from flaxformer_lite.model.transformer import Inputs, Transformer, latest_places, padding
-from flaxformer_lite.sampling import Read, adjust, draw, forced_ids
 
 
 class Decoded(NamedTuple):

@@ -13,10 +13,10 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Bool, Int
 
+from flaxformer_lite.inference.sampling import row_keys
+from flaxformer_lite.inference.search import DecodeConfig, advance, beam_search, greedy, open_stream
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.sampling import row_keys
-from flaxformer_lite.search import DecodeConfig, advance, beam_search, greedy, open_stream
 
 
 class Hypothesis(NamedTuple):

@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from flaxformer_lite.data.dataset import Tokenizers
-from flaxformer_lite.decoding import Decoder
+from flaxformer_lite.inference.decoder import Decoder
 
 
 class Translation(NamedTuple):

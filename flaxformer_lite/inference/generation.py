@@ -6,9 +6,9 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
-from flaxformer_lite.decoding import Decoder
-from flaxformer_lite.evaluation import Translation
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.inference.metrics import Translation
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.text.tokenizer import Tokenizer
 

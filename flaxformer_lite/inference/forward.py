@@ -9,7 +9,7 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.decode_config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Outputs, Transformer
 
 

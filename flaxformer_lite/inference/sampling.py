@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from flaxformer_lite.decode_config import DecodeConfig, Sampling
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
 
 # What the settings demand -----------------------------------------------------------------------------------------------
 

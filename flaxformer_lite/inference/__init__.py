@@ -1,0 +1,1 @@
+"""A model and a tokenizer to answers: search, sampling, vectors, classes."""
