@@ -18,9 +18,9 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.losses import Rows, Term
 from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
 from flaxformer_lite.objectives import Batch, Objective
+from flaxformer_lite.objectives.losses import Rows, Term
 from flaxformer_lite.parallel.mesh import check_heads, interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import (
     batch_sharding,

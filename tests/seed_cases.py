@@ -16,11 +16,11 @@ from flax.traverse_util import unflatten_dict
 
 from flaxformer_lite.interop import matrix_view
 from flaxformer_lite.interop.names import Layout, Weight, write
-from flaxformer_lite.losses import cross_entropy
 from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.masks import Replace, causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import DeviationNorm, FeedForward, LayerNorm, Normalize, apply_commands, apply_dropout
+from flaxformer_lite.objectives.losses import cross_entropy
 
 Arrays = dict[str, Any]
 ACCURATE = {"xla_cpu_use_fusion_emitters": True} if version("jaxlib") < "0.11" else None

@@ -12,11 +12,11 @@ from flax import linen as nn
 
 from flaxformer_lite.interop import SYSTEMS
 from flaxformer_lite.interop.names import Weight, read
-from flaxformer_lite.losses import Term, cross_entropy
 from flaxformer_lite.model.blocks import PositionEmbedding
 from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Outputs, Transformer
+from flaxformer_lite.objectives.losses import Term, cross_entropy
 from tests.seed_cases import Arrays, Case, as_mask, differentiated, dot_loss, floats_of, smoothed_loss, sown
 
 SYSTEM_OF = {"000": "paddle", "001": "nlp-in-action", "002": "bert-tf", "003": "matrix-view"}

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite import losses
-from flaxformer_lite.losses import Term
+from flaxformer_lite.objectives import losses
+from flaxformer_lite.objectives.losses import Term
 
 B, T, V = 2, 3, 11
 pytestmark = pytest.mark.usefixtures("float64")

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.corruption import with_sentinels
 from flaxformer_lite.data.dataset import DataConfig, Dataset
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
@@ -23,6 +22,7 @@ from flaxformer_lite.objectives import (
     Seq2Seq,
     SpanCorruption,
 )
+from flaxformer_lite.objectives.corruption import with_sentinels
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD, CharacterTokenizer
 from flaxformer_lite.training import altogether, total
 

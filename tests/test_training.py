@@ -15,9 +15,9 @@ from flaxformer_lite import training
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.losses import Term
 from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.objectives.losses import Term
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.losses import Scores
 from flaxformer_lite.model.blocks import Context, LayerCache, Stack
 from flaxformer_lite.model.config import LanguageModelHead as LanguageModelHead
 from flaxformer_lite.model.config import ModelConfig as ModelConfig
@@ -28,6 +27,7 @@ from flaxformer_lite.model.masks import (
     segment_mask,
 )
 from flaxformer_lite.model.norms import ACTIVATIONS, DTYPES, Normalize, accumulation_dtype
+from flaxformer_lite.objectives.losses import Scores
 from flaxformer_lite.parallel.sharding import place
 
 

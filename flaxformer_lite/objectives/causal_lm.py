@@ -9,7 +9,6 @@ import numpy as np
 
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.losses import Term, cross_entropy, read, z_loss
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
@@ -18,6 +17,7 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     joined,
 )
+from flaxformer_lite.objectives.losses import Term, cross_entropy, read, z_loss
 from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from flaxformer_lite.losses import Rows, Term, accuracy, confusion, cross_entropy, squared_error
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Outputs
 from flaxformer_lite.objectives.base import Batch
+from flaxformer_lite.objectives.losses import Rows, Term, accuracy, confusion, cross_entropy, squared_error
 from flaxformer_lite.objectives.whole_texts import LabelledTexts
 
 

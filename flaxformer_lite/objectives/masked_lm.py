@@ -8,11 +8,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.data.corruption import chosen_tokens, covered
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.inference.encoder import read_types
-from flaxformer_lite.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
@@ -22,6 +20,8 @@ from flaxformer_lite.objectives.base import (
     joined,
     padded,
 )
+from flaxformer_lite.objectives.corruption import chosen_tokens, covered
+from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
 
 

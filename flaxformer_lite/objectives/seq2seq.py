@@ -7,7 +7,6 @@ from typing import Literal
 import numpy as np
 
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.losses import Term, cross_entropy
 from flaxformer_lite.model.transformer import Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
@@ -15,6 +14,7 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     pair_example,
 )
+from flaxformer_lite.objectives.losses import Term, cross_entropy
 from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
 
 

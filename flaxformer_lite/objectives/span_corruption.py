@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.data.corruption import noise_spans, span_counts, with_sentinels
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
@@ -17,6 +16,7 @@ from flaxformer_lite.objectives.base import (
     check_id,
     pair_example,
 )
+from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
 from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
 
 
