@@ -32,7 +32,7 @@ def main() -> None:
     from flaxformer_lite.hosts import join, leave
 
     try:
-        from flaxformer_lite.config import load_config
+        from flaxformer_lite.config.experiment import load_config
         from flaxformer_lite.trainer import train
 
         config = join(load_config(arguments.config, overrides))

@@ -11,7 +11,7 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
           docs/fine-tuning.md goes on from there; `import hf` brings the published weights.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.config import LanguageModelHead, Pooler

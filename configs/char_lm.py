@@ -11,7 +11,7 @@ Expected: 1.388 nats a character (perplexity 4.01, accuracy 0.606) on the held-o
 Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs for text of your own.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.attention import DotProduct

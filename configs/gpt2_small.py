@@ -12,7 +12,7 @@ Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4
           published weights.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal

@@ -12,7 +12,7 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
           TinyLlama's own weights.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct

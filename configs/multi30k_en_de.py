@@ -12,7 +12,7 @@ Expected: 3 minutes an epoch on one CPU core; with a rate of 0.003, test BLEU wa
 Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form and wants warmup_steps=2000.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.search import DecodeConfig

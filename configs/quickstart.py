@@ -6,7 +6,7 @@ Expected: 2 min 35 s on 2 CPU cores; exact match 0.9975 on 2,000 held-out dates.
 Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps 300 shows half-learned answers.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.norms import DropoutRates

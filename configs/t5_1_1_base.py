@@ -12,7 +12,7 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
           the published weights.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct

@@ -9,7 +9,7 @@ Expected: 3.773 nats a token to be told, and 0.324 of them right, on the held-ou
 Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.config import LanguageModelHead

@@ -10,7 +10,7 @@ Expected: 27.3 BLEU on newstest2014 in the paper, tokenised with compounds split
 Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transformer_big_wmt14.py is the big one.
 """
 
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.inference.search import DecodeConfig

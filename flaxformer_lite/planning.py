@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.exchanges import Exchange, add_up

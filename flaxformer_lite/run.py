@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from flaxformer_lite.atomic_files import check_new
-from flaxformer_lite.config import Config, to_json
+from flaxformer_lite.config.experiment import Config, to_json
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair

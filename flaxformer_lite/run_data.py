@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flaxformer_lite import hosts
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair

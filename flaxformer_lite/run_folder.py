@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import written_whole
-from flaxformer_lite.config import Config, differences, from_json, to_json
+from flaxformer_lite.config.experiment import Config, differences, from_json, to_json
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.data.records import Pair

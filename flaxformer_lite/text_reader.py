@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.inference.encoder import (
     Encoder,

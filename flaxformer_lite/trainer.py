@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite import hosts
 from flaxformer_lite.checkpoint import Checkpoints
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.inference.decoder import Decoder

@@ -16,7 +16,7 @@ import optax
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
 from flaxformer_lite.objectives import Batch, Objective

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite.checkpoint import Checkpoints
-from flaxformer_lite.config import Config, check_weights, flatten
+from flaxformer_lite.config.experiment import Config, check_weights, flatten
 from flaxformer_lite.console import warn
 from flaxformer_lite.model.transformer import Transformer, example_inputs
 from flaxformer_lite.parallel.mesh import make_mesh

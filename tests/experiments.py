@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import pytest
 
-from flaxformer_lite.config import Config, TrainConfig, to_json
+from flaxformer_lite.config.experiment import Config, TrainConfig, to_json
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.attention import DotProduct

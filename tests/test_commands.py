@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.search import DecodeConfig
 from flaxformer_lite.run_folder import RunFolder

@@ -8,7 +8,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from flaxformer_lite.config import from_json, load_config, to_json
+from flaxformer_lite.config.experiment import from_json, load_config, to_json
 from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import Task, init_state, train_step

@@ -10,7 +10,7 @@ import pytest
 from experiments import use_one_device
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.generation import (

@@ -13,7 +13,7 @@ from experiments import use_one_device
 from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers

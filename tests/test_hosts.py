@@ -12,7 +12,7 @@ import pytest
 from experiments import tiny_config, with_train
 
 from flaxformer_lite import hosts, run_data
-from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.hosts import on_cloud_tpu, started_by_cluster

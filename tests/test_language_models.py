@@ -12,7 +12,7 @@ from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.config import Config, from_json, to_json
+from flaxformer_lite.config.experiment import Config, from_json, to_json
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.model.positions import Learned

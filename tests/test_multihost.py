@@ -20,7 +20,7 @@ import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
 from flaxformer_lite import trainer
-from flaxformer_lite.config import Config, TrainConfig, from_json
+from flaxformer_lite.config.experiment import Config, TrainConfig, from_json
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.integrity import unsealed

@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.checkpoint import Checkpoints
-from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.hlo import read_program
 from flaxformer_lite.hlo_text import parse
 from flaxformer_lite.model.attention import DotProduct

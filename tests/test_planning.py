@@ -23,7 +23,7 @@ from flaxformer_lite import planning
 from flaxformer_lite.__main__ import follow
 from flaxformer_lite.commands import inspect, plan
 from flaxformer_lite.commands.plan import as_json, config_of, in_words, parse_mesh
-from flaxformer_lite.config import load_config, to_json
+from flaxformer_lite.config.experiment import load_config, to_json
 from flaxformer_lite.hlo import read_program
 from flaxformer_lite.operations import Operations
 from flaxformer_lite.parallel.mesh import MeshConfig

@@ -25,7 +25,7 @@ from experiments import tiny_config, use_one_device, with_train, write_config_fi
 
 import train as command_line
 from flaxformer_lite import trainer
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig

@@ -12,7 +12,7 @@ from experiments import tiny_config
 from jaxtyping import PyTree
 
 from flaxformer_lite import training
-from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.norms import DropoutRates

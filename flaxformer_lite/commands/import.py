@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.atomic_files import check_new, written_whole
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, hf

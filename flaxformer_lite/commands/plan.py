@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning import Plan, make_plan

@@ -11,7 +11,7 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.ctranslate2_files import Specification, vocabulary_files, write_folder

@@ -9,7 +9,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.config import Config
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, family_of, sentence
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids

@@ -1,0 +1,1 @@
+"""One experiment: every setting that decides its numbers."""
