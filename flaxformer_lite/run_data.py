@@ -12,8 +12,8 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.workdir.folder import RunFolder
 
 
 class EvalData:

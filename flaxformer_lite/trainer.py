@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite import hosts
-from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import blank_batch
@@ -26,10 +25,11 @@ from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run_data import read_data
-from flaxformer_lite.run_folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.stopping import Interrupted, StopRequest
 from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
-from flaxformer_lite.weights import open_checkpoints, warm_start
+from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
+from flaxformer_lite.workdir.weights import open_checkpoints, warm_start
 
 
 @dataclass

@@ -25,9 +25,9 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.search import DecodeConfig
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.trainer import Memory
-from flaxformer_lite.weights import abstract_params, open_checkpoints
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 
 LINES = ["20 nov 2026", "", "20. Nov. 2026", "  ", "2026年11月20日"]
 PAIRS = [(f"{day}.{month}.2026", f"2026-{month}-{day}") for day, month in (("20", "11"), ("21", "10"), ("22", "12"))]

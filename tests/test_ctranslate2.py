@@ -26,8 +26,8 @@ from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, Relativ
 from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
 from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
 from flaxformer_lite.run import Run, write_run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
+from flaxformer_lite.workdir.folder import RunFolder
 
 HF = Path(__file__).parent / "data/hf"
 needs_ctranslate2 = pytest.mark.skipif(

@@ -25,9 +25,9 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
-from flaxformer_lite.weights import abstract_params
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
 
 BYTES = Bytes().train([], 260)
 CONFIG = Config(

@@ -11,9 +11,9 @@ from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run import load, write_run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.tokenizer import Bytes, FromRun, SentencePiece, Tokenizer
+from flaxformer_lite.workdir.folder import RunFolder
 from tests.test_hf_folders import DECODER, TRAINED_HERE, random_params
 from tests.test_import_export import type_command
 from tests.test_json_tokenizer import NAMES, bytes_joined, word_pieces

@@ -16,7 +16,7 @@ from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.hosts import on_cloud_tpu, started_by_cluster
-from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
 CONFIG = tiny_config()

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from flaxformer_lite.integrity import (
+from flaxformer_lite.workdir.digests import (
     DamageError,
     check_digests,
     difference,

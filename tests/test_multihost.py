@@ -23,7 +23,7 @@ from flaxformer_lite import trainer
 from flaxformer_lite.config.experiment import Config, TrainConfig, from_json
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.integrity import unsealed
+from flaxformer_lite.workdir.digests import unsealed
 
 ROOT = Path(__file__).parent.parent
 TINY = tiny_config()

@@ -14,7 +14,6 @@ from experiments import tiny_config, write_config_file
 from jaxtyping import PyTree
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.hlo import read_program
 from flaxformer_lite.hlo_text import parse
@@ -29,6 +28,7 @@ from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.parallel.sharding import path_of
 from flaxformer_lite.training import Compiled, Task, abstract_state, init_state
+from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 MESHES = {
     "data 8": MeshConfig(),

@@ -15,10 +15,10 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import Run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.trainer import train
-from flaxformer_lite.weights import abstract_params
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
 
 TINY = tiny_config()
 CONFIG = dataclasses.replace(

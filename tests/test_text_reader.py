@@ -26,9 +26,9 @@ from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.run import Run, load
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer
-from flaxformer_lite.weights import abstract_params
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
 
 MODEL = ModelConfig(
     vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0,

@@ -35,9 +35,9 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run_data import check_special_ids
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.special_ids import Special
 from flaxformer_lite.training import Compiled, Task
+from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
 CONFIG = dataclasses.replace(

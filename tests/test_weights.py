@@ -13,8 +13,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.run import write_run
-from flaxformer_lite.run_folder import RunFolder
-from flaxformer_lite.weights import abstract_params, warm_start
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params, warm_start
 
 
 @pytest.fixture

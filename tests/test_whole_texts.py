@@ -26,11 +26,11 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import write_run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import Characters, FromRun, SentencePieceTokenizer
 from flaxformer_lite.trainer import train
 from flaxformer_lite.training import Compiled, Task
-from flaxformer_lite.weights import abstract_params
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
 
 LETTERS = "abcdefgh"
 ENCODER = {"num_encoder_layers": 1, "num_decoder_layers": 0, "head": None}

@@ -9,7 +9,7 @@ import sys
 
 from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.run import load, write_run
-from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.workdir.folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

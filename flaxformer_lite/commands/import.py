@@ -33,8 +33,8 @@ from flaxformer_lite.objectives import (
     Seq2Seq,
 )
 from flaxformer_lite.run import write_run
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.text.tokenizer import FromRun
+from flaxformer_lite.workdir.folder import RunFolder
 
 NAMES = sorted([*SYSTEMS, "hf"])
 

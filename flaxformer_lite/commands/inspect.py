@@ -14,13 +14,13 @@ from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite.commands.plan import config_of, parse_mesh
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.integrity import parameter_digest
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of
 from flaxformer_lite.planning import shard_bytes
-from flaxformer_lite.run_folder import RunFolder
 from flaxformer_lite.training import Task, abstract_state
-from flaxformer_lite.weights import open_checkpoints, restore_weights
+from flaxformer_lite.workdir.digests import parameter_digest
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning import Plan, make_plan
-from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.workdir.folder import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import jax
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-from flaxformer_lite.integrity import DamageError, check_digests, unsealed, write_digests
+from flaxformer_lite.workdir.digests import DamageError, check_digests, unsealed, write_digests
 
 META = "meta.json"
 """Beside the arrays of a checkpoint, in the folder `meta`: meta, metrics, and the path and type of every leaf."""

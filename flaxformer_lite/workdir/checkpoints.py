@@ -29,8 +29,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
-from flaxformer_lite.integrity import DamageError, difference, leaf_types, sealed
-from flaxformer_lite.orbax_manager import META, Quiet, make_manager, read_document, read_tree, why_damaged
+from flaxformer_lite.workdir.digests import DamageError, difference, leaf_types, sealed
+from flaxformer_lite.workdir.orbax import META, Quiet, make_manager, read_document, read_tree, why_damaged
 
 
 class Checkpoints:

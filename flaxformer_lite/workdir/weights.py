@@ -7,13 +7,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from flaxformer_lite.checkpoint import Checkpoints
 from flaxformer_lite.config.experiment import Config, check_weights, flatten
 from flaxformer_lite.console import warn
 from flaxformer_lite.model.transformer import Transformer, example_inputs
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
-from flaxformer_lite.run_folder import RunFolder
+from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.folder import RunFolder
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
