@@ -29,11 +29,11 @@ def main() -> None:
         parser.print_help(sys.stdout if "--help" in overrides or "-h" in overrides else sys.stderr)
         sys.exit(0 if "--help" in overrides or "-h" in overrides else 2)
 
-    from flaxformer_lite.hosts import join, leave
+    from flaxformer_lite.training.multihost import join, leave
 
     try:
         from flaxformer_lite.config.experiment import load_config
-        from flaxformer_lite.trainer import train
+        from flaxformer_lite.training.loop import train
 
         config = join(load_config(arguments.config, overrides))
         train(config, arguments.workdir or default_workdir(Path(arguments.config)))

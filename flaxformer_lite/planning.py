@@ -25,7 +25,7 @@ from flaxformer_lite.operations import Operations, decoding_flops, training_flop
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh
 from flaxformer_lite.slices import describe_slice
-from flaxformer_lite.training import Compiled, Task
+from flaxformer_lite.training.step import Compiled, Task
 
 # The step --------------------------------------------------------------------------------------------------------------
 

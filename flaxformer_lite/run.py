@@ -28,8 +28,8 @@ from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.text_reader import Classified, Guess, TextReader
-from flaxformer_lite.trainer import Memory
-from flaxformer_lite.training import Compiled, Task, mean_metrics
+from flaxformer_lite.training.loop import Memory
+from flaxformer_lite.training.step import Compiled, Task, mean_metrics
 from flaxformer_lite.workdir.folder import RunFolder, write_whole
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 

@@ -25,7 +25,7 @@ from flaxformer_lite.__main__ import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.search import DecodeConfig
-from flaxformer_lite.trainer import Memory
+from flaxformer_lite.training.loop import Memory
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 

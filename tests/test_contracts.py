@@ -11,7 +11,7 @@ import pytest
 from flaxformer_lite.config.experiment import from_json, load_config, to_json
 from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training import Task, init_state, train_step
+from flaxformer_lite.training.step import Task, init_state, train_step
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")

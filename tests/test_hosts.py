@@ -11,11 +11,11 @@ import jax
 import pytest
 from experiments import tiny_config, with_train
 
-from flaxformer_lite import hosts, run_data
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.hosts import on_cloud_tpu, started_by_cluster
+from flaxformer_lite.training import data, multihost
+from flaxformer_lite.training.multihost import on_cloud_tpu, started_by_cluster
 from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -81,13 +81,13 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
     monkeypatch.setattr(hosts, "on_cloud_tpu", lambda _: True)
-    assert hosts.join(CONFIG) == CONFIG
+    assert multihost.join(CONFIG) == CONFIG
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(
         ValueError, match=r"as the environment has it: coordinator_address should be defined.*train\.coordinator"
     ):
-        hosts.join(CONFIG)
+        multihost.join(CONFIG)
 
 
 def test_a_port_that_is_taken_is_said_before_jax_tries_it():
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken_is_said_before_jax_tries_it():
         address = f"localhost:{taken.getsockname()[1]}"
         config = with_train(CONFIG, coordinator=address, num_processes=2, process_id=0)
         with pytest.raises(ValueError, match=rf"train\.coordinator is {address}, but .* \(Address already in use\)"):
-            hosts.join(config)
+            multihost.join(config)
 
 
 def test_where_to_meet_is_all_or_nothing():
@@ -127,15 +127,15 @@ def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.M
         raise ValueError("no a")
 
     told(monkeypatch, "no a")
-    with pytest.raises(hosts.SharedError, match=r"^no a$"):
-        hosts.together(fail)
+    with pytest.raises(multihost.SharedError, match=r"^no a$"):
+        multihost.together(fail)
     told(monkeypatch, "", "no a", "no b")
-    with pytest.raises(hosts.SharedError, match=r"^processes 0, 2 of 4: no a; process 3 of 4: no b$"):
-        hosts.together(fail)
-    with pytest.raises(hosts.SharedError, match=r"^process 2 of 4: no a; process 3 of 4: no b$"):
-        hosts.together(lambda: 7)
+    with pytest.raises(multihost.SharedError, match=r"^processes 0, 2 of 4: no a; process 3 of 4: no b$"):
+        multihost.together(fail)
+    with pytest.raises(multihost.SharedError, match=r"^process 2 of 4: no a; process 3 of 4: no b$"):
+        multihost.together(lambda: 7)
     told(monkeypatch, "")
-    assert hosts.together(lambda: 7) == 7
+    assert multihost.together(lambda: 7) == 7
 
 
 def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -150,14 +150,14 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
         with monkeypatch.context() as patch:
             patch.setattr(hosts, "several", lambda: True)
             patch.setattr(hosts, "gathered", lambda text, heard=heard: heard.append(text) or [text])
-            run_data.agree_on("data.train", source, other)
-            run_data.agree_on("data.train", source, pairs)
+            data.agree_on("data.train", source, other)
+            data.agree_on("data.train", source, pairs)
         told(monkeypatch, heard[0])
         found = rf"^process 1 of 2: {name} is 2 texts with SHA-256 \w+, but 2 texts with SHA-256 \w+ in process 0\. Give all"
-        with pytest.raises(hosts.SharedError, match=found):
-            run_data.agree_on("data.train", source, pairs)
+        with pytest.raises(multihost.SharedError, match=found):
+            data.agree_on("data.train", source, pairs)
         told(monkeypatch, heard[1])
-        run_data.agree_on("data.train", source, pairs)
+        data.agree_on("data.train", source, pairs)
 
 
 def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.tokenizer import SentencePiece
-from flaxformer_lite.trainer import train
+from flaxformer_lite.training.loop import train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
     "causal_lm": (CausalLM(z_loss=1e-3), {"num_encoder_layers": 0, "num_decoder_layers": 1}),

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
-from flaxformer_lite import trainer
 from flaxformer_lite.config.experiment import Config, TrainConfig, from_json
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import unsealed
 
 ROOT = Path(__file__).parent.parent
@@ -121,7 +121,7 @@ def alone(config: Config, run: Path) -> list[float]:
     """The losses of a single process with a single device, here."""
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        trainer.train(config, run)
+        loop.train(config, run)
     return losses(run)
 
 
@@ -183,7 +183,7 @@ def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Pa
 def alone_run(config: Config, run: Path) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         use_one_device(patch)
-        trainer.train(config, run)
+        loop.train(config, run)
     return run
 
 

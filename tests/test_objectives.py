@@ -24,7 +24,7 @@ from flaxformer_lite.objectives import (
 )
 from flaxformer_lite.objectives.corruption import with_sentinels
 from flaxformer_lite.text.tokenizer import BOS, EOS, PAD, CharacterTokenizer
-from flaxformer_lite.training import altogether, total
+from flaxformer_lite.training.step import altogether, total
 
 V = 7
 

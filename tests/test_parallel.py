@@ -27,7 +27,7 @@ from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, L
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.parallel.sharding import path_of
-from flaxformer_lite.training import Compiled, Task, abstract_state, init_state
+from flaxformer_lite.training.step import Compiled, Task, abstract_state, init_state
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 MESHES = {

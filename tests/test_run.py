@@ -16,7 +16,7 @@ from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import Run
 from flaxformer_lite.text.tokenizer import Characters
-from flaxformer_lite.trainer import train
+from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

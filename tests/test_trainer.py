@@ -24,7 +24,6 @@ import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
 import train as command_line
-from flaxformer_lite import trainer
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.sources import ParallelText
@@ -34,9 +33,10 @@ from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorrupti
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run_data import check_special_ids
 from flaxformer_lite.text.special_ids import Special
-from flaxformer_lite.training import Compiled, Task
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.data import check_special_ids
+from flaxformer_lite.training.step import Compiled, Task
 from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -84,9 +84,9 @@ def hangups_are_heard():
     signal.signal(signal.SIGHUP, old)
 
 
-def open_run(folder: Path) -> trainer.Checkpoints:
+def open_run(folder: Path) -> loop.Checkpoints:
     run = RunFolder(folder)
-    return trainer.open_checkpoints(run.config(), run, read_only=True)
+    return loop.open_checkpoints(run.config(), run, read_only=True)
 
 
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
@@ -122,7 +122,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
     with pytest.MonkeyPatch.context() as patch:
         share_programs(patch)
-        trainer.train(NO_TEXT, folder)
+        loop.train(NO_TEXT, folder)
     return folder
 
 
@@ -133,14 +133,14 @@ def copy(uninterrupted: Path, tmp_path: Path) -> Path:
 
 def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
-    original = trainer.Trainer.show
+    original = loop.Trainer.show
 
-    def show(self: trainer.Trainer, at: int) -> None:
+    def show(self: loop.Trainer, at: int) -> None:
         if at == step:
             action()
         original(self, at)
 
-    monkeypatch.setattr(trainer.Trainer, "show", show)
+    monkeypatch.setattr(loop.Trainer, "show", show)
 
 
 def crash() -> None:
@@ -165,7 +165,7 @@ def test_the_run_folder_explains_itself(uninterrupted: Path):
 
 def test_samples_are_always_written_and_all_translations_where_they_are_scored(uninterrupted: Path, tmp_path: Path):
     """Oracle: worked by hand for 20 sentences, whose translations here are the numbers of their tokens."""
-    trainer.train(with_train(CONFIG, steps=1), tmp_path / "run")
+    loop.train(with_train(CONFIG, steps=1), tmp_path / "run")
     pairs = list(CONFIG.data.eval.open())
     for sample in (uninterrupted / "samples/eval-step-00000005.txt", tmp_path / "run/samples/eval-step-00000001.txt"):
         blocks = sample.read_text().split("\n\n")
@@ -193,11 +193,11 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
     """Law: the same run, whatever the signal and wherever it falls; step 11's falls between checkpoints and rows."""
     with monkeypatch.context() as patch:
         during_step(patch, step, lambda: os.kill(os.getpid(), number))
-        trainer.train(NO_TEXT, tmp_path / "run")
+        loop.train(NO_TEXT, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == step
         assert checkpoints.interim(step)
-    trainer.train(NO_TEXT, tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
@@ -207,8 +207,8 @@ def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted
     with monkeypatch.context() as patch:
         during_step(patch, step, crash)
         with pytest.raises(Crash):
-            trainer.train(NO_TEXT, tmp_path / "run")
-    trainer.train(NO_TEXT, tmp_path / "run")
+            loop.train(NO_TEXT, tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
@@ -216,16 +216,16 @@ def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path
     """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
     with monkeypatch.context() as patch:
         patch.setattr(trainer, "mean_metrics", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
-        trainer.train(NO_TEXT, tmp_path / "run")
+        loop.train(NO_TEXT, tmp_path / "run")
     assert [row["step"] for row in rows(tmp_path / "run")] == [3]
-    trainer.train(NO_TEXT, tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.metrics(10) is not None
 
 
 def test_a_second_interrupt_stops_at_once():
-    stop, before = trainer.StopRequest(), signal.getsignal(signal.SIGINT)
+    stop, before = loop.StopRequest(), signal.getsignal(signal.SIGINT)
     with stop.listening():
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.signal == "SIGINT"
@@ -238,7 +238,7 @@ def test_a_hangup_that_is_ignored_stays_ignored():
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with (stop := trainer.StopRequest()).listening():
+        with (stop := loop.StopRequest()).listening():
             os.kill(os.getpid(), signal.SIGHUP)
             assert stop.signal is None
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -256,7 +256,7 @@ def test_a_closed_terminal_does_not_stop_it(
     monkeypatch.setattr(RunFolder, "tokenizers", lambda *a: os.close(theirs) or tokenizers(*a))
     with open(ours, "w") as file:
         monkeypatch.setattr(sys, "stderr", file)
-        trainer.train(NO_TEXT, tmp_path / "run")
+        loop.train(NO_TEXT, tmp_path / "run")
         warn("nobody reads this either")
     assert_same_run(tmp_path / "run", uninterrupted)
     assert "all 12 steps are done" in (tmp_path / "run" / "train.log").read_text()
@@ -271,7 +271,7 @@ def test_a_finished_run_does_nothing(uninterrupted, capfd):
         for p in uninterrupted.rglob("*")
         if p.is_file() and p.name not in ("train.log", "config.json", ".lock")
     }
-    trainer.train(NO_TEXT, uninterrupted)
+    loop.train(NO_TEXT, uninterrupted)
     assert "all 12 steps are done" in capfd.readouterr().err
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
@@ -280,7 +280,7 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     """A step at next to no rate changes no parameter; step and optimizer are fresh, the average starts at the parameters."""
     still = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-30), weight_decay=0.0)
     config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
-    trainer.train(config, tmp_path / "run")
+    loop.train(config, tmp_path / "run")
     assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
     compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
     target = compiled.abstract_state
@@ -293,8 +293,8 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
 
 def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
     """Law: 5 steps and then 12 end like 12 at once, because nothing else depends on the number of steps."""
-    trainer.train(with_train(NO_TEXT, steps=5), tmp_path / "run")
-    trainer.train(NO_TEXT, tmp_path / "run")
+    loop.train(with_train(NO_TEXT, steps=5), tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
     assert final_state(tmp_path / "run") == final_state(uninterrupted)
 
 
@@ -302,16 +302,16 @@ def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monk
     """Oracle: by hand. Step 7 is interim until it is one of the steps that the run saves anyway."""
     with monkeypatch.context() as patch:
         during_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        trainer.train(NO_TEXT, tmp_path / "run")
+        loop.train(NO_TEXT, tmp_path / "run")
     shutil.copytree(tmp_path / "run", tmp_path / "other")
-    trainer.train(with_train(NO_TEXT, steps=6), tmp_path / "run")
+    loop.train(with_train(NO_TEXT, steps=6), tmp_path / "run")
     assert "7 steps are done already, and train.steps is 6; --train.steps can be raised" in capfd.readouterr().err
     assert rows(tmp_path / "run")[-1]["step"] == 6
-    trainer.train(with_train(NO_TEXT, steps=7), tmp_path / "run")
+    loop.train(with_train(NO_TEXT, steps=7), tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.metrics(7) is not None
         assert not checkpoints.interim(7)
-    trainer.train(with_train(NO_TEXT, checkpoint_every=7), tmp_path / "other")
+    loop.train(with_train(NO_TEXT, checkpoint_every=7), tmp_path / "other")
     assert saved(tmp_path / "other") == ["10", "12", "7"]
 
 
@@ -320,23 +320,23 @@ def test_another_config_is_refused_with_what_differs(uninterrupted):
         NO_TEXT, optimizer=OptimizerConfig(schedule=Constant(peak_rate=2e-2), weight_decay=0.01, ema_decay=0.9)
     )
     with pytest.raises(ValueError, match=r"optimizer\.schedule\.peak_rate was 0\.01 and is now 0\.02"):
-        trainer.train(other, uninterrupted)
+        loop.train(other, uninterrupted)
 
 
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
     monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)
     with pytest.raises(ValueError, match="the training data is not what"):
-        trainer.train(with_train(NO_TEXT, steps=13), copy)
+        loop.train(with_train(NO_TEXT, steps=13), copy)
 
 
 def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"")
     with pytest.raises(ValueError, match=r"holds files but no config\.json"):
-        trainer.train(NO_TEXT, tmp_path)
+        loop.train(NO_TEXT, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
     with pytest.raises(ValueError, match=r"holiday\.jpg is a file: give a folder"):
-        trainer.train(NO_TEXT, tmp_path / "holiday.jpg")
+        loop.train(NO_TEXT, tmp_path / "holiday.jpg")
 
 
 def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path):
@@ -384,17 +384,17 @@ def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, 
     losses = iter([3.0, 2.0, 2.5, 2.0])
     monkeypatch.setattr(trainer, "mean_metrics", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
     config = with_train(NO_TEXT, steps=12, eval_every=2, patience=2, keep_latest=1, keep_best=1)
-    trainer.train(config, tmp_path / "run")
+    loop.train(config, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert (checkpoints.latest(), checkpoints.best(), checkpoints.steps()) == (8, 4, [4, 8])
-    trainer.train(config, tmp_path / "run")
+    loop.train(config, tmp_path / "run")
     assert "stopped early at step 8, after 2 evaluations without a better loss" in capfd.readouterr().err
 
 
 def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(uninterrupted, copy, capfd):
     """Law: with step 12 garbled the run goes on from step 10, says so, and ends the same."""
     (copy / "checkpoints" / "12" / "meta" / "meta.json").write_bytes(b"{")
-    trainer.train(NO_TEXT, copy)
+    loop.train(NO_TEXT, copy)
     assert capfd.readouterr().err.count("using checkpoint 10 instead") == 1
     assert_same_run(copy, uninterrupted)
 
@@ -405,15 +405,15 @@ def test_a_mistake_at_the_first_start_can_be_mended(tmp_path):
         NO_TEXT, data=dataclasses.replace(NO_TEXT.data, train=ParallelText(source="no", target="where"))
     )
     with pytest.raises(ValueError, match="no"):
-        trainer.train(wrong, tmp_path / "run")
-    trainer.train(with_train(NO_TEXT, steps=1), tmp_path / "run")
+        loop.train(wrong, tmp_path / "run")
+    loop.train(with_train(NO_TEXT, steps=1), tmp_path / "run")
 
 
 def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
     lines = (copy / "metrics.jsonl").read_bytes().split(b"\n")
     lines[1] = b"\0" * 8
     (copy / "metrics.jsonl").write_bytes(b"\n".join(lines))
-    trainer.train(with_train(NO_TEXT, steps=13), copy)
+    loop.train(with_train(NO_TEXT, steps=13), copy)
     assert "line 2 is not a row of metrics" in capfd.readouterr().err
     assert len(rows(copy)) == 6 + 2
 
@@ -422,14 +422,14 @@ def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, log_every: int):
     """Parameters spoilt after step 6 are noticed in step 7, at its row or at the checkpoint of step 8, which is not saved."""
 
-    def spoil(self: trainer.Trainer, step: int) -> None:
+    def spoil(self: loop.Trainer, step: int) -> None:
         if step == 6:
             nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
             self.state = self.state._replace(params=nan)
 
-    monkeypatch.setattr(trainer.Trainer, "show", spoil)
+    monkeypatch.setattr(loop.Trainer, "show", spoil)
     with pytest.raises(ValueError, match=r"the loss is nan .* at step 7: lower optimizer\.schedule\.peak_rate"):
-        trainer.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
+        loop.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
     assert saved(tmp_path / "run") == ["4", "5"]
 
 

@@ -11,7 +11,6 @@ import pytest
 from experiments import tiny_config
 from jaxtyping import PyTree
 
-from flaxformer_lite import training
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
@@ -21,7 +20,17 @@ from flaxformer_lite.objectives.losses import Term
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training import Compiled, Task, TrainState, init_state, limit_traces, random_key, total, train_step
+from flaxformer_lite.training import step
+from flaxformer_lite.training.step import (
+    Compiled,
+    Task,
+    TrainState,
+    init_state,
+    limit_traces,
+    random_key,
+    total,
+    train_step,
+)
 
 CONFIG = dataclasses.replace(
     tiny_config(),
@@ -34,7 +43,7 @@ CONFIG = dataclasses.replace(
 BUCKET = Bucket(Lengths(7, 5), 16)
 NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 
-gradient = jax.jit(training.gradient, static_argnums=0)
+gradient = jax.jit(step.gradient, static_argnums=0)
 
 
 def some_records(number: int, seed: int = 0) -> list[TokenPair]:

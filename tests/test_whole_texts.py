@@ -27,8 +27,8 @@ from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.tokenizer import Characters, FromRun, SentencePieceTokenizer
-from flaxformer_lite.trainer import train
-from flaxformer_lite.training import Compiled, Task
+from flaxformer_lite.training.loop import train
+from flaxformer_lite.training.step import Compiled, Task
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

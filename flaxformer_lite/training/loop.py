@@ -14,7 +14,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from flaxformer_lite import hosts
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import blank_batch
@@ -24,9 +23,10 @@ from flaxformer_lite.model import kernels
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.run_data import read_data
-from flaxformer_lite.stopping import Interrupted, StopRequest
-from flaxformer_lite.training import Compiled, Task, TrainState, mean_metrics
+from flaxformer_lite.training import multihost
+from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.signals import Interrupted, StopRequest
+from flaxformer_lite.training.step import Compiled, Task, TrainState, mean_metrics
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, warm_start
@@ -60,7 +60,7 @@ class Trainer:
     ):
         self.config, self.folder, self.checkpoints = config, folder, checkpoints
         self.progress, self.stop = progress, stop
-        mesh = hosts.together(lambda: mesh_for(config))
+        mesh = multihost.together(lambda: mesh_for(config))
         found = read_data(config, folder, progress)
         self.tokenizers, self.data, self.eval = found.tokenizers, found.train, found.eval
         plan = self.data.plan
@@ -72,7 +72,7 @@ class Trainer:
         task = Task.of(config)
         eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
         runner = Compiled.by_pmap if config.train.runner == "pmap" else Compiled.of
-        self.compiled = hosts.together(
+        self.compiled = multihost.together(
             lambda: runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
         )
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
@@ -80,7 +80,7 @@ class Trainer:
         self.decoder = Decoder(Transformer(config.model.for_use), greedy) if self.translates else None
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.memory = Memory(self.data.fingerprint)
-        self.vote, self.told_to_stop = hosts.Vote() if hosts.several() else None, False
+        self.vote, self.told_to_stop = multihost.Vote() if multihost.several() else None, False
         self.state = self.first_state()
         self.pending: list[dict[str, jax.Array]] = []
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
@@ -99,17 +99,17 @@ class Trainer:
             step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
             self.memory = Memory(**meta)
             if self.memory.data != self.data.fingerprint:
-                raise hosts.SharedError(
+                raise multihost.SharedError(
                     f"the training data is not what {self.folder.path} was trained on up to step {step}: bring back the old "
                     "data, or train in another --workdir"
                 )
             forget_after = step, self.checkpoints.metrics(step) is not None
             self.progress.say(f"resuming after step {step}")
-        if hosts.is_first():
+        if multihost.is_first():
             self.folder.forget_after(forget_after[0], evaluated=forget_after[1])
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
-        devices += f" in {jax.process_count()} processes" if hosts.several() else ""
+        devices += f" in {jax.process_count()} processes" if multihost.several() else ""
         axes = ", ".join(f"{axis} {size}" for axis, size in self.compiled.mesh.shape.items() if size > 1)
         devices += f": {self.config.train.runner}, {axes}" if axes else ""
         self.progress.say(f"{parameters:,} parameters on {devices}")
@@ -165,7 +165,7 @@ class Trainer:
         first = int(self.state.step) - len(self.pending) + 1
         for step, measured in enumerate(jax.device_get(self.pending), first):
             if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
-                raise hosts.SharedError(
+                raise multihost.SharedError(
                     f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}: lower "
                     "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
                 )
@@ -196,7 +196,7 @@ class Trainer:
             "epoch": step / self.data.plan.batches_per_epoch,
             "tokens_per_second": self.row_tokens / seconds,
         }
-        if hosts.is_first():
+        if multihost.is_first():
             self.folder.append(row)
         self.progress.say(
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
@@ -227,7 +227,7 @@ class Trainer:
         if self.decoder is not None:
             metrics |= self.translate(self.decoder, f"eval-step-{step:08}")
         star = " *" if self.is_best(metrics) else ""
-        if hosts.is_first():
+        if multihost.is_first():
             self.folder.append({"step": step, "split": "eval", **metrics})
         self.progress.say(f"step {step:>6}  eval  " + "  ".join(f"{k} {v:.4f}" for k, v in metrics.items()) + star)
         return metrics
@@ -237,9 +237,9 @@ class Trainer:
 
         Of several processes the first one translates.
         """
-        names, params = self.config.train.text_metrics, hosts.own_copy(self.state.params)
-        metrics = self.translations(decoder, params, name) if hosts.is_first() else dict.fromkeys(names, 0.0)
-        values = hosts.from_first(np.array([metrics[name] for name in names]))
+        names, params = self.config.train.text_metrics, multihost.own_copy(self.state.params)
+        metrics = self.translations(decoder, params, name) if multihost.is_first() else dict.fromkeys(names, 0.0)
+        values = multihost.from_first(np.array([metrics[name] for name in names]))
         return dict(zip(names, values.tolist(), strict=True))
 
     def translations(self, decoder: Decoder, params: PyTree, name: str) -> dict[str, float]:
@@ -310,11 +310,11 @@ def claimed(folder: RunFolder, config: Config) -> Iterator[None]:
 
     Raises: ValueError where they have not, or where it is no folder for this run.
     """
-    hosts.agree_on_command(config)
+    multihost.agree_on_command(config)
     with contextlib.ExitStack() as held:
-        mark = hosts.together(lambda: held.enter_context(folder.claimed(config)) if hosts.is_first() else "")
-        mark = hosts.gathered(mark)[0]
-        hosts.together(lambda: folder.check_mark(mark))
+        mark = multihost.together(lambda: held.enter_context(folder.claimed(config)) if multihost.is_first() else "")
+        mark = multihost.gathered(mark)[0]
+        multihost.together(lambda: folder.check_mark(mark))
         yield
 
 
@@ -326,12 +326,12 @@ def train(config: Config, workdir: str | Path) -> None:
     folder = RunFolder(workdir)
     stop = StopRequest()
     with (
-        hosts.all_or_none(),
+        multihost.all_or_none(),
         claimed(folder, config),
         stop.listening(),
-        Progress(config.train.steps, folder.path / "train.log", silent=not hosts.is_first()) as progress,
+        Progress(config.train.steps, folder.path / "train.log", silent=not multihost.is_first()) as progress,
         open_checkpoints(config, folder, read_only=False) as checkpoints,
-        hosts.all_or_none(),
+        multihost.all_or_none(),
     ):
         reason = why_finished(config, checkpoints)
         if reason is not None:

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flaxformer_lite import hosts
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, evaluation_records, tokenize
@@ -13,6 +12,7 @@ from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.training import multihost
 from flaxformer_lite.workdir.folder import RunFolder
 
 
@@ -27,7 +27,7 @@ class EvalData:
             tokenizers,
             config.objective,
             config.data.longest,
-            lambda line: warn(f"data.eval: {line}") if hosts.is_first() else None,
+            lambda line: warn(f"data.eval: {line}") if multihost.is_first() else None,
         )
         self.dataset = Dataset(
             self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id
@@ -51,16 +51,16 @@ def read_data(config: Config, folder: RunFolder, progress: Progress) -> RunData:
     """
     source = config.data.train
     if source is None or config.data.tokenizer is None:
-        raise hosts.SharedError(
+        raise multihost.SharedError(
             "data.train or data.tokenizer is None: say what to train on, and how to cut it into tokens"
         )
     progress.update("reading data")
-    pairs = hosts.together(lambda: list(source.open("data.train")))
+    pairs = multihost.together(lambda: list(source.open("data.train")))
     agree_on("data.train", source, pairs)
     progress.update("tokenizing")
-    tokenizers = hosts.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-    data = hosts.together(lambda: tokenized(config, pairs, tokenizers))
-    hosts.agree({"data.train as tokens": data.train.fingerprint}, "Give all hosts the same version of tokenizers")
+    tokenizers = multihost.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
+    data = multihost.together(lambda: tokenized(config, pairs, tokenizers))
+    multihost.agree({"data.train as tokens": data.train.fingerprint}, "Give all hosts the same version of tokenizers")
     if config.data.eval is not None and data.eval is not None:
         agree_on("data.eval", config.data.eval, data.eval.pairs)
     return data
@@ -76,7 +76,7 @@ def tokenized(config: Config, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
 
 def agree_on(setting: str, source: Source, pairs: Sequence[Pair]) -> None:
     """Raises: SharedError, naming the file, where another process has read other pairs by that setting."""
-    if not hosts.several():
+    if not multihost.several():
         return
 
     def digest(texts: Iterable[str]) -> str:
@@ -93,7 +93,7 @@ def agree_on(setting: str, source: Source, pairs: Sequence[Pair]) -> None:
     else:
         place = getattr(source, "path", source.kind)
         found = {f"{setting} {place}": digest(text for pair in pairs for text in pair)}
-    hosts.agree(found, "Give all hosts the same data, and the same versions of packages that make it")
+    multihost.agree(found, "Give all hosts the same data, and the same versions of packages that make it")
 
 
 def check_special_ids(objective: Objective, decode: DecodeConfig, special: Special) -> None:
