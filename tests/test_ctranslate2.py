@@ -25,7 +25,7 @@ from flaxformer_lite.model.norms import POST_NORM, DeviationNorm, LayerNorm, Res
 from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary
 from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
 from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, Transformer, example_inputs
-from flaxformer_lite.run import Run, write_run
+from flaxformer_lite.run.run import Run, write_run
 from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.workdir.folder import RunFolder
 

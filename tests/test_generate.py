@@ -24,7 +24,7 @@ from flaxformer_lite.inference.generation import (
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.run.run import Run, load, write_run
 from flaxformer_lite.text.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params

@@ -25,7 +25,7 @@ from flaxformer_lite.model.norms import POST_NORM, PRE_NORM, LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
 from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, Seq2Seq
-from flaxformer_lite.run import load, write_run
+from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.test_hf import DATA, fixture
 from tests.test_import_export import type_command

@@ -10,7 +10,7 @@ from experiments import use_one_device
 
 from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.run import load
+from flaxformer_lite.run.run import load
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import load_tokenizer
 from tests.test_hf import DATA

@@ -9,7 +9,7 @@ import pytest
 from experiments import use_one_device
 
 from flaxformer_lite.__main__ import main
-from flaxformer_lite.run import load
+from flaxformer_lite.run.run import load
 from tests.test_interop import ORACLES, WHOLE
 from tests.test_interop import load as load_case
 

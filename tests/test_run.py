@@ -14,7 +14,7 @@ from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run import Run
+from flaxformer_lite.run.run import Run
 from flaxformer_lite.text.tokenizer import Characters
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
@@ -105,7 +105,7 @@ def test_a_text_that_is_no_list_of_texts_is_refused(untrained: Run):
 
 
 def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("flaxformer_lite.run.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:3]))
+    monkeypatch.setattr("flaxformer_lite.run.run.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:3]))
     with pytest.raises(ValueError, match=r"data\.rows_multiple is 8, which 3 devices do not divide"):
         untrained.metrics([Pair("1", "2")])
 

@@ -25,7 +25,7 @@ from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params

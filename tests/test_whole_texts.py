@@ -25,7 +25,7 @@ from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Reg
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run import write_run
+from flaxformer_lite.run.run import write_run
 from flaxformer_lite.text.tokenizer import Characters, FromRun, SentencePieceTokenizer
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.step import Compiled, Task

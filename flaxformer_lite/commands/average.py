@@ -8,7 +8,7 @@ import dataclasses
 import sys
 
 from flaxformer_lite.atomic_files import check_new, written_whole
-from flaxformer_lite.run import load, write_run
+from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 
 

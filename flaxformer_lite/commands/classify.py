@@ -10,8 +10,8 @@ import sys
 from flaxformer_lite import line_blocks
 from flaxformer_lite.console import Progress
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.run import Run, load
-from flaxformer_lite.text_reader import Classified
+from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run.text_predictor import Classified
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from flaxformer_lite import line_blocks
 from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.console import Progress
 from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.run import Run, ignore, load
+from flaxformer_lite.run.run import Run, ignore, load
 from flaxformer_lite.workdir.folder import write_whole
 
 

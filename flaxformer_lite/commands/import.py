@@ -32,7 +32,7 @@ from flaxformer_lite.objectives import (
     SentenceEmbeddings,
     Seq2Seq,
 )
-from flaxformer_lite.run import write_run
+from flaxformer_lite.run.run import write_run
 from flaxformer_lite.text.tokenizer import FromRun
 from flaxformer_lite.workdir.folder import RunFolder
 

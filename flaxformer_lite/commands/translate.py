@@ -14,7 +14,7 @@ from flaxformer_lite.console import Progress
 from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.inference.metrics import Translation
 from flaxformer_lite.line_blocks import Block, chosen_blocks
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

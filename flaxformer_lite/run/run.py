@@ -26,8 +26,8 @@ from flaxformer_lite.inference.metrics import Translation, translate
 from flaxformer_lite.inference.search import DecodeConfig
 from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.run.text_predictor import Classified, Guess, TextReader
 from flaxformer_lite.text.unknown import UnknownText
-from flaxformer_lite.text_reader import Classified, Guess, TextReader
 from flaxformer_lite.training.loop import Memory
 from flaxformer_lite.training.step import Compiled, Task, mean_metrics
 from flaxformer_lite.workdir.folder import RunFolder, write_whole

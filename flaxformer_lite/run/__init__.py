@@ -1,0 +1,1 @@
+"""A trained run, ready to use."""
