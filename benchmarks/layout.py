@@ -23,9 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
-from flaxformer_lite.hlo import read_program
 from flaxformer_lite.model.attention import attention_weights, weighted_values
-from flaxformer_lite.slices import describe_slice
+from flaxformer_lite.planning.program import read_program
+from flaxformer_lite.planning.topology import describe_slice
 
 Params = dict[str, Any]
 Forward = Callable[[Params, jax.Array], jax.Array]

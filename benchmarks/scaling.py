@@ -22,8 +22,8 @@ from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates, Normal
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.planning import make_plan
-from flaxformer_lite.slices import describe_slice
+from flaxformer_lite.planning.plan import make_plan
+from flaxformer_lite.planning.topology import describe_slice
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 

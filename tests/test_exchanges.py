@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from flaxformer_lite.chips import CHIPS
-from flaxformer_lite.exchanges import exchange_seconds
-from flaxformer_lite.hlo import Collective
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.slices import describe_slice
+from flaxformer_lite.planning.chips import CHIPS
+from flaxformer_lite.planning.exchanges import exchange_seconds
+from flaxformer_lite.planning.program import Collective
+from flaxformer_lite.planning.topology import describe_slice
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from flaxformer_lite.collectives import replica_groups
-from flaxformer_lite.hlo import Collective, Window, read_program
-from flaxformer_lite.hlo_text import array_types, parse_instruction
+from flaxformer_lite.planning.communication import replica_groups
+from flaxformer_lite.planning.hlo_parser import array_types, parse_instruction
+from flaxformer_lite.planning.program import Collective, Window, read_program
 
 PROGRAM = """HloModule by_hand, is_scheduled=true
 

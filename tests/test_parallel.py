@@ -15,8 +15,6 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.config.experiment import TrainConfig
-from flaxformer_lite.hlo import read_program
-from flaxformer_lite.hlo_text import parse
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.norms import DropoutRates
@@ -27,6 +25,8 @@ from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, L
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.parallel.sharding import path_of
+from flaxformer_lite.planning.hlo_parser import parse
+from flaxformer_lite.planning.program import read_program
 from flaxformer_lite.training.step import Compiled, Task, abstract_state, init_state
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 

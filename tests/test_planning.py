@@ -19,17 +19,17 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite import planning
 from flaxformer_lite.__main__ import follow
 from flaxformer_lite.commands import inspect, plan
 from flaxformer_lite.commands.plan import as_json, config_of, in_words, parse_mesh
 from flaxformer_lite.config.experiment import load_config, to_json
-from flaxformer_lite.hlo import read_program
-from flaxformer_lite.operations import Operations
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
-from flaxformer_lite.planning import Plan, Step, make_plan, plan_bucket
-from flaxformer_lite.slices import describe_slice
+from flaxformer_lite.planning import plan
+from flaxformer_lite.planning.flops import Operations
+from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
+from flaxformer_lite.planning.program import read_program
+from flaxformer_lite.planning.topology import describe_slice
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")

@@ -16,7 +16,7 @@ from flaxformer_lite.commands.plan import config_of, parse_mesh
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of
-from flaxformer_lite.planning import shard_bytes
+from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.training.step import Task, abstract_state
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder

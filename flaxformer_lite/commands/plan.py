@@ -15,7 +15,7 @@ import jax
 from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
-from flaxformer_lite.planning import Plan, make_plan
+from flaxformer_lite.planning.plan import Plan, make_plan
 from flaxformer_lite.workdir.folder import RunFolder
 
 

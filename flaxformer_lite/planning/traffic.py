@@ -2,7 +2,7 @@
 
 import math
 
-from flaxformer_lite.hlo_text import Computation, Instruction, root_of
+from flaxformer_lite.planning.hlo_parser import Computation, Instruction, root_of
 
 NO_TRAFFIC = {
     "parameter",

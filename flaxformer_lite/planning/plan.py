@@ -17,14 +17,14 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import batch_shapes, blank_batch
-from flaxformer_lite.exchanges import Exchange, add_up
-from flaxformer_lite.hlo import Program, read_program
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.blocks import LayerCache
-from flaxformer_lite.operations import Operations, decoding_flops, training_flops
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh
-from flaxformer_lite.slices import describe_slice
+from flaxformer_lite.planning.exchanges import Exchange, add_up
+from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
+from flaxformer_lite.planning.program import Program, read_program
+from flaxformer_lite.planning.topology import describe_slice
 from flaxformer_lite.training.step import Compiled, Task
 
 # The step --------------------------------------------------------------------------------------------------------------

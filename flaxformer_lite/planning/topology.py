@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
-from flaxformer_lite.chips import CHIPS, Chip
+from flaxformer_lite.planning.chips import CHIPS, Chip
 
 
 class Slice(NamedTuple):

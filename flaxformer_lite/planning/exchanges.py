@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jax.sharding import Mesh
 
-from flaxformer_lite.hlo import Collective, Program
-from flaxformer_lite.slices import Slice
+from flaxformer_lite.planning.program import Collective, Program
+from flaxformer_lite.planning.topology import Slice
 
 
 @dataclass(frozen=True, kw_only=True)

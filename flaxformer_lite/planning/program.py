@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.collectives import Groups, replica_groups
-from flaxformer_lite.hlo_text import KERNEL, Computation, Instruction, parse, root_of
-from flaxformer_lite.traffic import traffic
+from flaxformer_lite.planning.communication import Groups, replica_groups
+from flaxformer_lite.planning.hlo_parser import KERNEL, Computation, Instruction, parse, root_of
+from flaxformer_lite.planning.traffic import traffic
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 

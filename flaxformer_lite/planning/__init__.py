@@ -1,0 +1,1 @@
+"""What a training step costs on a TPU slice, predicted by its compiler."""
