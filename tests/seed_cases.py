@@ -14,8 +14,8 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
-from flaxformer_lite.interop import matrix_view
-from flaxformer_lite.interop.names import Layout, Weight, write
+from flaxformer_lite.interop.name_map import Layout, Weight, write
+from flaxformer_lite.interop.systems import matrix_view
 from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.masks import Replace, causal_mask, combine_masks, padding_mask

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from flaxformer_lite.interop import SYSTEMS
-from flaxformer_lite.interop.names import Weight, read
+from flaxformer_lite.interop.name_map import Weight, read
+from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model.blocks import PositionEmbedding
 from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import Normalize

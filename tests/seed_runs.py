@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from flaxformer_lite.inference.search import DecodeConfig, Decoded, beam_search, greedy
-from flaxformer_lite.interop.names import write
+from flaxformer_lite.interop.name_map import write
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig

@@ -17,7 +17,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
-from flaxformer_lite.interop.ctranslate2 import export_run, notes, refusals, token_names
+from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusals, token_names
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.masks import Penalize

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.forward import Forward, arguments, forward
-from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.export import export
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
+from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.transformer import Transformer
 
 DATA = Path(__file__).parent / "data/hf"

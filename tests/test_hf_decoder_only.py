@@ -15,12 +15,12 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, read_folder
 from flaxformer_lite.interop.hf.decoder_only import layer_types
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import LayerNorm, Residual, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary

@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig
-from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.names import our_shapes
+from flaxformer_lite.interop.name_map import our_shapes
+from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import POST_NORM, PRE_NORM, LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary

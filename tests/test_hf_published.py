@@ -14,7 +14,7 @@ import pytest
 from flaxformer_lite.interop.hf import FAMILIES
 from flaxformer_lite.interop.hf.decoding import decode_config, notes
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.names import our_shapes
+from flaxformer_lite.interop.name_map import our_shapes
 
 PUBLISHED = json.loads((Path(__file__).parent / "data/published_configs.json").read_text())
 

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite.__main__ import main
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
-from flaxformer_lite.interop import settings_for, torch_transformer
-from flaxformer_lite.interop.names import read, write
+from flaxformer_lite.interop.name_map import read, write
+from flaxformer_lite.interop.systems import settings_for, torch_transformer
 from flaxformer_lite.model.norms import PRE_NORM, RMSNorm
 from flaxformer_lite.model.transformer import ModelConfig, Transformer
 

@@ -13,11 +13,13 @@ from typing import Any
 
 from flaxformer_lite.atomic_files import check_new
 from flaxformer_lite.console import warn
-from flaxformer_lite.interop import SYSTEMS, ctranslate2, hf, settings_for
+from flaxformer_lite.interop import hf
+from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.names import write
+from flaxformer_lite.interop.name_map import write
+from flaxformer_lite.interop.systems import SYSTEMS, settings_for
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run.run import Run, load
 
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
     if is_hf:
         count, notes = export_hf(loaded, origin, arguments.family, Path(arguments.output))
     elif arguments.system == "ctranslate2":
-        count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
+        count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
     else:
         fitting = settings_for(arguments.system, loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)

@@ -18,10 +18,11 @@ from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.interop import SYSTEMS, hf
+from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.hf.folder import take_along
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.interop.names import read
+from flaxformer_lite.interop.name_map import read
+from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.objectives import (
     CausalLM,

@@ -14,7 +14,7 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.names import Weight, read
+from flaxformer_lite.interop.name_map import Weight, read
 from flaxformer_lite.model.transformer import ModelConfig
 
 MODULES = (gpt2, llama, gemma, bert, roberta, distilbert, t5, bart, marian)

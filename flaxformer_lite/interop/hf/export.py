@@ -10,13 +10,13 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.interop import differing
 from flaxformer_lite.interop.hf import FAMILIES, family_of, sentence
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
-from flaxformer_lite.interop.names import write
+from flaxformer_lite.interop.name_map import write
+from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Classification
 

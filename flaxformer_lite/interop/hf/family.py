@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays, Layout, Weight
+from flaxformer_lite.interop.name_map import Arrays, Layout, Weight
 from flaxformer_lite.model.transformer import ModelConfig
 
 

@@ -21,7 +21,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
 )
 from flaxformer_lite.interop.hf.llama import Relative, classes
 from flaxformer_lite.interop.hf.settings import GATED, Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays
+from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.model.norms import Activation, Residual, RMSNorm
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import ModelConfig

@@ -12,7 +12,7 @@ import numpy as np
 from flaxformer_lite.interop.hf.decoder_only import HEADS, Classes, head_weights
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, norm, stacked, unused
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays, Part, Weight
+from flaxformer_lite.interop.name_map import Arrays, Part, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model.positions import Learned

@@ -26,7 +26,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
 )
 from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm
 from flaxformer_lite.model.positions import Rotary

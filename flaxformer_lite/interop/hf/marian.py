@@ -11,7 +11,7 @@ import numpy as np
 from flaxformer_lite.interop.hf.bart import HEAD_BIAS, TIED, stack_names, stack_settings, stacks, tables
 from flaxformer_lite.interop.hf.family import Family, Needless
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.norms import Normal
 from flaxformer_lite.model.positions import Sinusoidal
 from flaxformer_lite.model.transformer import ModelConfig

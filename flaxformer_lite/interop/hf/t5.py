@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.names import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import Activation, DropoutRates, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias

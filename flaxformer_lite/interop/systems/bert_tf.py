@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.names import Layout, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.model.masks import Penalize

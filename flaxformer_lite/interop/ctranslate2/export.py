@@ -14,8 +14,8 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.interop.ctranslate2_files import Specification, vocabulary_files, write_folder
-from flaxformer_lite.interop.ctranslate2_variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
+from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
+from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import (

@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.names import Arrays
+from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.model.norms import ACTIVATIONS, Norm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,

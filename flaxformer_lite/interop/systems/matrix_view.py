@@ -7,7 +7,7 @@ any such large negative score has weight 0, and equal ones are uniform.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.names import Layout, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.masks import Replace
 from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.names import Weight, layers, setting
+from flaxformer_lite.interop.name_map import Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
 from flaxformer_lite.model.positions import NoPositions

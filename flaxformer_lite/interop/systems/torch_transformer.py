@@ -7,7 +7,7 @@ are one array, in this order.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.names import Layout, Part, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, Part, Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Residual
 from flaxformer_lite.model.positions import NoPositions
