@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.commands.plan import as_json
+from flaxformer_lite.cli.commands.plan import as_json
 from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates, Normal

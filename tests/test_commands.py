@@ -21,7 +21,7 @@ from experiments import tiny_config, use_one_device, with_train, write_config_fi
 from jaxtyping import PyTree
 
 import flaxformer_lite
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.search import DecodeConfig
@@ -77,7 +77,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def one_device(monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
     for command in ("translate", "evaluate"):
-        monkeypatch.setattr(f"flaxformer_lite.commands.{command}.load", LOAD)
+        monkeypatch.setattr(f"flaxformer_lite.cli.commands.{command}.load", LOAD)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_translate_does_what_the_config_says_of_hypotheses(folder: Path, command
     decode = dataclasses.replace(run.config.decode, beam_size=3, num_hypotheses=2)
     several = dataclasses.replace(run, config=dataclasses.replace(run.config, decode=decode))
     expected = command("translate", folder, "--beam", 3, "--n-best", 2, stdin=text(LINES[:3]))
-    monkeypatch.setattr("flaxformer_lite.commands.translate.load", lambda path, weights: several)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", lambda path, weights: several)
     assert command("translate", folder, stdin=text(LINES[:3])) == expected
 
 
@@ -163,7 +163,7 @@ def test_a_line_that_is_too_long_is_cut_with_a_warning_and_answered(folder: Path
 
 def test_what_is_not_in_the_vocabulary_is_told_once(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
     fresh = dataclasses.replace(LOAD(str(folder), weights=None))
-    monkeypatch.setattr("flaxformer_lite.commands.translate.load", lambda path, weights: fresh)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", lambda path, weights: fresh)
     status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "20 ß", "…ß"]))
     assert (status, len(out.splitlines())) == (0, 3)
     assert err == "warning: stdin: not in the vocabulary, so the model cannot read it: 'ß', '…'\n"
@@ -404,7 +404,7 @@ def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, fold
     def failing(path: str, weights: None) -> None:
         raise error
 
-    monkeypatch.setattr("flaxformer_lite.commands.translate.load", failing)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", failing)
     status, out, err = command("translate", folder, stdin=b"a\n")
     assert (status, out, err.count("\n")) == (2, "", 1) and words in err
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from experiments import tiny_config, use_one_device
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from flaxformer_lite.decode_options import add_setting, as_typed, typed_settings
+from flaxformer_lite.cli.options import add_setting, as_typed, typed_settings
 
 
 def parsed(*words: str) -> argparse.Namespace:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from experiments import use_one_device
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
@@ -204,7 +204,7 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     The run is the one that is loaded already, with what it has compiled.
     """
-    monkeypatch.setattr("flaxformer_lite.commands.generate.load", lambda folder, weights: run)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.generate.load", lambda folder, weights: run)
 
     def typed(*words: str, terminal: bool = False) -> str:
         monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", str(run.folder.path), *words])
@@ -295,7 +295,7 @@ def test_what_is_not_in_the_vocabulary_is_told_once(
 
     def said(*words: str, terminal: bool = False) -> str:
         other = dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few()))
-        monkeypatch.setattr("flaxformer_lite.commands.generate.load", lambda folder, weights: other)
+        monkeypatch.setattr("flaxformer_lite.cli.commands.generate.load", lambda folder, weights: other)
         monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", "run", *words, "--max-new-tokens", "1"])
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
         main()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from experiments import use_one_device
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.run.run import load
 from tests.test_interop import ORACLES, WHOLE
 from tests.test_interop import load as load_case
@@ -145,7 +145,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     capsys.readouterr()
     content = file.read_bytes()
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
-    monkeypatch.setattr("flaxformer_lite.commands.export.load", None)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.export.load", None)
     for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
         reason = f"cannot be made: {file} is no folder" if output.parent == file else "exists already: give a f"
         with pytest.raises(SystemExit) as end:
@@ -159,7 +159,7 @@ def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flaxformer_lite.commands.import.take_along", interrupted)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.import.take_along", interrupted)
     theirs = Path(__file__).parent / "data/hf/distilbert/model"
     with pytest.raises(SystemExit) as end:
         type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")

@@ -13,7 +13,7 @@ import pytest
 from experiments import tiny_config, write_config_file
 from jaxtyping import PyTree
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite.__main__ import follow
-from flaxformer_lite.commands import inspect, plan
-from flaxformer_lite.commands.plan import as_json, config_of, in_words, parse_mesh
+from flaxformer_lite.cli.commands import inspect, plan
+from flaxformer_lite.cli.commands.plan import as_json, config_of, in_words, parse_mesh
+from flaxformer_lite.cli.main import follow
 from flaxformer_lite.config.experiment import load_config, to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES

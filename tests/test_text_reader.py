@@ -16,7 +16,7 @@ import pytest
 import tokenizers
 from experiments import tiny_config, use_one_device
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.inference.encoder import class_logits
@@ -193,7 +193,7 @@ class Typed:
 
     def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
         """The lines of stdout and stderr."""
-        module = importlib.import_module(f"flaxformer_lite.commands.{command}")
+        module = importlib.import_module(f"flaxformer_lite.cli.commands.{command}")
         self.monkeypatch.setattr(module, "load", lambda path, weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

@@ -9,7 +9,7 @@ import pytest
 from experiments import use_one_device
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.name_map import read, write

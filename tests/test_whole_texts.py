@@ -15,7 +15,7 @@ import sentencepiece
 from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
-from flaxformer_lite.__main__ import main
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, tokenize

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from flaxformer_lite.commands.plan import config_of, parse_mesh
+from flaxformer_lite.cli.commands.plan import config_of, parse_mesh
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of

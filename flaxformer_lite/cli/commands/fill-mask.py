@@ -7,15 +7,15 @@ masks of a line, both from 0. A line without a mask has no answer, and is told o
 import argparse
 import sys
 
-from flaxformer_lite import line_blocks
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import Block, chosen_blocks
 from flaxformer_lite.console import Progress
-from flaxformer_lite.line_blocks import Block, chosen_blocks
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.run.text_predictor import Guess
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    line_blocks.add_arguments(parser)
+    input_lines.add_arguments(parser)
     parser.add_argument("--top", type=int, default=5, metavar="K", help="how many tokens for each mask; by default 5")
 
 

@@ -9,16 +9,16 @@ import argparse
 import sys
 from typing import Any
 
-from flaxformer_lite import line_blocks
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import Block, chosen_blocks
+from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
-from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.inference.metrics import Translation
-from flaxformer_lite.line_blocks import Block, chosen_blocks
 from flaxformer_lite.run.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    line_blocks.add_arguments(parser)
+    input_lines.add_arguments(parser)
     beam = "beam size, 1 is greedy; by default the config's decode.beam_size"
     add_setting(parser, "--beam", "beam_size", int, "N", beam)
     add_setting(

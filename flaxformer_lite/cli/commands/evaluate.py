@@ -9,10 +9,10 @@ import json
 import sys
 from typing import Any
 
+from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.decode_options import add_setting, typed_settings
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.run.run import Run, ignore, load

@@ -7,15 +7,15 @@ import argparse
 import json
 import sys
 
-from flaxformer_lite import line_blocks
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import Block, chosen_blocks, columns
 from flaxformer_lite.console import Progress
-from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.run.text_predictor import Classified
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    line_blocks.add_arguments(parser)
+    input_lines.add_arguments(parser)
     parser.add_argument(
         "--scores", action="store_true", help="write the probabilities of all classes, a JSON object a line"
     )

@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from flaxformer_lite.cli.input_lines import Block, chosen_blocks
+from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
-from flaxformer_lite.decode_options import add_setting, typed_settings
-from flaxformer_lite.line_blocks import Block, chosen_blocks
 from flaxformer_lite.run.run import Run, load
 
 

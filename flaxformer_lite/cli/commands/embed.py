@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite import line_blocks
 from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import Block, chosen_blocks, columns
 from flaxformer_lite.console import Progress
-from flaxformer_lite.line_blocks import Block, chosen_blocks, columns
 from flaxformer_lite.run.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    line_blocks.add_arguments(parser)
+    input_lines.add_arguments(parser)
     parser.add_argument("--output", metavar="FILE.npy", help="write all vectors, [N, D], into this file instead")
     parser.add_argument("--similarity", action="store_true", help="lines are pairs: write their cosines")
 
