@@ -21,7 +21,7 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from flaxformer_lite.workdir import checkpoints
+from flaxformer_lite.workdir import checkpoints as checkpoint_module
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.digests import unsealed
 from flaxformer_lite.workdir.orbax import CheckedTree
@@ -398,8 +398,8 @@ def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(fold
     """As a run does that first asks whether there is anything to do, and then restores."""
     HARMS["flipped"](largest(folder / "3", FILES[0]))
     looked, said = [], []
-    look = checkpoints.why_damaged
-    monkeypatch.setattr(checkpoint, "why_damaged", lambda *place: looked.append(place[1]) or look(*place))
+    look = checkpoint_module.why_damaged
+    monkeypatch.setattr(checkpoint_module, "why_damaged", lambda *place: looked.append(place[1]) or look(*place))
     with open_checkpoints(folder, warn=said.append) as checkpoints:
         assert checkpoints.newest_whole() == checkpoints.restore(state_at(0))[0] == 2
     assert looked.count(2) == len(said) == 1

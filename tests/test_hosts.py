@@ -80,7 +80,7 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
         raise ValueError("coordinator_address should be defined.")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    monkeypatch.setattr(hosts, "on_cloud_tpu", lambda _: True)
+    monkeypatch.setattr(multihost, "on_cloud_tpu", lambda _: True)
     assert multihost.join(CONFIG) == CONFIG
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
@@ -118,8 +118,8 @@ def test_where_to_meet_is_all_or_nothing():
 
 def told(monkeypatch: pytest.MonkeyPatch, *others: str) -> None:
     """As though there were others, who answer so."""
-    monkeypatch.setattr(hosts, "several", lambda: True)
-    monkeypatch.setattr(hosts, "gathered", lambda text: [text, *others])
+    monkeypatch.setattr(multihost, "several", lambda: True)
+    monkeypatch.setattr(multihost, "gathered", lambda text: [text, *others])
 
 
 def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.MonkeyPatch):
@@ -148,8 +148,8 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     ):
         heard: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(hosts, "several", lambda: True)
-            patch.setattr(hosts, "gathered", lambda text, heard=heard: heard.append(text) or [text])
+            patch.setattr(multihost, "several", lambda: True)
+            patch.setattr(multihost, "gathered", lambda text, heard=heard: heard.append(text) or [text])
             data.agree_on("data.train", source, other)
             data.agree_on("data.train", source, pairs)
         told(monkeypatch, heard[0])

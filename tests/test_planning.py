@@ -25,7 +25,7 @@ from flaxformer_lite.cli.main import follow
 from flaxformer_lite.config.experiment import load_config, to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
-from flaxformer_lite.planning import plan
+from flaxformer_lite.planning import plan as plan_module
 from flaxformer_lite.planning.flops import Operations
 from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
 from flaxformer_lite.planning.program import read_program
@@ -46,7 +46,7 @@ needs_libtpu = pytest.mark.skipif(
 def compiled() -> dict[str, tuple[Plan, str]]:
     """Two plans, each with the text of its program: a decoder over eight chips in two axes, an encoder on one chip."""
     patch, texts = pytest.MonkeyPatch(), []
-    patch.setattr(planning, "read_program", lambda text: texts.append(text) or read_program(text))
+    patch.setattr(plan_module, "read_program", lambda text: texts.append(text) or read_program(text))
     jax.config.update("jax_optimization_level", "O1")  # compiles in a quarter of the time
     plans = [
         make_plan(
@@ -381,13 +381,13 @@ def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
     )
     function = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: compiled))
     step = Step(function, (), {}, Operations(weights=12e9, attention=8e9))
-    monkeypatch.setattr(planning, "train_step", lambda *_: step)
+    monkeypatch.setattr(plan_module, "train_step", lambda *_: step)
 
     def in_order(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
         placed = sorted(devices, key=lambda device: device.coords)
         return Mesh(np.array(placed).reshape(config.shape(len(devices))), AXES)
 
-    monkeypatch.setattr(planning, "make_mesh", in_order)
+    monkeypatch.setattr(plan_module, "make_mesh", in_order)
     config = load_config("configs/char_lm.py", ["--data.rows-multiple", "8"])
     return make_plan(config, topology, MeshConfig(fsdp=2))
 

@@ -20,7 +20,7 @@ from flaxformer_lite.objectives.losses import Term
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training import step
+from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.step import (
     Compiled,
     Task,
@@ -43,7 +43,7 @@ CONFIG = dataclasses.replace(
 BUCKET = Bucket(Lengths(7, 5), 16)
 NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 
-gradient = jax.jit(step.gradient, static_argnums=0)
+gradient = jax.jit(step_module.gradient, static_argnums=0)
 
 
 def some_records(number: int, seed: int = 0) -> list[TokenPair]:
