@@ -14,10 +14,9 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.model.config import LanguageModelHead, Pooler
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Linear

@@ -15,9 +15,9 @@ from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

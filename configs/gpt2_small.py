@@ -15,9 +15,9 @@ Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

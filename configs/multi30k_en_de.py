@@ -15,9 +15,9 @@ Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.inference.search import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot

@@ -9,8 +9,8 @@ Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import DropoutRates
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

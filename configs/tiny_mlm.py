@@ -12,10 +12,9 @@ Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.dataset import DataConfig
-from flaxformer_lite.model.config import LanguageModelHead
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
 from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

@@ -13,9 +13,9 @@ Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transforme
 from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
-from flaxformer_lite.inference.search import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam

@@ -10,10 +10,12 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.inference.search import DecodeConfig, Decoded, beam_search, greedy
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.search import Decoded, beam_search, greedy
 from flaxformer_lite.interop.name_map import write
 from flaxformer_lite.model.bert_attention import AttentionLayer
-from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam
 from tests.seed_cases import Arrays, Case, smoothed_loss

@@ -24,7 +24,7 @@ import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.inference.search import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.training.loop import Memory
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints

@@ -10,7 +10,7 @@ from experiments import tiny_config, with_train
 
 from flaxformer_lite.config.experiment import Config, differences, flatten, from_json, load_config, settings_of, to_json
 from flaxformer_lite.data.sources import ParallelText
-from flaxformer_lite.inference.search import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig

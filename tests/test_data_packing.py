@@ -5,7 +5,7 @@ import pytest
 
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack, separate_pieces
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.text.tokenizer import BOS, EOS, SPECIAL
+from flaxformer_lite.text.special_ids import BOS, EOS, SPECIAL
 
 
 def tokens(*ids: int) -> np.ndarray:

@@ -10,16 +10,8 @@ import pytest
 
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.sources import (
-    TSV,
-    HubDataset,
-    JSONLines,
-    ParallelText,
-    Parquet,
-    Source,
-    arriving_lines,
-    read_lines,
-)
+from flaxformer_lite.data.sources import TSV, HubDataset, JSONLines, ParallelText, Parquet, Source
+from flaxformer_lite.text.files import arriving_lines, read_lines
 
 PAIRS = [Pair("ein Haus", "a house"), Pair("zwei Hüte", "two hats"), Pair("日本", "Japan")]
 

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from test_sampling import reference_adjusted
 
-from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, plan_batches
-from flaxformer_lite.inference.search import DecodeConfig, beam_search, greedy
+from flaxformer_lite.inference.search import beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import POST_NORM, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
-from flaxformer_lite.model.transformer import Inputs, ModelConfig, Transformer, example_inputs
+from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
-from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 VOCAB = 11
 SMALL = ModelConfig(

@@ -25,7 +25,8 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.run import Run, load, write_run
-from flaxformer_lite.text.tokenizer import BOS, Bytes, ByteTokenizer, SentencePiece
+from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.tokenizer import Bytes, ByteTokenizer, SentencePiece
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

@@ -12,7 +12,7 @@ from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, notes, special_ids
 from flaxformer_lite.interop.hf.settings import SpecialIds
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from tests.test_hf import DATA
 
 ALONE = ModelConfig(vocab_size=37, d_model=12, num_heads=3, d_ff=23, num_encoder_layers=0, num_decoder_layers=2)

@@ -8,7 +8,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import DataConfig, Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer

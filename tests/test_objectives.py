@@ -23,7 +23,8 @@ from flaxformer_lite.objectives import (
     SpanCorruption,
 )
 from flaxformer_lite.objectives.corruption import with_sentinels
-from flaxformer_lite.text.tokenizer import BOS, EOS, PAD, CharacterTokenizer
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.text.tokenizer import CharacterTokenizer
 from flaxformer_lite.training.step import altogether, total
 
 V = 7

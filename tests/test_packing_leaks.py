@@ -13,7 +13,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM, MaskedLM
-from flaxformer_lite.text.tokenizer import BOS, EOS
+from flaxformer_lite.text.special_ids import BOS, EOS
 from flaxformer_lite.training.step import total
 
 ATTENTION = {

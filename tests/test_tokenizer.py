@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.tokenizer import (
-    BOS,
-    EOS,
-    PAD,
-    UNK,
     Bytes,
     Characters,
     FromRun,

@@ -26,7 +26,8 @@ from small_models import (
     slow,
 )
 
-from flaxformer_lite.inference.search import DecodeConfig, beam_search, greedy
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.search import beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.norms import RMSNorm

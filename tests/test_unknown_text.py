@@ -6,7 +6,8 @@ from tokenizers import models, normalizers, pre_tokenizers
 
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.tokenizer import Bytes, CharacterTokenizer, SentencePiece, Special, Tokenizer
+from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.tokenizer import Bytes, CharacterTokenizer, SentencePiece, Tokenizer
 from flaxformer_lite.text.unknown import MOST, UnknownText
 from tests.test_json_tokenizer import bytes_joined, word_pieces
 

@@ -19,9 +19,9 @@ import pydantic
 import tyro
 
 from flaxformer_lite.data.dataset import DataConfig
-from flaxformer_lite.inference.search import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import FixedTable, Learned
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.parallel.mesh import MeshConfig

@@ -14,7 +14,8 @@ from flaxformer_lite.data.batch_plan import EMPTY, Bucket, Plan, make_buckets
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
-from flaxformer_lite.text.tokenizer import BOS, SPECIAL, OptionalTokenizerConfig, SentencePiece, Special, Tokenizer
+from flaxformer_lite.text.special_ids import BOS, SPECIAL, Special
+from flaxformer_lite.text.tokenizer import OptionalTokenizerConfig, SentencePiece, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,7 @@ from pydantic import Discriminator
 from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.text.files import arriving_lines as arriving_lines
-from flaxformer_lite.text.files import matching_files
-from flaxformer_lite.text.files import read_lines as read_lines
+from flaxformer_lite.text.files import matching_files, read_lines
 
 if TYPE_CHECKING:
     import datasets

@@ -6,7 +6,7 @@ from typing import Literal
 
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.text.tokenizer import BOS, EOS, PAD
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 
 @dataclass(frozen=True, kw_only=True)

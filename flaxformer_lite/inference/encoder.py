@@ -19,7 +19,8 @@ from flaxformer_lite.inference.decoder import plan_batches
 from flaxformer_lite.inference.forward import shifted
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Transformer
-from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped
+from flaxformer_lite.text.special_ids import Wrapped
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:

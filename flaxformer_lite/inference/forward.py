@@ -10,7 +10,8 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.transformer import Inputs, ModelConfig, Outputs, Transformer
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer
 
 
 class Forward(NamedTuple):

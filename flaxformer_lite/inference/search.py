@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from flaxformer_lite.inference.config import DecodeConfig as DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import Read, adjust, draw, forced_ids
 from flaxformer_lite.model.attention import KeyValue
 from flaxformer_lite.model.blocks import Context, LayerCache

@@ -13,7 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.model.transformer import ModelConfig, Transformer, example_inputs
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.transformer import Transformer, example_inputs
 
 Arrays = Mapping[str, np.ndarray]
 

@@ -13,10 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.blocks import Context, LayerCache, Stack
-from flaxformer_lite.model.config import LanguageModelHead as LanguageModelHead
-from flaxformer_lite.model.config import ModelConfig as ModelConfig
-from flaxformer_lite.model.config import Pooler as Pooler
-from flaxformer_lite.model.config import SentenceEmbedding
+from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
 from flaxformer_lite.model.masks import (
     MaskStructure,
     before_mask,

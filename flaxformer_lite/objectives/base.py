@@ -12,7 +12,7 @@ from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs, Outputs
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy, read
-from flaxformer_lite.text.tokenizer import PAD, Special
+from flaxformer_lite.text.special_ids import PAD, Special
 
 
 class Batch(NamedTuple):

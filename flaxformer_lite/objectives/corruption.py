@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer_lite.text.tokenizer import EOS
+from flaxformer_lite.text.special_ids import EOS
 
 
 def chosen_tokens(words: Int[np.ndarray, "S"], most: int, generator: np.random.Generator) -> Int[np.ndarray, "_"]:

@@ -22,7 +22,8 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.corruption import chosen_tokens, covered
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
-from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.special_ids import EOS, SPECIAL, Special
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 class Piece(NamedTuple):

@@ -15,7 +15,8 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.objectives.losses import Term, cross_entropy
-from flaxformer_lite.text.tokenizer import SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

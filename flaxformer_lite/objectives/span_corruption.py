@@ -17,7 +17,8 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
-from flaxformer_lite.text.tokenizer import EOS, SPECIAL, Special, Tokenizer
+from flaxformer_lite.text.special_ids import EOS, SPECIAL, Special
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

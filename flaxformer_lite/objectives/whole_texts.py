@@ -10,7 +10,8 @@ from flaxformer_lite.inference.encoder import check_one_stack, text_inputs, wrap
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
-from flaxformer_lite.text.tokenizer import SPECIAL, ByteTokenizer, Special, Tokenizer
+from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.text.tokenizer import ByteTokenizer, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

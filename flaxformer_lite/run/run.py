@@ -19,11 +19,11 @@ from flaxformer_lite.config.experiment import Config, to_json
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.dataset import Dataset, Tokenizers, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.inference.forward import Forward, forward
 from flaxformer_lite.inference.generation import check_goes_on, check_ids, decode_settings, generated, streamed
 from flaxformer_lite.inference.metrics import Translation, translate
-from flaxformer_lite.inference.search import DecodeConfig
 from flaxformer_lite.model.transformer import Inputs, Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.text_predictor import Classified, Guess, TextReader

@@ -20,7 +20,8 @@ from flaxformer_lite.inference.encoder import (
 )
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.text.tokenizer import Tokenizer, Wrapped
+from flaxformer_lite.text.special_ids import Wrapped
+from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import UnknownText
 
 MASK = "[MASK]"

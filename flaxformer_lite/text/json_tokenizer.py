@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.text.tokenizer import Special, Tokenizer, Wrapped, json_fields
+from flaxformer_lite.text.special_ids import Special, Wrapped
+from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
 """Our special ids, and what a Hugging Face folder calls such tokens; the first that there is counts."""

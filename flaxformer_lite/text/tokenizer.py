@@ -19,14 +19,7 @@ import sentencepiece
 from pydantic import Discriminator
 
 from flaxformer_lite.atomic_files import written_whole
-from flaxformer_lite.text.special_ids import BOS as BOS
-from flaxformer_lite.text.special_ids import EOS as EOS
-from flaxformer_lite.text.special_ids import PAD as PAD
-from flaxformer_lite.text.special_ids import SPECIAL as SPECIAL
-from flaxformer_lite.text.special_ids import SPECIALS
-from flaxformer_lite.text.special_ids import UNK as UNK
-from flaxformer_lite.text.special_ids import Special as Special
-from flaxformer_lite.text.special_ids import Wrapped as Wrapped
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, Special, Wrapped
 
 
 class Tokenizer(ABC):

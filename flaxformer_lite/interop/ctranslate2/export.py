@@ -17,6 +17,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,
@@ -29,7 +30,6 @@ from flaxformer_lite.model.positions import (
     Sinusoidal,
 )
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.model.transformer import ModelConfig
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)

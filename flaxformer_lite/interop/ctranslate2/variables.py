@@ -13,6 +13,7 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.interop.name_map import Arrays
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import ACTIVATIONS, Norm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,
@@ -25,7 +26,6 @@ from flaxformer_lite.model.positions import (
     sinusoids,
 )
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.model.transformer import ModelConfig
 
 ACTIVATION_NUMBERS = {
     "relu": 0,

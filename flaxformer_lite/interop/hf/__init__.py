@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.folder import read_config, read_json, read_tenso
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.name_map import Weight, read
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 
 MODULES = (gpt2, llama, gemma, bert, roberta, distilbert, t5, bart, marian)
 FAMILIES: dict[str, Family] = {family.model_type: family for module in MODULES for family in module.FAMILIES}

@@ -10,9 +10,9 @@ from typing import Any
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.norms import POST_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler
 
 
 def model_config(settings: Settings, weights: Arrays) -> ModelConfig:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings, SpecialIds
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 
 NEUTRAL: dict[str, Any] = {
     "num_beam_groups": 1,

@@ -17,7 +17,7 @@ from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
 from flaxformer_lite.interop.name_map import write
 from flaxformer_lite.interop.systems import differing
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Classification
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")

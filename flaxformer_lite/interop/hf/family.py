@@ -13,7 +13,7 @@ import numpy as np
 
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Layout, Weight
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 
 
 class Needless(NamedTuple):

@@ -14,9 +14,9 @@ from flaxformer_lite.interop.hf.family import Family, Needless, copies, norm, st
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Part, Weight
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import ModelConfig
 
 CLASSES = Classes("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 

@@ -28,9 +28,9 @@ from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, 
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm
 from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.transformer import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

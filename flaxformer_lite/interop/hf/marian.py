@@ -12,9 +12,9 @@ from flaxformer_lite.interop.hf.bart import HEAD_BIAS, TIED, stack_names, stack_
 from flaxformer_lite.interop.hf.family import Family, Needless
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import Normal
 from flaxformer_lite.model.positions import Sinusoidal
-from flaxformer_lite.model.transformer import ModelConfig
 
 
 def model_config(settings: Settings, weights: Arrays) -> ModelConfig:

@@ -11,9 +11,9 @@ from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, unused
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.norms import Activation
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig, Pooler
 
 HEAD_ACTIVATION: Activation = "gelu"
 """Whatever `hidden_act` says."""

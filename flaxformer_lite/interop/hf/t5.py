@@ -13,9 +13,9 @@ from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same
 from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.norms import Activation, DropoutRates, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
-from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 FEED_FORWARD: dict[str, str] = (

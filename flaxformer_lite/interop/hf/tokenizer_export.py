@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.data.dataset import Tokenizers
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import SentencePieceTokenizer, Tokenizer

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from flaxformer_lite.interop.name_map import Weight
 from flaxformer_lite.interop.systems import bert_tf, matrix_view, nlp_in_action, paddle, torch_transformer
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.transformer import ModelConfig
+from flaxformer_lite.model.config import ModelConfig
 
 
 class System(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Any
 
 from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import SharedProjection
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.masks import Replace
 from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import LanguageModelHead, ModelConfig
-from flaxformer_lite.text.tokenizer import PAD
+from flaxformer_lite.text.special_ids import PAD
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:
