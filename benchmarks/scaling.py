@@ -19,8 +19,10 @@ import jax
 from flaxformer_lite.cli.commands.plan import as_json
 from flaxformer_lite.config.experiment import Config, load_config
 from flaxformer_lite.model.config import LanguageModelHead
-from flaxformer_lite.model.norms import POST_NORM, DropoutRates, Normal
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.planning.plan import make_plan
 from flaxformer_lite.planning.topology import describe_slice

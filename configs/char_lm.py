@@ -16,8 +16,9 @@ from flaxformer_lite.data.corpora import PythonDocs
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

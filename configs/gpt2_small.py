@@ -16,8 +16,11 @@ from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

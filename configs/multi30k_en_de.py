@@ -17,7 +17,8 @@ from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot

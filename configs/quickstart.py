@@ -10,7 +10,7 @@ from flaxformer_lite.config.experiment import Config, TrainConfig
 from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine

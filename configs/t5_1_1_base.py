@@ -17,8 +17,10 @@ from flaxformer_lite.data.dataset import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, RMSNorm
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot

@@ -13,7 +13,7 @@ import dataclasses
 
 from configs.transformer_base_wmt14 import get_config as base
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
 
 
 def get_config() -> Config:

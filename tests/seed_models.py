@@ -12,11 +12,12 @@ from flax import linen as nn
 
 from flaxformer_lite.interop.name_map import Weight, read
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model.blocks import PositionEmbedding
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import Normalize
-from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer
+from flaxformer_lite.model.stack import PositionEmbedding
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives.losses import Term, cross_entropy
 from tests.seed_cases import Arrays, Case, as_mask, differentiated, dot_loss, floats_of, smoothed_loss, sown
 

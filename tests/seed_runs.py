@@ -15,7 +15,8 @@ from flaxformer_lite.inference.search import Decoded, beam_search, greedy
 from flaxformer_lite.interop.name_map import write
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam
 from tests.seed_cases import Arrays, Case, smoothed_loss

@@ -14,10 +14,12 @@ import reference
 
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.norms import POST_NORM, LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
+from flaxformer_lite.model.residual import POST_NORM, Residual
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.transformer import Transformer
 
 B, S, T, V, F = 2, 11, 5, 13, 17
 SHAPE = {"vocab_size": V, "d_ff": F, "num_encoder_layers": 3, "num_decoder_layers": 2, "dtype": "float64"}

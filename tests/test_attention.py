@@ -11,12 +11,12 @@ import reference
 
 from flaxformer_lite.model.attention import (
     DotProduct,
-    KeyValue,
     MultiHeadAttention,
     SharedProjection,
     attention_weights,
     weighted_values,
 )
+from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 

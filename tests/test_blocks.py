@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import reference
 
-from flaxformer_lite.model.blocks import Context, Stack
+from flaxformer_lite.model.blocks import Context
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias
+from flaxformer_lite.model.stack import Stack
 
 B, T, S, D, F, N = 2, 5, 11, 14, 17, 2
 RATES = DropoutRates(embedding_rate=0.11, attention_rate=0.13, feed_forward_rate=0.17, residual_rate=0.19)
@@ -52,7 +53,7 @@ def test_dropout_is_a_function_of_the_key():
 def test_every_place_drops_out_at_its_own_rate(monkeypatch):
     """The shapes and rates that reach `dropout` while an encoder and a decoder are traced."""
     calls = []
-    monkeypatch.setattr(layers, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
+    monkeypatch.setattr(dropout_module, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
     memory = jnp.zeros((B, S, D))
     for cross, context in ((False, Context()), (True, Context(memory=memory))):
         module = Stack(CONFIG, 2, cross)

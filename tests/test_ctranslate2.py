@@ -21,11 +21,13 @@ from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusa
 from flaxformer_lite.interop.hf import read_folder
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.masks import Penalize
-from flaxformer_lite.model.norms import POST_NORM, DeviationNorm, LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary
+from flaxformer_lite.model.residual import POST_NORM, Residual
 from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
-from flaxformer_lite.model.transformer import Transformer, example_inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.run.run import Run, write_run
 from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.workdir.folder import RunFolder

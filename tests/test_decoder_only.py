@@ -11,8 +11,9 @@ import pytest
 from small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, by_path, params_of, shapes, slow
 
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.transformer import Transformer
 
 T, V = 7, 19
 ROOM = T + 4

@@ -16,9 +16,11 @@ from flaxformer_lite.inference.decoder import Decoder, Hypothesis, plan_batches
 from flaxformer_lite.inference.search import beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import POST_NORM, RMSNorm
+from flaxformer_lite.model.inputs import Inputs, example_inputs
+from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
-from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
+from flaxformer_lite.model.residual import POST_NORM
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD

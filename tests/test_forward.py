@@ -11,8 +11,9 @@ import pytest
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward, inputs_of
 from flaxformer_lite.model.config import ModelConfig, Pooler
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.transformer import Transformer
 from tests.test_hf_folders import DECODER, TRAINED_HERE, random_params
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]])

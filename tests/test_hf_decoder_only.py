@@ -23,10 +23,12 @@ from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.norms import LayerNorm, Residual, RMSNorm
+from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
+from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
-from flaxformer_lite.model.transformer import Transformer, example_inputs
+from flaxformer_lite.model.transformer import Transformer
 
 DATA = Path(__file__).parent / "data/hf"
 GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}

@@ -23,11 +23,12 @@ from flaxformer_lite.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.kernels import Asked, choose, cudnn, kernels_in, refusal, splash
 from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, mask_structure, padding_mask, segment_mask
-from flaxformer_lite.model.norms import DropoutRates
 from flaxformer_lite.model.positions import ALiBi, Rotary
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.sharding import AXES, within_mesh
 
 NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")

@@ -9,23 +9,11 @@ import pytest
 import reference
 from flax import linen as nn
 
-from flaxformer_lite.model.norms import (
-    ACTIVATIONS,
-    POST_NORM,
-    PRE_NORM,
-    DeviationNorm,
-    DropoutRates,
-    FeedForward,
-    LayerNorm,
-    Normal,
-    Normalize,
-    Residual,
-    RMSNorm,
-    XavierUniform,
-    apply_commands,
-    apply_dropout,
-    dropout,
-)
+from flaxformer_lite.model.dropout import DropoutRates, apply_dropout, dropout
+from flaxformer_lite.model.feed_forward import ACTIVATIONS, FeedForward
+from flaxformer_lite.model.initializers import Normal, XavierUniform
+from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, Normalize, RMSNorm
+from flaxformer_lite.model.residual import POST_NORM, PRE_NORM, Residual, apply_commands
 
 B, T, D, F = 2, 3, 5, 7
 KEY = jax.random.key(17)

@@ -11,7 +11,8 @@ from flaxformer_lite.data.dataset import DataConfig, Dataset
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig, Pooler
-from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer
+from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import (
     Batch,
     CausalLM,

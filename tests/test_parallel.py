@@ -16,14 +16,15 @@ from jaxtyping import PyTree
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, check_heads
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned, RelativeBias
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel.mesh import MeshConfig, check_heads, check_rows, interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_rows, local_rows, make_mesh
 from flaxformer_lite.parallel.sharding import path_of
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program

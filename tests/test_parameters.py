@@ -11,7 +11,8 @@ import pytest
 from small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, by_path, initial, inputs_of, shapes
 
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, XavierUniform
+from flaxformer_lite.model.initializers import XavierUniform
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
 
 BFLOAT16 = dataclasses.replace(CONFIGS[NOTHING_SHARED], residual=PRE_NORM, activation="swiglu", dtype="bfloat16")

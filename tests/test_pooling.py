@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.heads import last_token, sentence_embedding
+from flaxformer_lite.model.inputs import Inputs, check_inputs, default_positions
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import (
-    Inputs,
-    Transformer,
-    check_inputs,
-    default_positions,
-    last_token,
-    sentence_embedding,
-)
+from flaxformer_lite.model.transformer import Transformer
 
 RNG = np.random.default_rng(4)
 HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)

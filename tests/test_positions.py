@@ -12,9 +12,9 @@ import pytest
 import reference
 from small_models import amplitude, rates
 
-from flaxformer_lite.model.blocks import PositionBias, PositionEmbedding
 from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal, sinusoids
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, OptionalRotaryScaling, YarnScaling
+from flaxformer_lite.model.stack import PositionBias, PositionEmbedding
 
 B, T, D = 2, 3, 5
 POSITIONS = jnp.array([[0, 1, 2], [7, 3, 7]])

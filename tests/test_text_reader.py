@@ -21,9 +21,9 @@ from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.inference.encoder import class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.transformer import Inputs
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer

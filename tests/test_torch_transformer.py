@@ -15,7 +15,8 @@ from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.name_map import read, write
 from flaxformer_lite.interop.systems import settings_for, torch_transformer
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, RMSNorm
+from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
 
 DATA = Path(__file__).parent / "data/hf/pytorch_transformer"

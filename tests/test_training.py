@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.experiment import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.model.norms import DropoutRates
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import Term
 from flaxformer_lite.optim.optimizers import OptimizerConfig

@@ -30,9 +30,10 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.search import beam_search, greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.inputs import Inputs, check_inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
-from flaxformer_lite.model.transformer import Inputs, Transformer, check_inputs
+from flaxformer_lite.model.transformer import Transformer
 
 pytestmark = pytest.mark.usefixtures("float64")
 

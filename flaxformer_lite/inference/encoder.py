@@ -16,42 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.inference.decoder import plan_batches
-from flaxformer_lite.inference.forward import shifted
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import Wrapped
 from flaxformer_lite.text.tokenizer import Tokenizer
-
-
-def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:
-    """The token types as far as the model has them: None where it has none, none above the last that it has."""
-    return None if types is None or not model.num_token_types else jnp.minimum(types, model.num_token_types - 1)
-
-
-def text_inputs(
-    model: ModelConfig,
-    tokens: Int[Array, "B S"],
-    mask: Bool[Array, "B S"],
-    types: Int[Array, "B S"] | None = None,
-) -> Inputs:
-    """What a model reads of some texts with its first stack, an encoder or a decoder alone."""
-    if model.num_encoder_layers == 0:
-        return Inputs(target_tokens=tokens, target_mask=mask)
-    return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
-
-
-def has_two_stacks(model: ModelConfig) -> bool:
-    return model.num_encoder_layers > 0 and model.num_decoder_layers > 0
-
-
-def check_one_stack(model: ModelConfig, what: str) -> None:
-    """Raises: ValueError where the model has two stacks; `what` says who reads one."""
-    if has_two_stacks(model):
-        raise ValueError(
-            f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
-            f"model.num_decoder_layers {model.num_decoder_layers}), but {what} reads whole texts with one of them: use a model "
-            "with one"
-        )
 
 
 def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> Wrapped:

@@ -11,7 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Outputs, Transformer
+from flaxformer_lite.model.inputs import Inputs, Outputs, shifted
+from flaxformer_lite.model.transformer import Transformer
 
 
 class Forward(NamedTuple):
@@ -117,11 +118,6 @@ def inputs_of(config: ModelConfig, arrays: dict[str, np.ndarray], decode: Decode
         target_mask=boolean(arrays.get("decoder_attention_mask")),
         last_positions=last if targets.shape[:2] == tokens.shape[:2] else None,
     )
-
-
-def shifted(tokens: Int[Array, "B S"], start: int) -> Int[Array, "B S"]:
-    """The tokens one place later, after `start`; the last drops out."""
-    return jnp.concatenate([jnp.full_like(tokens[:, :1], start), tokens[:, :-1]], 1)
 
 
 def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:

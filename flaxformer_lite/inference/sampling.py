@@ -1,4 +1,4 @@
-"""Filters on the scores of the next token, and draws from what they leave: pure functions. The alphabet is in `layers.py`.
+"""Filters on the scores of the next token, and draws from what they leave: pure functions. The alphabet is in `model/__init__.py`.
 
 A token whose score is -inf cannot be chosen.
 """

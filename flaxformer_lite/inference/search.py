@@ -16,11 +16,12 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import Read, adjust, draw, forced_ids
-from flaxformer_lite.model.attention import KeyValue
-from flaxformer_lite.model.blocks import Context, LayerCache
-from flaxformer_lite.model.masks import combine_masks, padding_mask
-from flaxformer_lite.model.norms import accumulation_dtype
-from flaxformer_lite.model.transformer import Inputs, Transformer, latest_places, padding
+from flaxformer_lite.model.blocks import Context
+from flaxformer_lite.model.cache import KeyValue, LayerCache, latest_places
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.masks import combine_masks, padding, padding_mask
+from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.transformer import Transformer
 
 
 class Decoded(NamedTuple):

@@ -1,4 +1,4 @@
-"""Attention variants, and multi-head attention in the matrix layout. The alphabet is in `layers.py`.
+"""Attention variants, and multi-head attention in the matrix layout. The alphabet is in `model/__init__.py`.
 
 Kernels are matrices: query `[D, N*H]`, key and value `[D, K*H]`, output `[N*H, D]`. Each projection is one matmul of the
 activations seen as a matrix `[B*T, D]`; heads appear only where scores are computed.
@@ -11,35 +11,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 from pydantic import Discriminator
 
 from flaxformer_lite.model import kernels
+from flaxformer_lite.model.cache import KeyValue
+from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.masks import EXCLUDE, ByLayer, Masking, MaskStructure
-from flaxformer_lite.model.norms import Normalize, OptionalNorm, accumulation_dtype, apply_dropout
-
-# The core -------------------------------------------------------------------------------------------------------------
-
-
-class KeyValue(NamedTuple):
-    """What there is to attend to, projected and split into heads. As a decode cache S is the room, not the fill."""
-
-    key: Float[Array, "B S K H"]
-    value: Float[Array, "B S K Hv"]
-
-    def write(self, new: "KeyValue", index: Int[Array, ""]) -> "KeyValue":
-        """The cache with `new` (one or more positions) put at `index`."""
-        return KeyValue(
-            *(jax.lax.dynamic_update_slice_in_dim(old, n, index, 1) for old, n in zip(self, new, strict=True))
-        )
-
-    def keep(self, new: "KeyValue", slots: Int[Array, "_"]) -> "KeyValue":
-        """The cache with the last of `new`, as many as there are slots, put there."""
-        return KeyValue(*(old.at[:, slots].set(n[:, -len(slots) :]) for old, n in zip(self, new, strict=True)))
-
-    def followed_by(self, new: "KeyValue") -> "KeyValue":
-        """What the cache holds, and then `new`."""
-        return KeyValue(*(jnp.concatenate(pair, 1) for pair in zip(self, new, strict=True)))
+from flaxformer_lite.model.norms import Normalize, OptionalNorm
+from flaxformer_lite.model.numerics import accumulation_dtype
 
 
 def attention_scores(
@@ -85,9 +65,6 @@ def weighted_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K
     grouped = weights.reshape(batch, value.shape[2], -1, length, weights.shape[-1])
     mixed = jnp.einsum("BKGTS,BSKH->BTKGH", grouped, value)
     return mixed.reshape(batch, length, num_heads, -1)
-
-
-# Variants -------------------------------------------------------------------------------------------------------------
 
 
 class Heads(NamedTuple):
@@ -213,9 +190,6 @@ def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "
 
 
 AttentionVariant = Annotated[DotProduct | SharedProjection, Discriminator("kind")]
-
-
-# The module -----------------------------------------------------------------------------------------------------------
 
 
 Rotate = Callable[[Array], Array]

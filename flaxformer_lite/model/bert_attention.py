@@ -13,8 +13,10 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Shaped
 
 from flaxformer_lite.model.attention import DotProduct, attention_scores, weighted_values
+from flaxformer_lite.model.dropout import apply_dropout
+from flaxformer_lite.model.feed_forward import ACTIVATIONS
+from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.masks import Penalize
-from flaxformer_lite.model.norms import ACTIVATIONS, Normal, apply_dropout
 
 Activation = Callable[[Array], Array]
 BERT_ACTIVATIONS = {"linear": "linear", "relu": "relu", "gelu": "gelu_tanh", "tanh": "tanh"}

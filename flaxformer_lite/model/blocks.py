@@ -1,4 +1,4 @@
-"""A layer, and the stack that repeats it. The alphabet is in `layers.py`.
+"""A layer, and the stack that repeats it. The alphabet is in `model/__init__.py`.
 
 The layers of a stack are one set of parameters with a leading axis L.
 """
@@ -11,19 +11,16 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.attention import KeyValue, MultiHeadAttention
+from flaxformer_lite.model.attention import MultiHeadAttention
+from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
+from flaxformer_lite.model.feed_forward import FeedForward
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
-from flaxformer_lite.model.norms import DTYPES, FeedForward, Normalize, apply_commands, apply_dropout
-from flaxformer_lite.model.positions import Positions
+from flaxformer_lite.model.norms import Normalize
+from flaxformer_lite.model.numerics import DTYPES
+from flaxformer_lite.model.residual import apply_commands
 from flaxformer_lite.parallel.sharding import place
-
-
-class LayerCache(NamedTuple):
-    """What a decoder keeps between steps, stacked over its layers: its own keys and values, and the memory's."""
-
-    own: KeyValue
-    memory: KeyValue | None
 
 
 class Context(NamedTuple):
@@ -124,11 +121,13 @@ class Block(nn.Module):
 
     def pre(self, sublayer: str, x: Array) -> Array:
         norm = getattr(self, f"{sublayer}_pre_norm")
-        return residual_commands(self, self.config.residual.pre, norm, x)
+        return residual_commands(self, self.config.dropout, self.config.residual.pre, norm, x)
 
     def post(self, sublayer: str, x: Array, residual: Array) -> Array:
         norm = getattr(self, f"{sublayer}_post_norm")
-        return place(residual_commands(self, self.config.residual.post, norm, x, residual), "B T D")
+        return place(
+            residual_commands(self, self.config.dropout, self.config.residual.post, norm, x, residual), "B T D"
+        )
 
 
 def remembering(remat: str, *, in_a_loop: bool) -> type[Block]:
@@ -141,86 +140,11 @@ def remembering(remat: str, *, in_a_loop: bool) -> type[Block]:
 
 
 def residual_commands(
-    module: "Block | Stack", commands: str, norm: Normalize, x: Array, residual: Array | None = None
+    module: nn.Module, rates: DropoutRates, commands: str, norm: Normalize, x: Array, residual: Array | None = None
 ) -> Array:
-    """The residual commands with the module's dropout."""
-    rates = module.config.dropout
+    """The residual commands with dropout at the rates given, by the module's random key."""
 
     def dropout(x: Array) -> Array:
         return apply_dropout(module, x, rates.residual_rate, rates.residual_scaling)
 
     return apply_commands(commands, x, residual, norm=norm, dropout=dropout)
-
-
-class PositionEmbedding(nn.Module):
-    """Holds the parameters of a position scheme, where it has any."""
-
-    scheme: Positions
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"]) -> Float[Array, "B T D"]:
-        return self.scheme.embed(x, positions, self.param)
-
-
-class PositionBias(nn.Module):
-    """Holds the parameters of a position scheme's bias on the scores, where it has any."""
-
-    scheme: Positions
-    num_heads: int
-    causal: bool
-
-    @nn.compact
-    def __call__(self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"]) -> Float[Array, "#B N T S"] | None:
-        return self.scheme.bias(queries, keys, self.num_heads, self.causal, self.param)
-
-
-class Stack(nn.Module):
-    """Positions, dropout, the layers, and the last residual commands. The parameters of the layers are `[L, …]`."""
-
-    config: ModelConfig
-    num_layers: int
-    cross: bool = False
-    causal: bool = False
-
-    def setup(self) -> None:
-        self.positions = PositionEmbedding(self.config.positions)
-        self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
-        unroll = min(self.config.scan_unroll, self.num_layers)
-        self.layers = nn.scan(
-            remembering(self.config.remat, in_a_loop=unroll < self.num_layers),
-            variable_axes={"params": 0, "intermediates": 0},
-            split_rngs={"params": True, "dropout": True},
-            in_axes=(0, 0, nn.broadcast),
-            length=self.num_layers,
-            unroll=unroll,
-            methods=["__call__", "memory_key_value"],
-        )(self.config, self.cross)
-        self.embedding_norm = Normalize(self.config.norm)
-        self.final_norm = Normalize(self.config.norm)
-
-    def __call__(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], context: Context, cache: LayerCache | None = None
-    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        x = place(self.positions(x, positions), "B T D")
-        bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
-        if bias is not None:
-            context = context._replace(bias=bias if context.bias is None else context.bias + bias)
-        context = context._replace(positions=positions)
-        x = self.embedding_norm(x) if self.config.embedding_norm else x
-        self.sow("intermediates", "embedded", x)
-        x = apply_dropout(self, x, self.config.dropout.embedding_rate)
-        local = self.config.window_layers if self.causal else None
-        is_local = None if local is None else jnp.asarray([i in local for i in range(self.num_layers)])
-        x, cache = self.layers(x, cache, is_local, context)
-        return residual_commands(self, self.config.residual.final, self.final_norm, x), cache
-
-    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
-        """A cache with the memory's keys and values, and zeros for `room` positions of the decoder's own."""
-        c = self.config
-        heads = c.attention.heads(c.d_model, c.num_heads)
-        sizes = (heads.d_key, heads.d_value)
-        own = [jnp.zeros((self.num_layers, batch, room, heads.num_kv_heads, h), DTYPES[c.dtype]) for h in sizes]
-        if memory is None:
-            return LayerCache(own=KeyValue(*own), memory=None)
-        _, memory_kv = self.layers.memory_key_value(None, None, None, Context(memory=memory))
-        return LayerCache(own=KeyValue(*own), memory=memory_kv)

@@ -5,19 +5,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from jax.sharding import AbstractMesh, Mesh
+
 from flaxformer_lite.model.attention import AttentionVariant, DotProduct
-from flaxformer_lite.model.norms import (
-    ACTIVATIONS,
-    PRE_NORM,
-    Activation,
-    DropoutRates,
-    Initializer,
-    LayerNorm,
-    Norm,
-    Residual,
-    XavierUniform,
-)
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.feed_forward import ACTIVATIONS, Activation
+from flaxformer_lite.model.initializers import Initializer, XavierUniform
+from flaxformer_lite.model.norms import LayerNorm, Norm
 from flaxformer_lite.model.positions import Learned, Positions, Rotary, Sinusoidal
+from flaxformer_lite.model.residual import PRE_NORM, Residual
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,3 +230,15 @@ class ModelConfig:
     def output_size(self) -> int:
         """How many entries the head scores."""
         return self.vocab_sizes[1]
+
+
+def check_heads(config: ModelConfig, mesh: Mesh | AbstractMesh) -> None:
+    """Raises: ValueError where heads would be cut apart: their parts' scores would have to be summed for each query and key."""
+    parts = mesh.shape.get("tensor", 1)
+    for side in (config, config.for_decoder):
+        heads = side.attention.heads(side.d_model, side.num_heads).num_kv_heads
+        if heads % parts:
+            raise ValueError(
+                f"train.mesh.tensor is {parts}, which does not divide the {heads} heads of keys and values "
+                f"(model.attention.num_kv_heads, model.num_heads): choose a divisor of {heads}"
+            )

@@ -156,3 +156,11 @@ class Penalize:
 
 Masking = Annotated[Exclude | Replace | Penalize, Discriminator("kind")]
 EXCLUDE = Exclude()
+
+
+def padding(mask: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
+    return None if mask is None else padding_mask(mask)
+
+
+def segments(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
+    return None if queries is None or keys is None else segment_mask(queries, keys)

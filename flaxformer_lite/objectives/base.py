@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Outputs
+from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy, read
 from flaxformer_lite.text.special_ids import PAD, Special
 

@@ -10,7 +10,7 @@ import numpy as np
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Outputs
+from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Outputs
+from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import Batch
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, confusion, cross_entropy, squared_error
 from flaxformer_lite.objectives.whole_texts import LabelledTexts

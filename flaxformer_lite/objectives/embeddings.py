@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.inference.encoder import wrapped_text
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Outputs, unit_length
+from flaxformer_lite.model.heads import unit_length
+from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.base import Batch, padded
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts

@@ -1,14 +1,14 @@
 """Token-weighted losses, as sums with their counts: never means of means."""
 
-import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.norms import accumulation_dtype
+from flaxformer_lite.model.heads import Scores
+from flaxformer_lite.model.numerics import accumulation_dtype
 
 
 class Term(NamedTuple):
@@ -39,27 +39,6 @@ class Rows(NamedTuple):
     def across(self, axis_name: str) -> "Rows":
         """The rows of all devices of a `pmap`."""
         return Rows(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
-
-
-@functools.partial(
-    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["soft_cap", "chunk"]
-)
-@dataclass(frozen=True, kw_only=True)
-class Scores:
-    """Logits that are not there yet: what they are made from, and how many positions of each row to score at a time."""
-
-    hidden: Float[Array, "B T D"]
-    kernel: Float[Array, "D V"]
-    bias: Float[Array, "V"] | None = None
-    soft_cap: float | None = None
-    chunk: int | None = None
-    """None: all at once."""
-
-    def logits(self) -> Float[Array, "B T V"]:
-        """All of them."""
-        logits = self.hidden @ self.kernel.astype(self.hidden.dtype)
-        logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
-        return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
 
 
 class Reading(NamedTuple):

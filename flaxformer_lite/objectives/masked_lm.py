@@ -10,9 +10,8 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.inference.encoder import read_types
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs, Outputs
+from flaxformer_lite.model.inputs import Inputs, Outputs, read_types
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.model.transformer import Outputs
+from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,

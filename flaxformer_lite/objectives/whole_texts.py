@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from flaxformer_lite.data.records import Labelled, Lengths, TokenPair
-from flaxformer_lite.inference.encoder import check_one_stack, text_inputs, wrapped_text
+from flaxformer_lite.inference.encoder import wrapped_text
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Inputs
+from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
 from flaxformer_lite.text.special_ids import SPECIAL, Special
 from flaxformer_lite.text.tokenizer import ByteTokenizer, Tokenizer

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.parallel.sharding import AXES, ROWS, batch_sharding
 
 
@@ -69,18 +68,6 @@ def check_rows(rows_multiple: int, mesh: Mesh, micro_batches: int = 1) -> None:
         raise ValueError(
             f"data.rows_multiple is {rows_multiple}, which {by} do not divide: make it a multiple of {parts}"
         )
-
-
-def check_heads(config: ModelConfig, mesh: Mesh | AbstractMesh) -> None:
-    """Raises: ValueError where heads would be cut apart: their parts' scores would have to be summed for each query and key."""
-    parts = mesh.shape.get("tensor", 1)
-    for side in (config, config.for_decoder):
-        heads = side.attention.heads(side.d_model, side.num_heads).num_kv_heads
-        if heads % parts:
-            raise ValueError(
-                f"train.mesh.tensor is {parts}, which does not divide the {heads} heads of keys and values "
-                f"(model.attention.num_kv_heads, model.num_heads): choose a divisor of {heads}"
-            )
 
 
 def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:

@@ -18,7 +18,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import batch_shapes, blank_batch
 from flaxformer_lite.model import kernels
-from flaxformer_lite.model.blocks import LayerCache
+from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh
 from flaxformer_lite.planning.exchanges import Exchange, add_up

@@ -24,7 +24,8 @@ from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_transla
 from flaxformer_lite.inference.forward import Forward, forward
 from flaxformer_lite.inference.generation import check_goes_on, check_ids, decode_settings, generated, streamed
 from flaxformer_lite.inference.metrics import Translation, translate
-from flaxformer_lite.model.transformer import Inputs, Transformer
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.text_predictor import Classified, Guess, TextReader
 from flaxformer_lite.text.unknown import UnknownText

@@ -9,15 +9,8 @@ from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.inference.encoder import (
-    Encoder,
-    check_one_stack,
-    class_logits,
-    embeddings,
-    has_two_stacks,
-    likely_tokens,
-    wrapped_text,
-)
+from flaxformer_lite.inference.encoder import Encoder, class_logits, embeddings, likely_tokens, wrapped_text
+from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.text.special_ids import Wrapped

@@ -18,10 +18,12 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.model.transformer import Inputs, Transformer, example_inputs
+from flaxformer_lite.model.config import check_heads
+from flaxformer_lite.model.inputs import Inputs, example_inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Objective
 from flaxformer_lite.objectives.losses import Rows, Term
-from flaxformer_lite.parallel.mesh import check_heads, interleaved_rows, local_rows
+from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import (
     batch_sharding,
     place_parameters,

@@ -9,7 +9,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config, check_weights, flatten
 from flaxformer_lite.console import warn
-from flaxformer_lite.model.transformer import Transformer, example_inputs
+from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints

@@ -14,7 +14,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import ACTIVATIONS, Norm, RMSNorm
+from flaxformer_lite.model.feed_forward import ACTIVATIONS
+from flaxformer_lite.model.norms import Norm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,
     FixedTable,

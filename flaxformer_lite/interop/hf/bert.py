@@ -11,8 +11,11 @@ from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, 
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.norms import POST_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import POST_NORM
 
 
 def model_config(settings: Settings, weights: Arrays) -> ModelConfig:

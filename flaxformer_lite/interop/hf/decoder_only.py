@@ -8,7 +8,7 @@ from flaxformer_lite.interop.hf.family import linear, same
 from flaxformer_lite.interop.hf.settings import GATED, THEIR_ACTIVATIONS, Settings
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.norms import Activation
+from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 

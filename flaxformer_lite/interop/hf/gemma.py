@@ -23,8 +23,10 @@ from flaxformer_lite.interop.hf.llama import Relative, classes
 from flaxformer_lite.interop.hf.settings import GATED, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import Activation, Residual, RMSNorm
+from flaxformer_lite.model.feed_forward import Activation
+from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.residual import Residual
 
 NORMS_AROUND = Residual(pre="n", post="nda", final="n")
 """A norm before every sublayer and one after it, before the residual joins."""

@@ -15,8 +15,11 @@ from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, Spe
 from flaxformer_lite.interop.name_map import Arrays, Part, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import PRE_NORM
 
 CLASSES = Classes("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 

@@ -29,8 +29,11 @@ from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, Normal, RMSNorm
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model.residual import PRE_NORM
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from flaxformer_lite.interop.hf.family import Family, Needless
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import Normal
+from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.positions import Sinusoidal
 
 

@@ -12,7 +12,7 @@ from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, 
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.norms import Activation
+from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.positions import Learned
 
 HEAD_ACTIVATION: Activation = "gelu"

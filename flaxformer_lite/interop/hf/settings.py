@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer_lite.model.norms import Activation
+from flaxformer_lite.model.feed_forward import Activation
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",

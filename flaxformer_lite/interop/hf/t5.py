@@ -14,7 +14,9 @@ from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVA
 from flaxformer_lite.interop.name_map import Arrays, Weight
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.norms import Activation, DropoutRates, RMSNorm
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.feed_forward import Activation
+from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"

@@ -10,9 +10,12 @@ from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.masks import Penalize
-from flaxformer_lite.model.norms import POST_NORM, DropoutRates, LayerNorm, Normal
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import POST_NORM
 
 
 def model_config(settings: Mapping[str, Any]) -> ModelConfig:

@@ -10,9 +10,11 @@ from typing import Any
 from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.text.special_ids import PAD
 
 

@@ -9,9 +9,11 @@ from typing import Any
 from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.model.norms import DeviationNorm, DropoutRates, Residual
+from flaxformer_lite.model.norms import DeviationNorm
 from flaxformer_lite.model.positions import FixedTable
+from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 

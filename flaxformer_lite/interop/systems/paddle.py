@@ -9,8 +9,10 @@ from typing import Any
 from flaxformer_lite.interop.name_map import Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import NoPositions
+from flaxformer_lite.model.residual import Residual
 
 NUMBER = (int, float)
 

@@ -10,8 +10,10 @@ from typing import Any
 from flaxformer_lite.interop.name_map import Layout, Part, Weight, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.norms import PRE_NORM, DropoutRates, LayerNorm, Residual
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import NoPositions
+from flaxformer_lite.model.residual import PRE_NORM, Residual
 
 DEFAULTS: dict[str, Any] = {
     "d_model": 512,

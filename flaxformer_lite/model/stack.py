@@ -1,0 +1,88 @@
+"""The stack: one layer repeated, with positions below it and the last norm above."""
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Int
+
+from flaxformer_lite.model.blocks import Context, remembering, residual_commands
+from flaxformer_lite.model.cache import KeyValue, LayerCache
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.dropout import apply_dropout
+from flaxformer_lite.model.norms import Normalize
+from flaxformer_lite.model.numerics import DTYPES
+from flaxformer_lite.model.positions import Positions
+from flaxformer_lite.parallel.sharding import place
+
+
+class PositionEmbedding(nn.Module):
+    """Holds the parameters of a position scheme, where it has any."""
+
+    scheme: Positions
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"]) -> Float[Array, "B T D"]:
+        return self.scheme.embed(x, positions, self.param)
+
+
+class PositionBias(nn.Module):
+    """Holds the parameters of a position scheme's bias on the scores, where it has any."""
+
+    scheme: Positions
+    num_heads: int
+    causal: bool
+
+    @nn.compact
+    def __call__(self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"]) -> Float[Array, "#B N T S"] | None:
+        return self.scheme.bias(queries, keys, self.num_heads, self.causal, self.param)
+
+
+class Stack(nn.Module):
+    """Positions, dropout, the layers, and the last residual commands. The parameters of the layers are `[L, …]`."""
+
+    config: ModelConfig
+    num_layers: int
+    cross: bool = False
+    causal: bool = False
+
+    def setup(self) -> None:
+        self.positions = PositionEmbedding(self.config.positions)
+        self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
+        unroll = min(self.config.scan_unroll, self.num_layers)
+        self.layers = nn.scan(
+            remembering(self.config.remat, in_a_loop=unroll < self.num_layers),
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, 0, nn.broadcast),
+            length=self.num_layers,
+            unroll=unroll,
+            methods=["__call__", "memory_key_value"],
+        )(self.config, self.cross)
+        self.embedding_norm = Normalize(self.config.norm)
+        self.final_norm = Normalize(self.config.norm)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], context: Context, cache: LayerCache | None = None
+    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
+        x = place(self.positions(x, positions), "B T D")
+        bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
+        if bias is not None:
+            context = context._replace(bias=bias if context.bias is None else context.bias + bias)
+        context = context._replace(positions=positions)
+        x = self.embedding_norm(x) if self.config.embedding_norm else x
+        self.sow("intermediates", "embedded", x)
+        x = apply_dropout(self, x, self.config.dropout.embedding_rate)
+        local = self.config.window_layers if self.causal else None
+        is_local = None if local is None else jnp.asarray([i in local for i in range(self.num_layers)])
+        x, cache = self.layers(x, cache, is_local, context)
+        return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x), cache
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
+        """A cache with the memory's keys and values, and zeros for `room` positions of the decoder's own."""
+        c = self.config
+        heads = c.attention.heads(c.d_model, c.num_heads)
+        sizes = (heads.d_key, heads.d_value)
+        own = [jnp.zeros((self.num_layers, batch, room, heads.num_kv_heads, h), DTYPES[c.dtype]) for h in sizes]
+        if memory is None:
+            return LayerCache(own=KeyValue(*own), memory=None)
+        _, memory_kv = self.layers.memory_key_value(None, None, None, Context(memory=memory))
+        return LayerCache(own=KeyValue(*own), memory=memory_kv)
