@@ -32,7 +32,7 @@ def main() -> None:
     from flaxformer_lite.training.multihost import join, leave
 
     try:
-        from flaxformer_lite.config.experiment import load_config
+        from flaxformer_lite.config.load import load_config
         from flaxformer_lite.training.loop import train
 
         config = join(load_config(arguments.config, overrides))

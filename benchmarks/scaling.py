@@ -17,7 +17,8 @@ from typing import Any
 import jax
 
 from flaxformer_lite.cli.commands.plan import as_json
-from flaxformer_lite.config.experiment import Config, load_config
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
 from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal

@@ -11,8 +11,9 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
           docs/fine-tuning.md goes on from there; `import hf` brings the published weights.
 """
 
-from flaxformer_lite.config.experiment import Config, TrainConfig
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
@@ -23,7 +24,7 @@ from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Linear
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 
 
 def get_config() -> Config:

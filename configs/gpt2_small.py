@@ -12,8 +12,9 @@ Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4
           published weights.
 """
 
-from flaxformer_lite.config.experiment import Config, TrainConfig
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -24,7 +25,7 @@ from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 
 
 def get_config() -> Config:

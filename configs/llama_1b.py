@@ -12,8 +12,9 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
           TinyLlama's own weights.
 """
 
-from flaxformer_lite.config.experiment import Config, TrainConfig
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
@@ -25,7 +26,7 @@ from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 
 
 def get_config() -> Config:

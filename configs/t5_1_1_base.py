@@ -12,8 +12,9 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
           the published weights.
 """
 
-from flaxformer_lite.config.experiment import Config, TrainConfig
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
@@ -24,7 +25,7 @@ from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
 from flaxformer_lite.optim.schedules import InverseSquareRoot
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 
 
 def get_config() -> Config:

@@ -10,8 +10,9 @@ Expected: 27.3 BLEU on newstest2014 in the paper, tokenised with compounds split
 Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transformer_big_wmt14.py is the big one.
 """
 
-from flaxformer_lite.config.experiment import Config, TrainConfig
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.sources import HubDataset
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
@@ -20,7 +21,7 @@ from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
 from flaxformer_lite.optim.schedules import Noam
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 
 
 def get_config() -> Config:

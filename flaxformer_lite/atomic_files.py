@@ -34,3 +34,9 @@ def written_whole(path: Path) -> Iterator[Path]:
             shutil.rmtree(unfinished, ignore_errors=True)
         else:
             unfinished.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes the file entirely or not at all."""
+    with written_whole(path) as unfinished:
+        unfinished.write_text(text, encoding="utf-8")

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import pytest
 
-from flaxformer_lite.config.experiment import Config, TrainConfig, to_json
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
@@ -17,7 +19,7 @@ from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.text.tokenizer import Characters
+from flaxformer_lite.text.characters import Characters
 
 
 def tiny_config(**changes: Any) -> Config:

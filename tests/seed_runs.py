@@ -10,8 +10,10 @@ import numpy as np
 import optax
 import pytest
 
+from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.search import Decoded, beam_search, greedy
+from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.inference.search import Decoded
 from flaxformer_lite.interop.name_map import write
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.config import ModelConfig

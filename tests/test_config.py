@@ -8,14 +8,17 @@ import jax
 import pytest
 from experiments import tiny_config, with_train
 
-from flaxformer_lite.config.experiment import Config, differences, flatten, from_json, load_config, settings_of, to_json
+from flaxformer_lite.config.differences import differences, flatten
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, settings_of, to_json
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.tokenizer import Bytes
+from flaxformer_lite.text.characters import Bytes
 
 CONFIG = tiny_config()
 

@@ -8,8 +8,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from flaxformer_lite.config.experiment import from_json, load_config, to_json
-from flaxformer_lite.data.dataset import batch_shapes, blank_batch
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.step import Task, init_state, train_step
 

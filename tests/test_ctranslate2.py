@@ -14,7 +14,7 @@ from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import DataConfig, Tokenizers
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusals, token_names
@@ -29,7 +29,8 @@ from flaxformer_lite.model.residual import POST_NORM, Residual
 from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.run.run import Run, write_run
-from flaxformer_lite.text.tokenizer import ByteTokenizer, CharacterTokenizer
+from flaxformer_lite.text.characters import ByteTokenizer, CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 
 HF = Path(__file__).parent / "data/hf"

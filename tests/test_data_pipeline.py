@@ -9,10 +9,12 @@ import pytest
 from experiments import tiny_config
 
 from flaxformer_lite.data.batch_plan import EMPTY
-from flaxformer_lite.data.dataset import DataConfig, Dataset, Tokenizers, blank_batch, cut, fingerprint, tokenize
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset, blank_batch, cut, fingerprint, tokenize
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.text.tokenizer import Tokenizers
 
 CONFIG = tiny_config()
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from test_sampling import reference_adjusted
 
+from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, plan_batches
-from flaxformer_lite.inference.search import beam_search, greedy
+from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, example_inputs

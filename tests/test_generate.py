@@ -11,7 +11,7 @@ from experiments import use_one_device
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import DataConfig, Tokenizers
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.generation import (
     NEW_TOKENS,
@@ -25,8 +25,10 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.run import Run, load, write_run
+from flaxformer_lite.text.characters import Bytes, ByteTokenizer
 from flaxformer_lite.text.special_ids import BOS
-from flaxformer_lite.text.tokenizer import Bytes, ByteTokenizer, SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

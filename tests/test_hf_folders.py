@@ -14,7 +14,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import DataConfig
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.settings import Settings

@@ -5,14 +5,17 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import DataConfig, Tokenizers
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run.run import load, write_run
+from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.tokenizer import Bytes, FromRun, SentencePiece, Tokenizer
+from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.test_hf_folders import DECODER, TRAINED_HERE, random_params
 from tests.test_import_export import type_command

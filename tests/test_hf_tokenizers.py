@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from experiments import use_one_device
 
-from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.run.run import load
+from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.tokenizer import load_tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.test_hf import DATA
 from tests.test_import_export import type_command
 

@@ -11,7 +11,7 @@ import jax
 import pytest
 from experiments import tiny_config, with_train
 
-from flaxformer_lite.config.experiment import TrainConfig
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.training import data, multihost

@@ -7,7 +7,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.tokenizer import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer
 
 NAMES = {
     "pad_token": "<pad>",

@@ -12,12 +12,13 @@ from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import Config, from_json, to_json
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
-from flaxformer_lite.text.tokenizer import SentencePiece
+from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {

@@ -19,7 +19,9 @@ import numpy as np
 import pytest
 from experiments import tiny_config, use_one_device, with_train, write_config_file
 
-from flaxformer_lite.config.experiment import Config, TrainConfig, from_json
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.training import loop

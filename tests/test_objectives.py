@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.dataset import DataConfig, Dataset
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig, Pooler
@@ -24,9 +25,10 @@ from flaxformer_lite.objectives import (
     SpanCorruption,
 )
 from flaxformer_lite.objectives.corruption import with_sentinels
+from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.text.tokenizer import CharacterTokenizer
-from flaxformer_lite.training.step import altogether, total
+from flaxformer_lite.training.evaluation import altogether
+from flaxformer_lite.training.step import total
 
 V = 7
 

@@ -14,7 +14,7 @@ from experiments import tiny_config, write_config_file
 from jaxtyping import PyTree
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import TrainConfig
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, check_heads
 from flaxformer_lite.model.dropout import DropoutRates
@@ -28,7 +28,8 @@ from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_ro
 from flaxformer_lite.parallel.sharding import path_of
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
-from flaxformer_lite.training.step import Compiled, Task, abstract_state, init_state
+from flaxformer_lite.training.runners import Compiled, abstract_state
+from flaxformer_lite.training.step import Task, init_state
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 MESHES = {

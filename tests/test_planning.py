@@ -22,7 +22,8 @@ from jax.sharding import Mesh
 from flaxformer_lite.cli.commands import inspect, plan
 from flaxformer_lite.cli.commands.plan import as_json, config_of, in_words, parse_mesh
 from flaxformer_lite.cli.main import follow
-from flaxformer_lite.config.experiment import load_config, to_json
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning import plan as plan_module

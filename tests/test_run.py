@@ -10,12 +10,12 @@ import pytest
 from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
-from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run.run import Run
-from flaxformer_lite.text.tokenizer import Characters
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params

@@ -17,7 +17,6 @@ import tokenizers
 from experiments import tiny_config, use_one_device
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.data.sources import TSV
 from flaxformer_lite.inference.encoder import class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
@@ -26,7 +25,8 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.run.run import Run, load
-from flaxformer_lite.text.tokenizer import CharacterTokenizer, Tokenizer
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

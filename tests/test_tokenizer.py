@@ -8,16 +8,10 @@ import numpy as np
 import pytest
 import sentencepiece
 
+from flaxformer_lite.text.characters import Bytes, Characters
+from flaxformer_lite.text.kinds import FromRun, TokenizerConfig, load_tokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
-from flaxformer_lite.text.tokenizer import (
-    Bytes,
-    Characters,
-    FromRun,
-    SentencePiece,
-    SentencePieceTokenizer,
-    TokenizerConfig,
-    load_tokenizer,
-)
+from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
 
 BPE, UNIGRAM = SentencePiece(), SentencePiece(model_type="unigram")
 KINDS = pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.metrics import Translation
+from flaxformer_lite.inference.translation import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
@@ -36,7 +36,8 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.special_ids import Special
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.data import check_special_ids
-from flaxformer_lite.training.step import Compiled, Task
+from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.step import Task
 from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent

@@ -11,7 +11,7 @@ import pytest
 from experiments import tiny_config
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import TrainConfig
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.dropout import DropoutRates
@@ -21,16 +21,8 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
-from flaxformer_lite.training.step import (
-    Compiled,
-    Task,
-    TrainState,
-    init_state,
-    limit_traces,
-    random_key,
-    total,
-    train_step,
-)
+from flaxformer_lite.training.runners import Compiled, limit_traces
+from flaxformer_lite.training.step import Task, TrainState, init_state, random_key, total, train_step
 
 CONFIG = dataclasses.replace(
     tiny_config(),

@@ -26,8 +26,9 @@ from small_models import (
     slow,
 )
 
+from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.search import beam_search, greedy
+from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.inputs import Inputs, check_inputs

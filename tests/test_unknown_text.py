@@ -4,10 +4,12 @@ import sentencepiece
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
+from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.special_ids import Special
-from flaxformer_lite.text.tokenizer import Bytes, CharacterTokenizer, SentencePiece, Tokenizer
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import MOST, UnknownText
 from tests.test_json_tokenizer import bytes_joined, word_pieces
 

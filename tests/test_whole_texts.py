@@ -16,9 +16,10 @@ from experiments import tiny_config, use_one_device, with_train
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.experiment import Config, load_config
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
 from flaxformer_lite.data.corpora import PlainText
-from flaxformer_lite.data.dataset import Dataset, Tokenizers, tokenize
+from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.sources import TSV, JSONLines
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
@@ -26,9 +27,13 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run.run import write_run
-from flaxformer_lite.text.tokenizer import Characters, FromRun, SentencePieceTokenizer
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.text.subwords import SentencePieceTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.training.step import Compiled, Task
+from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.step import Task
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 

@@ -13,9 +13,10 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Bool, Int
 
+from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.greedy import advance, greedy, open_stream
 from flaxformer_lite.inference.sampling import row_keys
-from flaxformer_lite.inference.search import advance, beam_search, greedy, open_stream
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Transformer
 

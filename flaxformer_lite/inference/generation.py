@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder
-from flaxformer_lite.inference.metrics import Translation
+from flaxformer_lite.inference.translation import Translation
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.text.tokenizer import Tokenizer
 

@@ -17,8 +17,9 @@ from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.base import Batch, padded
 from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts
+from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.special_ids import SPECIAL, Special
-from flaxformer_lite.text.tokenizer import ByteTokenizer, Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 NEVER = -1e9
 """The score of a row that only fills up a batch."""

@@ -10,8 +10,9 @@ from flaxformer_lite.inference.encoder import wrapped_text
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
+from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.special_ids import SPECIAL, Special
-from flaxformer_lite.text.tokenizer import ByteTokenizer, Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.dataset import batch_shapes, blank_batch
+from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
@@ -25,7 +26,8 @@ from flaxformer_lite.planning.exchanges import Exchange, add_up
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
-from flaxformer_lite.training.step import Compiled, Task
+from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.step import Task
 
 # The step --------------------------------------------------------------------------------------------------------------
 

@@ -14,24 +14,28 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.atomic_files import check_new
-from flaxformer_lite.config.experiment import Config, to_json
+from flaxformer_lite.atomic_files import check_new, write_whole
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.dataset import Dataset, Tokenizers, cut, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, cut, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.inference.forward import Forward, forward
 from flaxformer_lite.inference.generation import check_goes_on, check_ids, decode_settings, generated, streamed
-from flaxformer_lite.inference.metrics import Translation, translate
+from flaxformer_lite.inference.translation import Translation, translate
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.text_predictor import Classified, Guess, TextReader
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.training.evaluation import mean_metrics
 from flaxformer_lite.training.loop import Memory
-from flaxformer_lite.training.step import Compiled, Task, mean_metrics
-from flaxformer_lite.workdir.folder import RunFolder, write_whole
+from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.step import Task
+from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data.dataset import Dataset, Tokenizers, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training import multihost
 from flaxformer_lite.workdir.folder import RunFolder
 

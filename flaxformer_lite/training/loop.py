@@ -18,15 +18,18 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import blank_batch
 from flaxformer_lite.inference.decoder import Decoder
-from flaxformer_lite.inference.metrics import text_metrics, translate
+from flaxformer_lite.inference.metrics import text_metrics
+from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import multihost
 from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.evaluation import mean_metrics
+from flaxformer_lite.training.runners import Compiled
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.step import Compiled, Task, TrainState, mean_metrics
+from flaxformer_lite.training.step import Task, TrainState
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, warm_start

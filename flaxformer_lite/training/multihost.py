@@ -26,7 +26,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer_lite.config.experiment import Config, flatten
+from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.parallel.sharding import replicated
 

@@ -22,21 +22,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.atomic_files import written_whole
-from flaxformer_lite.config.experiment import Config, differences, from_json, to_json
+from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.config.differences import differences
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.dataset import DataConfig, Tokenizers
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.text.tokenizer import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
 
 NUM_SAMPLES = 10
 """Sentences in each file of samples/."""
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes the file entirely or not at all."""
-    with written_whole(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config, check_weights, flatten
+from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.console import warn
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any
 
+from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.records import Pair
@@ -16,7 +17,6 @@ from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.run.run import Run, ignore, load
-from flaxformer_lite.workdir.folder import write_whole
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ import jax
 
 from flaxformer_lite.atomic_files import check_new, written_whole
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import DataConfig, Tokenizers
+from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.hf.folder import take_along
@@ -34,7 +34,8 @@ from flaxformer_lite.objectives import (
     Seq2Seq,
 )
 from flaxformer_lite.run.run import write_run
-from flaxformer_lite.text.tokenizer import FromRun
+from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 
 NAMES = sorted([*SYSTEMS, "hf"])

@@ -17,7 +17,8 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of
 from flaxformer_lite.planning.plan import shard_bytes
-from flaxformer_lite.training.step import Task, abstract_state
+from flaxformer_lite.training.runners import abstract_state
+from flaxformer_lite.training.step import Task
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights

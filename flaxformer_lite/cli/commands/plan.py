@@ -12,7 +12,8 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config.experiment import Config, load_config
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import AXES
 from flaxformer_lite.planning.plan import Plan, make_plan

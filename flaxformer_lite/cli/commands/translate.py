@@ -13,7 +13,7 @@ from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import Block, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
-from flaxformer_lite.inference.metrics import Translation
+from flaxformer_lite.inference.translation import Translation
 from flaxformer_lite.run.run import Run, load
 
 

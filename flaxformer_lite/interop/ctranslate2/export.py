@@ -12,7 +12,6 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import Tokenizers
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
@@ -30,7 +29,7 @@ from flaxformer_lite.model.positions import (
     Sinusoidal,
 )
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)
 LEAST_VALUE = -10_000.0

@@ -1,0 +1,72 @@
+"""A config as JSON and back."""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pydantic
+
+from flaxformer_lite.config.experiment import Config
+
+
+def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
+    """The dataclass types that an annotation reaches, each once."""
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in seen:
+        seen.add(annotation)
+        yield annotation
+        for hint in typing.get_type_hints(annotation).values():
+            yield from dataclasses_in(hint, seen)
+    for argument in typing.get_args(annotation):
+        yield from dataclasses_in(argument, seen)
+
+
+TYPES = list(dataclasses_in(Config, set()))
+for _type in TYPES:
+    _type.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
+
+
+KINDS = {_type.kind for _type in TYPES if hasattr(_type, "kind")}
+"""The names of all variants, which pydantic puts into the paths of its errors."""
+
+
+ADAPTER = pydantic.TypeAdapter(Config)
+
+
+def to_json(config: Config) -> str:
+    """The whole config, every default written out."""
+    return ADAPTER.dump_json(config, indent=2, warnings="error").decode() + "\n"
+
+
+def from_json(text: str | bytes, name: str = "config.json") -> Config:
+    """The config that `to_json` wrote. Raises: ValueError naming the setting, what was given, and the names there are."""
+    try:
+        return ADAPTER.validate_json(text)
+    except pydantic.ValidationError as error:
+        raise ValueError("; ".join(f"{name}: {explain(e)}" for e in error.errors())) from None
+
+
+def explain(error: Any) -> str:
+    """One pydantic error in one line: a path as on the command line, what was found, what is wanted."""
+    setting = ".".join(str(part) for part in error["loc"] if part not in KINDS)
+    if error["type"] == "unexpected_keyword_argument":
+        known = [leaf for leaf in settings_of(Config) if leaf.count(".") == setting.count(".")]
+        near = difflib.get_close_matches(setting, known, 3)
+        return f"there is no setting {setting}" + (f"; perhaps you meant {' or '.join(near)}" if near else "")
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    return f"{setting} is {error['input']!r}: {error['msg']}" if setting else f"{error['msg']}"
+
+
+def settings_of(annotation: Any, prefix: str = "") -> list[str]:
+    """Every setting's path below a dataclass type, all variants included."""
+    paths = []
+    for name, hint in typing.get_type_hints(annotation).items():
+        if name.startswith("__"):
+            continue
+        paths.append(prefix + name)
+        for variant in (hint, *typing.get_args(hint)):
+            if dataclasses.is_dataclass(variant):
+                paths += settings_of(variant, f"{prefix}{name}.")
+    return paths

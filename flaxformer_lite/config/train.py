@@ -1,0 +1,95 @@
+"""The settings of training: how long, on which devices, what is kept and reported."""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from flaxformer_lite.parallel.mesh import MeshConfig
+
+TextMetric = Literal["exact_match", "bleu", "chrf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """How long to train, and what to keep and report on the way. Periods are in optimizer steps."""
+
+    steps: int = 10_000
+    """Optimizer steps of the whole run."""
+    seed: int = 0
+    """First parameters, data order and dropout are functions of it."""
+    micro_batches: int = 1
+    """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
+    runner: Literal["mesh", "pmap"] = "mesh"
+    """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
+    then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
+    mesh: MeshConfig = MeshConfig()
+    """The devices along each axis."""
+    coordinator: str | None = None
+    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that SLURM or
+    Open MPI starts, or of a TPU slice's hosts, which know each other. The run folder must be one that all can reach."""
+    num_processes: int | None = None
+    """How many processes meet at `coordinator`."""
+    process_id: int | None = None
+    """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
+    join_seconds: int = 300
+    """How long they wait for each other when they start."""
+    log_every: int = 50
+    """Write a `train` row to metrics.jsonl."""
+    eval_every: int = 1_000
+    """Evaluate on `data.eval`, then save a checkpoint that knows the metrics."""
+    checkpoint_every: int = 1_000
+    """Save a checkpoint."""
+    keep_latest: int = 3
+    """Checkpoints to keep, newest first."""
+    keep_best: int = 1
+    """Checkpoints to keep beside them, best first by `best_metric`."""
+    best_metric: str = "loss"
+    """What makes a checkpoint the best: loss, accuracy, another figure that the objective reports, or one of `text_metrics`."""
+    patience: int | None = None
+    """Stop early after that many evaluations in a row without a new best; None never stops early."""
+    init_from: str | None = None
+    """A run folder whose parameters this run starts from; its optimizer and step start fresh all the same."""
+    init_fresh: tuple[str, ...] = ()
+    """Patterns such as `head/*` of parameters that start fresh where `init_from` has none, or none of that shape."""
+    text_metrics: tuple[TextMetric, ...] = ()
+    """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
+
+    def __post_init__(self) -> None:
+        counts = ("steps", "micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest")
+        for name in (*counts, "num_processes", "join_seconds"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"train.{name} is {value}: give at least 1")
+        if self.keep_best < 0:
+            raise ValueError(f"train.keep_best is {self.keep_best}: give 0 or more")
+        if self.patience is not None and self.patience < 1:
+            raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        meeting = (self.coordinator, self.num_processes, self.process_id)
+        if any(value is None for value in meeting) and meeting != (None, None, None):
+            raise ValueError(
+                f"train.coordinator is {self.coordinator}, train.num_processes {self.num_processes}, train.process_id "
+                f"{self.process_id}: give all three or none"
+            )
+        if self.coordinator is not None and not (
+            (found := re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)) and 0 < int(found[1]) < 2**16
+        ):
+            raise ValueError(f"train.coordinator is {self.coordinator!r}: give a host and a port, as host0:4321")
+        if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
+            raise ValueError(
+                f"train.process_id is {self.process_id}, but train.num_processes is {self.num_processes}: give a number from 0 to "
+                f"{self.num_processes - 1}"
+            )
+        if self.runner == "pmap" and self.mesh != MeshConfig():
+            raise ValueError(
+                f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
+                "'mesh', or leave train.mesh at its default"
+            )
+        if self.init_fresh and self.init_from is None:
+            raise ValueError(
+                f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or leave both out"
+            )
+
+    @property
+    def best_mode(self) -> Literal["min", "max"]:
+        return "min" if self.best_metric in ("loss", "perplexity") else "max"

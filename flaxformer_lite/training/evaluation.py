@@ -1,0 +1,33 @@
+"""Metrics over a whole dataset."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.objectives.losses import Rows, Term
+from flaxformer_lite.training.runners import Compiled
+
+
+def mean_metrics(
+    compiled: Compiled, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+) -> dict[str, float]:
+    """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
+    batches = dataset.plan.batches_per_epoch
+    counted: dict[str, list[Term | Rows]] = {}
+    for i in range(batches):
+        found = compiled.evaluate(params, compiled.put(dataset.batch(i, compiled.rows)))
+        for name, of_batch in jax.device_get(found).items():
+            counted.setdefault(name, []).append(of_batch)
+        tick(i + 1, batches)
+    return dataset.objective.report({name: altogether(parts) for name, parts in counted.items()})
+
+
+def altogether(parts: Sequence[Term | Rows]) -> Term | Rows:
+    """What was counted in all batches: sums of sums and counts, or all rows that weigh something."""
+    if isinstance(parts[0], Term):
+        return Term(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
+    values, weights = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
+    return Rows(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
