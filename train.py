@@ -29,7 +29,7 @@ def main() -> None:
         parser.print_help(sys.stdout if "--help" in overrides or "-h" in overrides else sys.stderr)
         sys.exit(0 if "--help" in overrides or "-h" in overrides else 2)
 
-    from flaxformer_lite.training.multihost import join, leave
+    from flaxformer_lite.training.multihost import exit_process, join
 
     try:
         from flaxformer_lite.config.load import load_config
@@ -39,9 +39,9 @@ def main() -> None:
         train(config, arguments.workdir or default_workdir(Path(arguments.config)))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        leave(2)
+        exit_process(2)
     except KeyboardInterrupt:
-        leave(130)
+        exit_process(130)
 
 
 def default_workdir(config: Path) -> Path:

@@ -113,14 +113,14 @@ def with_batch(study: Study, chips: int, scaling: str) -> Config:
         max_source_length=study.length,
         max_target_length=study.length,
     )
-    return dataclasses.replace(config, data=data, train=dataclasses.replace(config.train, micro_batches=parts))
+    return dataclasses.replace(config, data=data, train=dataclasses.replace(config.train, num_micro_batches=parts))
 
 
 def report(name: str, topology: str, scaling: str) -> dict[str, Any]:
     study = STUDIES[name]
     config, started = with_batch(study, describe_slice(topology).chips, scaling), time.perf_counter()
     plan = as_json(make_plan(config, topology, study.mesh))
-    extra = {"model": name, "scaling": scaling, "micro_batches": config.train.micro_batches}
+    extra = {"model": name, "scaling": scaling, "num_micro_batches": config.train.num_micro_batches}
     return {**extra, **plan, "plan_seconds": time.perf_counter() - started}
 
 

@@ -64,5 +64,5 @@ def get_config() -> Config:
             schedule=Cosine(peak_rate=6e-4, warmup_steps=2_000, final_rate_fraction=0.1),
             weight_decay=0.1,
         ),
-        train=TrainConfig(steps=600_000, micro_batches=5, log_every=100, eval_every=2_000, checkpoint_every=2_000),
+        train=TrainConfig(steps=600_000, num_micro_batches=5, log_every=100, eval_every=2_000, checkpoint_every=2_000),
     )

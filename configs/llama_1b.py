@@ -70,5 +70,5 @@ def get_config() -> Config:
             schedule=Cosine(peak_rate=4e-4, warmup_steps=2_000, final_rate_fraction=0.1),
             weight_decay=0.1,
         ),
-        train=TrainConfig(steps=5_000, micro_batches=16, log_every=10, eval_every=500, checkpoint_every=500),
+        train=TrainConfig(steps=5_000, num_micro_batches=16, log_every=10, eval_every=500, checkpoint_every=500),
     )

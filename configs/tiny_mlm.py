@@ -39,7 +39,7 @@ def get_config() -> Config:
             dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.0),
             scan_unroll=3,
         ),
-        objective=MaskedLM(mask_token=1023, mask_share=0.2),
+        objective=MaskedLM(mask_token=1023, mask_rate=0.2),
         data=DataConfig(
             train=PythonDocs(split="train"),
             eval=PythonDocs(split="held_out"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def check_new(path: Path, kind: str = "folder") -> None:
+def require_absent(path: Path, kind: str = "folder") -> None:
     """Raises: ValueError where something is there already, or nothing can be made there."""
     if os.path.lexists(path):
         raise ValueError(f"{path} exists already: give a {kind} that does not")
@@ -19,7 +19,7 @@ def check_new(path: Path, kind: str = "folder") -> None:
 
 
 @contextlib.contextmanager
-def written_whole(path: Path) -> Iterator[Path]:
+def atomic_write(path: Path) -> Iterator[Path]:
     """Where to write what is to be at `path`, a file or a folder: at the end it takes its place there.
 
     Folders above it are made if need be. Nothing is left of what fails.
@@ -38,5 +38,5 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes the file entirely or not at all."""
-    with written_whole(path) as unfinished:
+    with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")

@@ -154,12 +154,12 @@ def attention(
     *,
     scale: float | None = None,
     soft_cap: float | None = None,
-    head_norm: Callable = as_it_is,
+    qk_norm: Callable = as_it_is,
     turn: Callable = as_it_is,
 ) -> tuple:
     """Output `[T, D]` and weights `[N, T, S]`; `allowed` and `bias` are `[N, T, S]`.
 
-    `head_norm(head, params)` normalises a head of queries or keys, `turn(head, position)` then turns it.
+    `qk_norm(head, params)` normalises a head of queries or keys, `turn(head, position)` then turns it.
     """
     queries, keys, values = (
         np.array([linear(x, params[name]) for x in inputs])
@@ -170,7 +170,7 @@ def attention(
 
     def head_of(name: str, rows: np.ndarray, position: int, n: int) -> np.ndarray:
         head = rows[position, n * d_key : (n + 1) * d_key]
-        return turn(head_norm(head, params.get(f"{name}_norm")), position)
+        return turn(qk_norm(head, params.get(f"{name}_norm")), position)
 
     weights = np.zeros((num_heads, len(queries), len(keys)))
     outputs = []

@@ -14,7 +14,7 @@ import numpy as np
 from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
-from flaxformer_lite.interop.name_map import Layout, Weight, write
+from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
 from flaxformer_lite.interop.systems import matrix_view
 from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
 from flaxformer_lite.model.bert_attention import AttentionLayer
@@ -47,7 +47,7 @@ def as_mask(x: Any) -> Any:
 
 
 def differentiated(
-    forward: Callable[[Any, Arrays], Arrays], params: Any, floats: Arrays, names: list[Weight]
+    forward: Callable[[Any, Arrays], Arrays], params: Any, floats: Arrays, names: list[WeightName]
 ) -> Arrays:
     """Everything `forward(params, floats)` names, and the gradients of its `loss` where it has one."""
     forward = jax.jit(forward)  # traced once, although it is asked for twice
@@ -64,7 +64,7 @@ def differentiated(
     (by_param, by_input), found = gradients(params, floats)
     return (
         {f"out/{name}": x for name, x in found.items()}
-        | {f"grad/{name}": x for name, x in write(by_param, names).items()}
+        | {f"grad/{name}": x for name, x in from_params(by_param, names).items()}
         | {f"grad_in/{name}": x for name, x in by_input.items()}
     )
 
@@ -76,7 +76,7 @@ def dot_loss(case: Case, found: Arrays, name: str = "output") -> Arrays:
     return found | {"loss": (found[name] * case.inputs["cotangent"]).sum()}
 
 
-def standalone(case: Case, names: list[Weight]) -> Any:
+def standalone(case: Case, names: list[WeightName]) -> Any:
     """Parameters of a lone module, by its name map."""
     return unflatten_dict(
         {w.path: jnp.asarray(w.layout.to_ours(case.params[w.names[0]]), case.dtype) for w in names}, sep="/"
@@ -103,7 +103,7 @@ def norm_case(
 
     def compute(case: Case) -> Arrays:
         norm = kind(epsilon=case.config.get("eps", epsilon))
-        names = [Weight("scale", (scale,)), Weight("bias", (bias,))]
+        names = [WeightName("scale", (scale,)), WeightName("bias", (bias,))]
 
         def forward(params: Any, floats: Arrays) -> Arrays:
             return dot_loss(case, {"output": Normalize(norm).apply({"params": params}, floats["x"])})
@@ -130,7 +130,7 @@ class Commands(nn.Module):
 def paddle_commands(case: Case) -> Arrays:
     c = case.config
     module = Commands(c["process_cmd"], c["dropout_rate"])
-    names = [Weight(f"norm/{x}", (f"{c['name']}_layer_norm_{x}",)) for x in ("scale", "bias")]
+    names = [WeightName(f"norm/{x}", (f"{c['name']}_layer_norm_{x}",)) for x in ("scale", "bias")]
     names = names if "n" in c["process_cmd"] else []
 
     def forward(params: Any, floats: Arrays) -> Arrays:
@@ -139,8 +139,8 @@ def paddle_commands(case: Case) -> Arrays:
     return differentiated(forward, standalone(case, names), floats_of(case, "x", "residual"), names)
 
 
-def linear(ours: str, theirs: str, ends: tuple[str, str], layout: Layout = Layout.SAME) -> list[Weight]:
-    return [Weight(f"{ours}/kernel", (theirs + ends[0],), layout), Weight(f"{ours}/bias", (theirs + ends[1],))]
+def linear(ours: str, theirs: str, ends: tuple[str, str], layout: Layout = Layout.SAME) -> list[WeightName]:
+    return [WeightName(f"{ours}/kernel", (theirs + ends[0],), layout), WeightName(f"{ours}/bias", (theirs + ends[1],))]
 
 
 def paddle_feed_forward(case: Case) -> Arrays:
@@ -215,7 +215,7 @@ def matrix_view_attention(case: Case) -> Arrays:
     c = case.config
     module = MultiHeadAttention(c["embed_size"], c["heads"], matrix_view_variant(c["embed_size"]), dtype=case.dtype)
     roles = (("query", "queries"), ("key", "keys"), ("value", "values"))
-    names = [Weight(f"{ours}/kernel", (f"{theirs}.weight",), Layout.TRANSPOSED) for ours, theirs in roles]
+    names = [WeightName(f"{ours}/kernel", (f"{theirs}.weight",), Layout.TRANSPOSED) for ours, theirs in roles]
     names += linear("out", "fc_out", (".weight", ".bias"), Layout.TRANSPOSED)
 
     def forward(params: Any, floats: Arrays) -> Arrays:
@@ -255,7 +255,9 @@ class AttentionAndFeedForward(nn.Module):
 def matrix_view_block(case: Case) -> Arrays:
     c = case.config
     module = AttentionAndFeedForward(c["embed_size"], c["heads"], c["embed_size"] * c["forward_expansion"], case.dtype)
-    names = [Weight(ours, (name,), layout) for ours, (name, layout) in matrix_view.sublayers("attention", "").items()]
+    names = [
+        WeightName(ours, (name,), layout) for ours, (name, layout) in matrix_view.sublayers("attention", "").items()
+    ]
 
     def forward(params: Any, floats: Arrays) -> Arrays:
         output, state = module.apply(

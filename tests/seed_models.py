@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from flaxformer_lite.interop.name_map import Weight, read
+from flaxformer_lite.interop.name_map import WeightName, to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
@@ -18,7 +18,7 @@ from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.stack import PositionEmbedding
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives.losses import Term, cross_entropy
+from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
 from tests.seed_cases import Arrays, Case, as_mask, differentiated, dot_loss, floats_of, smoothed_loss, sown
 
 SYSTEM_OF = {"000": "paddle", "001": "nlp-in-action", "002": "bert-tf", "003": "matrix-view"}
@@ -29,14 +29,14 @@ class Whole(NamedTuple):
 
     settings: Mapping[str, Any]
     config: ModelConfig
-    names: list[Weight]
+    names: list[WeightName]
     params: Any
 
     @classmethod
     def of(cls, case: Case) -> "Whole":
         system = SYSTEMS[SYSTEM_OF[case.config["system"]]]
         config, names = system.model_config(case.config), system.name_map(case.config)
-        params = jax.tree.map(lambda x: jnp.asarray(x, case.dtype), read(case.params, names, config))
+        params = jax.tree.map(lambda x: jnp.asarray(x, case.dtype), to_params(case.params, names, config))
         return cls(case.config, dataclasses.replace(config, dtype=np.dtype(case.dtype).name), names, params)
 
     def apply(self, params: Any, inputs: Inputs, embedded: Arrays) -> tuple[Outputs, Any]:
@@ -219,7 +219,7 @@ def bert_model(case: Case) -> Arrays:
 
 def each(logits: Any, labels: Any) -> Any:
     """The cross-entropy of every example on its own."""
-    one = jax.vmap(lambda x, y: Term(*cross_entropy(x[None], y[None], jnp.ones(1, x.dtype))).sum)
+    one = jax.vmap(lambda x, y: LossTerm(*cross_entropy(x[None], y[None], jnp.ones(1, x.dtype))).sum)
     return one(logits, labels)
 
 

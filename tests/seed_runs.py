@@ -14,7 +14,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.inference.search import Decoded
-from flaxformer_lite.interop.name_map import write
+from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
@@ -64,7 +64,7 @@ def training_steps(case: Case) -> Arrays:
         batch = jnp.asarray(case.inputs[f"src_{i}"]), jnp.asarray(case.inputs[f"target_{i}"])
         params, state, found[f"out/loss_{i}"] = step(params, state, *batch)
         found[f"out/lr_{i}"] = rate(i)
-        found |= {f"out/after_{i + 1}/{name}": x for name, x in write(params, whole.names).items()}
+        found |= {f"out/after_{i + 1}/{name}": x for name, x in from_params(params, whole.names).items()}
     return found
 
 

@@ -84,7 +84,7 @@ DECODERS = {
     "rotary": ModelConfig(
         d_model=7,
         num_heads=6,
-        attention=DotProduct(d_key=11, num_kv_heads=2, bias=False, head_norm=RMSNorm()),
+        attention=DotProduct(d_key=11, num_kv_heads=2, bias=False, qk_norm=RMSNorm()),
         positions=Rotary(base=101.0, scaling=Llama3Scaling(original_length=23, factor=3.0)),
         norm=RMSNorm(),
         activation="swiglu",
@@ -96,7 +96,7 @@ DECODERS = {
     "rotary_window_caps": ModelConfig(
         d_model=7,
         num_heads=3,
-        attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, head_norm=LayerNorm()),
+        attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm()),
         attention_window=WINDOW,
         positions=Rotary(layout="interleaved", share=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
         activation="geglu_tanh",
@@ -106,7 +106,7 @@ DECODERS = {
     "windows_by_layer": ModelConfig(
         d_model=7,
         num_heads=3,
-        attention=DotProduct(d_key=4, num_kv_heads=1, bias=False, head_norm=RMSNorm(offset=1.0)),
+        attention=DotProduct(d_key=4, num_kv_heads=1, bias=False, qk_norm=RMSNorm(offset=1.0)),
         attention_window=WINDOW,
         window_layers=(0,),
         window_positions=Rotary(base=11.0),
@@ -212,7 +212,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
         post_norm=config.residual == POST_NORM,
         scale_embeddings=config.scale_embeddings,
         norm=norm,
-        scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | head_norm(attention.head_norm),
+        scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention.qk_norm),
         double_norm=config.residual.post == "nda",
         window=config.attention_window,
         window_layers=config.window_layers,
@@ -223,13 +223,13 @@ def slow(config: ModelConfig) -> reference.Transformer:
     )
 
 
-def head_norm(norm) -> dict:
+def qk_norm(norm) -> dict:
     """The argument of the reference's attention."""
     if norm is None:
         return {}
     if isinstance(norm, RMSNorm):
-        return {"head_norm": lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
-    return {"head_norm": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
+        return {"qk_norm": lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
+    return {"qk_norm": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
 
 
 def slow_positions(config: ModelConfig) -> dict:

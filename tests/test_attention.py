@@ -95,8 +95,8 @@ SHAPES = {
     "two_groups_of_three": (7, 6, DotProduct(d_key=5, d_value=3, num_kv_heads=2), (11, 11)),
     "multi_query_self": (7, 6, DotProduct(d_key=5, num_kv_heads=1, bias=False), None),
     "scaled_and_capped": (7, 6, DotProduct(d_key=5, scale=0.9, soft_cap=2.3), (11, 13)),
-    "head_norms": (7, 6, DotProduct(d_key=5, d_value=3, num_kv_heads=2, head_norm=RMSNorm()), (11, 13)),
-    "head_layer_norms_and_cap": (7, 3, DotProduct(d_key=5, soft_cap=0.7, head_norm=LayerNorm()), None),
+    "head_norms": (7, 6, DotProduct(d_key=5, d_value=3, num_kv_heads=2, qk_norm=RMSNorm()), (11, 13)),
+    "head_layer_norms_and_cap": (7, 3, DotProduct(d_key=5, soft_cap=0.7, qk_norm=LayerNorm()), None),
 }
 HEAD_NORMS = {
     "head_norms": lambda head, params: reference.rms_norm(head, params["scale"]),
@@ -141,7 +141,7 @@ def expected(shape: str, params: dict, inputs: list, mask, bias) -> tuple[np.nda
             bias[b],
             scale=variant.scale,
             soft_cap=variant.soft_cap,
-            head_norm=HEAD_NORMS.get(shape, reference.as_it_is),
+            qk_norm=HEAD_NORMS.get(shape, reference.as_it_is),
         )
         for b in range(B)
     ]
@@ -188,7 +188,7 @@ def test_kernels_are_matrices(shape, kernels):
 
 def test_a_shared_projection_is_a_dot_product_with_one_block_for_all_heads():
     """Its kernel [H, H] repeated along the diagonal of a matrix [N·H, N·H]; caps, scale and head norms included."""
-    settings = {"scale": 0.9, "soft_cap": 1.3, "head_norm": RMSNorm(), "bias": True}
+    settings = {"scale": 0.9, "soft_cap": 1.3, "qk_norm": RMSNorm(), "bias": True}
     shared, plain = (
         MultiHeadAttention(6, 2, variant(**settings), dtype=jnp.float64) for variant in (SharedProjection, DotProduct)
     )

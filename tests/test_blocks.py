@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import reference
 
-from flaxformer_lite.model.blocks import Context
+from flaxformer_lite.model.blocks import LayerContext
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias
@@ -28,8 +28,8 @@ POSITIONS = jnp.broadcast_to(jnp.arange(T), (B, T))
 def stack(scan_unroll: int):
     """First values, and the function from random keys to the answer, of an encoder of two layers."""
     module = Stack(dataclasses.replace(CONFIG, scan_unroll=scan_unroll), num_layers=2)
-    values = jax.jit(module.init)(KEYS[0], X, POSITIONS, Context())
-    return values, jax.jit(lambda values, keys: module.apply(values, X, POSITIONS, Context(), rngs=keys)[0])
+    values = jax.jit(module.init)(KEYS[0], X, POSITIONS, LayerContext())
+    return values, jax.jit(lambda values, keys: module.apply(values, X, POSITIONS, LayerContext(), rngs=keys)[0])
 
 
 def test_unrolled_scan_has_the_same_tree_and_first_values_bit_for_bit():
@@ -55,7 +55,7 @@ def test_every_place_drops_out_at_its_own_rate(monkeypatch):
     calls = []
     monkeypatch.setattr(dropout_module, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
     memory = jnp.zeros((B, S, D))
-    for cross, context in ((False, Context()), (True, Context(memory=memory))):
+    for cross, context in ((False, LayerContext()), (True, LayerContext(memory=memory))):
         module = Stack(CONFIG, 2, cross)
         values = jax.eval_shape(module.init, {"params": KEYS[0]}, X, POSITIONS, context)
         assert calls == []  # no key, no dropout
@@ -87,7 +87,7 @@ def test_a_scheme_adds_its_bias_to_the_one_that_is_given(scheme, causal):
     def run(positions, params, bias):
         config = dataclasses.replace(CONFIG, positions=positions)
         module = Stack(config, num_layers=2, causal=causal)
-        context = Context(bias=jnp.asarray(bias, jnp.float32))
+        context = LayerContext(bias=jnp.asarray(bias, jnp.float32))
         return jax.jit(lambda params: module.apply({"params": params}, X, jnp.asarray(places), context)[0])(params)
 
     plain = {name: leaf for name, leaf in stack(1)[0]["params"].items() if not name.startswith("position")}

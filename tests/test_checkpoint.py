@@ -401,7 +401,7 @@ def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(fold
     look = checkpoint_module.why_damaged
     monkeypatch.setattr(checkpoint_module, "why_damaged", lambda *place: looked.append(place[1]) or look(*place))
     with open_checkpoints(folder, warn=said.append) as checkpoints:
-        assert checkpoints.newest_whole() == checkpoints.restore(state_at(0))[0] == 2
+        assert checkpoints.latest_valid() == checkpoints.restore(state_at(0))[0] == 2
     assert looked.count(2) == len(said) == 1
 
 

@@ -25,7 +25,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.training.loop import Memory
+from flaxformer_lite.training.loop import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 
@@ -69,7 +69,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with open_checkpoints(config, RunFolder(path), read_only=False) as checkpoints:
         for step, seed, loss in ((3, 1, 2.5), (6, 5, 3.5)):
             params, ema = random_params(config, seed), random_params(config, seed + 1)
-            checkpoints.save(step, {"params": params, "ema": ema}, dataclasses.asdict(Memory(data="")), {"loss": loss})
+            checkpoints.save(
+                step, {"params": params, "ema": ema}, dataclasses.asdict(LoopState(data="")), {"loss": loss}
+            )
     return path
 
 

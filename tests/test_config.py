@@ -118,7 +118,7 @@ def test_text_that_is_not_json_is_refused_in_one_line():
             lambda: dataclasses.replace(with_train(CONFIG, keep_best=0), weights="best"),
             ["weights is 'best'", "train.keep_best is 0", "1 or more"],
         ),
-        (lambda: changed("train", micro_batches=3), ["data.rows_multiple 8", "train.micro_batches 3"]),
+        (lambda: changed("train", num_micro_batches=3), ["data.rows_multiple 8", "train.num_micro_batches 3"]),
         (lambda: changed("train", steps=0), ["train.steps is 0", "at least 1"]),
         (lambda: changed("train", seed=-1), ["train.seed is -1"]),
         (lambda: changed("train", patience=0), ["train.patience is 0"]),

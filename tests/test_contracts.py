@@ -11,9 +11,9 @@ import pytest
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.dataset import blank_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training.step import Task, init_state, train_step
+from flaxformer_lite.training.step import TrainTask, init_state, train_step
 
 ROOT = Path(__file__).parent.parent
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
@@ -85,10 +85,10 @@ def test_every_config_lowers(path: Path):
     """Its whole train step is traced and lowered, from shapes alone: at the first and the last that it trains."""
     config = load_config(str(path))
     assert from_json(to_json(config)) == config
-    task = Task.of(config)
+    task = TrainTask.of(config)
     buckets = batch_shapes(config.objective, config.data)
     for bucket in {buckets[0], buckets[-1]}:
-        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), blank_batch(config.objective, bucket))
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), zero_batch(config.objective, bucket))
         state = jax.eval_shape(functools.partial(init_state, task), batch)
         jax.jit(functools.partial(train_step, task)).lower(state, batch)
 
@@ -97,7 +97,7 @@ def test_every_config_lowers(path: Path):
 def test_every_config_runs_on_eight_devices(path: Path):
     """char_lm excepted: it has the 12 rows of the system that it is compared with."""
     config, devices = load_config(str(path)), 4 if path.stem == "char_lm" else 8
-    check_rows(config.data.rows_multiple, make_mesh(devices=jax.devices()[:devices]), config.train.micro_batches)
+    check_rows(config.data.rows_multiple, make_mesh(devices=jax.devices()[:devices]), config.train.num_micro_batches)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

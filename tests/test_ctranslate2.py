@@ -330,7 +330,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"residual": Residual(pre="n", post="nda", final="n")}, "residual"),
         ({"attention": DotProduct(soft_cap=5.0)}, "attention.soft_cap"),
         ({"attention": DotProduct(d_value=5)}, "attention.d_value"),
-        ({"attention": DotProduct(head_norm=LayerNorm())}, "attention.head_norm"),
+        ({"attention": DotProduct(qk_norm=LayerNorm())}, "attention.qk_norm"),
         ({"attention": DotProduct(masking=Penalize(value=-5.0))}, "attention.masking"),
         ({"activation": "linear"}, "activation"),
         ({"positions": ALiBi()}, "positions"),

@@ -5,7 +5,7 @@ import pytest
 
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack, separate_pieces
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.text.special_ids import BOS, EOS, SPECIAL
+from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 
 
 def tokens(*ids: int) -> np.ndarray:
@@ -27,7 +27,7 @@ def listed(pieces) -> list[list[int]]:
     ],
 )
 def test_overlapping_pieces_by_hand(document: list[int], expected: list[list[int]]):
-    assert listed(overlapping_pieces(tokens(*document), 3, SPECIAL)) == expected
+    assert listed(overlapping_pieces(tokens(*document), 3, DEFAULT_SPECIAL_IDS)) == expected
 
 
 def test_every_token_is_told_exactly_once():
@@ -35,7 +35,7 @@ def test_every_token_is_told_exactly_once():
     for length in range(40):
         document = np.arange(4, 4 + length, dtype=np.int32)
         for most in (1, 2, 5, 13):
-            pieces = overlapping_pieces(document, most, SPECIAL)
+            pieces = overlapping_pieces(document, most, DEFAULT_SPECIAL_IDS)
             assert max(map(len, pieces)) <= most + 1
             assert np.concatenate([piece[1:] for piece in pieces]).tolist() == [*document, EOS]
             assert [piece[0] for piece in pieces] == [BOS, *(piece[-1] for piece in pieces[:-1])]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from experiments import tiny_config
 
-from flaxformer_lite.data.batch_plan import EMPTY
+from flaxformer_lite.data.batch_plan import PADDING_ROW
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dataset import Dataset, blank_batch, cut, fingerprint, tokenize
+from flaxformer_lite.data.dataset import Dataset, fingerprint, tokenize, truncate, zero_batch
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
@@ -36,8 +36,8 @@ def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
     for step in (0, 3):
         batch, planned = dataset.batch(step), dataset.plan.batch(step)
         for row, example in enumerate(planned.examples):
-            source, target = ([], []) if example == EMPTY else map(list, dataset.records[example][:2])
-            real = 0 if example == EMPTY else 1
+            source, target = ([], []) if example == PADDING_ROW else map(list, dataset.records[example][:2])
+            real = 0 if example == PADDING_ROW else 1
             s, t = planned.bucket.lengths
             assert batch.inputs.source_tokens[row].tolist() == (source + [EOS] * real + [PAD] * s)[:s]
             assert batch.inputs.target_tokens[row].tolist() == ([BOS] * real + target + [PAD] * t)[:t]
@@ -75,7 +75,7 @@ def test_longer_pairs_are_dropped_and_counted():
 def test_cutting_keeps_room_for_eos_and_says_which_line():
     said: list[str] = []
     records = [TokenPair(np.arange(n, dtype=np.int32), np.arange(2, dtype=np.int32)) for n in (5, 6, 7)]
-    kept = cut(records, Lengths(6, 9), said.append, first_line=11)
+    kept = truncate(records, Lengths(6, 9), said.append, first_line=11)
     assert [len(record.source) for record in kept] == [5, 5, 5]
     assert [line.split(":")[0] for line in said] == ["line 12", "line 13"]
 
@@ -106,7 +106,7 @@ def test_the_rows_of_the_default_buckets():
 
 def test_a_blank_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     bucket = dataset.plan.batch(0).bucket
-    blank = blank_batch(CONFIG.objective, bucket)
+    blank = zero_batch(CONFIG.objective, bucket)
     assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(
         lambda x: (x.shape, x.dtype), dataset.batch(0)
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.data.batch_plan import EMPTY, Bucket, Plan, bucket_of, make_buckets
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, bucket_of, make_buckets
 from flaxformer_lite.data.records import Lengths
 
 BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]
@@ -24,21 +24,21 @@ def test_an_example_belongs_to_the_first_bucket_that_holds_both_sides():
 def test_every_example_that_fits_comes_once_an_epoch():
     """Oracle: the multiset of examples of three epochs, and the same number of batches in each."""
     lengths = some_lengths()
-    plan = Plan(lengths, BUCKETS, seed=5)
+    plan = BatchPlan(lengths, BUCKETS, seed=5)
     fits = sorted(i for i, length in enumerate(lengths) if length.source <= 9 and length.target <= 7)
     for epoch in range(3):
         steps = range(epoch * plan.batches_per_epoch, (epoch + 1) * plan.batches_per_epoch)
         seen = np.concatenate([plan.batch(step).examples for step in steps])
-        assert sorted(seen[seen != EMPTY].tolist()) == fits
+        assert sorted(seen[seen != PADDING_ROW].tolist()) == fits
 
 
 def test_every_batch_has_its_buckets_rows_and_lengths_that_fit():
     lengths = some_lengths()
-    plan = Plan(lengths, BUCKETS, seed=5)
+    plan = BatchPlan(lengths, BUCKETS, seed=5)
     for step in range(plan.batches_per_epoch):
         bucket, examples = plan.batch(step)
         assert len(examples) == bucket.rows
-        for i in examples[examples != EMPTY]:
+        for i in examples[examples != PADDING_ROW]:
             assert lengths[i].source <= bucket.lengths.source
             assert lengths[i].target <= bucket.lengths.target
 
@@ -46,7 +46,11 @@ def test_every_batch_has_its_buckets_rows_and_lengths_that_fit():
 def test_the_plan_is_a_function_of_seed_and_step():
     """Oracle: another plan, asked in another order; another seed and another epoch differ."""
     lengths = some_lengths()
-    plan, again, other = Plan(lengths, BUCKETS, seed=5), Plan(lengths, BUCKETS, seed=5), Plan(lengths, BUCKETS, seed=6)
+    plan, again, other = (
+        BatchPlan(lengths, BUCKETS, seed=5),
+        BatchPlan(lengths, BUCKETS, seed=5),
+        BatchPlan(lengths, BUCKETS, seed=6),
+    )
     steps = [31, 2, 17, 2]
     for step in steps:
         assert plan.batch(step).bucket == again.batch(step).bucket

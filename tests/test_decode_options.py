@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from flaxformer_lite.cli.options import add_setting, as_typed, typed_settings
+from flaxformer_lite.cli.options import add_setting, as_flags, typed_settings
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -32,10 +32,10 @@ def parsed(*words: str) -> argparse.Namespace:
     ],
 )
 def test_settings_are_called_as_they_were_typed(words: tuple[str, ...], message: str, expected: str):
-    assert as_typed(message, parsed(*words)) == expected
+    assert as_flags(message, parsed(*words)) == expected
 
 
 def test_what_was_typed_as_settings():
     assert typed_settings(parsed("--beam", "0", "--top-k", "3")) == {"beam_size": 0, "top_k": 3}
     assert typed_settings(parsed()) == {}
-    assert as_typed("decode.beam_size is 0", argparse.Namespace()) == "decode.beam_size is 0"
+    assert as_flags("decode.beam_size is 0", argparse.Namespace()) == "decode.beam_size is 0"

@@ -89,7 +89,7 @@ def test_positions_are_those_given_or_places_whatever_the_mask_shows() -> None:
 def test_positions_are_rows_of_a_table() -> None:
     """RoBERTa's count from its padding on: hand-counted, they are what the model finds by itself."""
     table = Learned(max_positions=5, offset=2, stddev=1.0)
-    model = dataclasses.replace(TRAINED_HERE["distilbert"], positions=table, uncounted_id=1)
+    model = dataclasses.replace(TRAINED_HERE["distilbert"], positions=table, position_padding_id=1)
     ids = np.array([[5, 6, 7], [8, 1, 9]])
     same = ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, 1, 3]]).logits
     np.testing.assert_allclose(same, ask(model, input_ids=ids).logits, rtol=1e-5)

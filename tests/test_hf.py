@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.forward import Forward, arguments, forward
+from flaxformer_lite.inference.forward import ModelOutput, arguments, forward
 from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.export import export
@@ -55,11 +55,11 @@ def refused(label: str) -> bool:
     return True
 
 
-def answer(found: Imported, given: dict[str, np.ndarray]) -> Forward:
+def answer(found: Imported, given: dict[str, np.ndarray]) -> ModelOutput:
     return forward(Transformer(found.model), {"params": found.params}, found.decode, **given)
 
 
-def worst(found: Forward, expected: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> float:
+def worst(found: ModelOutput, expected: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> float:
     """The largest difference of any output, where the mask is 1."""
     errors = []
     for name in ("logits", "last_hidden_state", "pooled", "next_sentence_logits", "encoder_last_hidden_state"):
@@ -82,7 +82,7 @@ def test_the_model_says_what_the_library_says(label: str, record_property: Any) 
     for side in ("in", "left"):
         given = {name.partition("/")[2]: x for name, x in arrays.items() if name.startswith(f"{side}/")}
         expected = given if side == "left" else {n.partition("/")[2]: x for n, x in arrays.items() if n[:4] == "out/"}
-        given = {name: x for name, x in given.items() if name not in Forward._fields}
+        given = {name: x for name, x in given.items() if name not in ModelOutput._fields}
         if given.keys() - arguments(found.model):  # options of the call that ordinary checkpoints do not need
             assert meta["exotic"]
             with pytest.raises(ValueError, match="is nothing that this model reads"):

@@ -416,7 +416,7 @@ LIKE_GEMMA2 = dataclasses.replace(
 )
 LIKE_GEMMA3 = dataclasses.replace(
     LIKE_GEMMA2,
-    attention=DotProduct(num_kv_heads=2, bias=True, head_norm=AROUND_ONE),
+    attention=DotProduct(num_kv_heads=2, bias=True, qk_norm=AROUND_ONE),
     window_positions=Rotary(base=7.0, scaling=LinearScaling(factor=2.0)),
     head=LanguageModelHead(),
 )
@@ -460,7 +460,7 @@ TRAINED = {
     ),
     "qwen3": (
         "Qwen3ForCausalLM",
-        dataclasses.replace(LIKE_LLAMA, attention=DotProduct(bias=False, head_norm=RMSNorm())),
+        dataclasses.replace(LIKE_LLAMA, attention=DotProduct(bias=False, qk_norm=RMSNorm())),
     ),
     "gemma": ("GemmaForCausalLM", LIKE_GEMMA),
     "gemma2": (

@@ -21,11 +21,10 @@ from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.name_map import our_shapes
 from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
 from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
-from flaxformer_lite.model.transformer import SentenceEmbedding
 from flaxformer_lite.objectives import Classification, Seq2Seq
 from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder

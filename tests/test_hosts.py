@@ -119,7 +119,7 @@ def test_where_to_meet_is_all_or_nothing():
 def told(monkeypatch: pytest.MonkeyPatch, *others: str) -> None:
     """As though there were others, who answer so."""
     monkeypatch.setattr(multihost, "several", lambda: True)
-    monkeypatch.setattr(multihost, "gathered", lambda text: [text, *others])
+    monkeypatch.setattr(multihost, "allgather_text", lambda text: [text, *others])
 
 
 def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.MonkeyPatch):
@@ -128,14 +128,14 @@ def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.M
 
     told(monkeypatch, "no a")
     with pytest.raises(multihost.SharedError, match=r"^no a$"):
-        multihost.together(fail)
+        multihost.on_all_processes(fail)
     told(monkeypatch, "", "no a", "no b")
     with pytest.raises(multihost.SharedError, match=r"^processes 0, 2 of 4: no a; process 3 of 4: no b$"):
-        multihost.together(fail)
+        multihost.on_all_processes(fail)
     with pytest.raises(multihost.SharedError, match=r"^process 2 of 4: no a; process 3 of 4: no b$"):
-        multihost.together(lambda: 7)
+        multihost.on_all_processes(lambda: 7)
     told(monkeypatch, "")
-    assert multihost.together(lambda: 7) == 7
+    assert multihost.on_all_processes(lambda: 7) == 7
 
 
 def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -149,7 +149,7 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
         heard: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(multihost, "several", lambda: True)
-            patch.setattr(multihost, "gathered", lambda text, heard=heard: heard.append(text) or [text])
+            patch.setattr(multihost, "allgather_text", lambda text, heard=heard: heard.append(text) or [text])
             data.agree_on("data.train", source, other)
             data.agree_on("data.train", source, pairs)
         told(monkeypatch, heard[0])
@@ -164,12 +164,12 @@ def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypat
     """A copy has the mark of an earlier holder, an empty folder none; a file system that is slow to tell gets some seconds."""
     monkeypatch.setattr("time.sleep", lambda _: None)
     folder, copy = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "copy")
-    with folder.claimed(CONFIG) as mark:
+    with folder.lock(CONFIG) as mark:
         folder.check_mark(mark)
         with pytest.raises(ValueError, match="copy is not the folder that the first process writes to"):
             copy.check_mark(mark)
     shutil.copytree(folder.path, copy.path)
-    with folder.claimed(CONFIG) as mark:
+    with folder.lock(CONFIG) as mark:
         folder.check_mark(mark)
         with pytest.raises(ValueError, match="copy is not the folder that the first process writes to"):
             copy.check_mark(mark)

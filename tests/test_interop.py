@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.interop.name_map import read, write
+from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems import FREE, SYSTEMS, settings_for
 from flaxformer_lite.model.norms import RMSNorm
 from tests.seed_models import SYSTEM_OF
@@ -43,9 +43,9 @@ def test_there_and_back_is_the_identity(name: str) -> None:
     config, weights = load(name)
     system = SYSTEMS[SYSTEM_OF[config["system"]]]
     names = system.name_map(config)
-    params = read(weights, names, system.model_config(config))
+    params = to_params(weights, names, system.model_config(config))
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(params))
-    back = write(params, names)
+    back = from_params(params, names)
     assert back.keys() == weights.keys()
     for key, x in weights.items():
         assert back[key].tobytes() == np.ascontiguousarray(x).tobytes() and back[key].shape == x.shape, key
@@ -69,14 +69,14 @@ def test_what_does_not_fit_is_named(system: str) -> None:
     names, model = SYSTEMS[system].name_map(config), SYSTEMS[system].model_config(config)
     lost = sorted(weights)[3]
     with pytest.raises(ValueError, match="1 array missing: ") as raised:
-        read({key: x for key, x in weights.items() if key != lost}, names, model)
+        to_params({key: x for key, x in weights.items() if key != lost}, names, model)
     assert lost in str(raised.value)
     with pytest.raises(ValueError, match="1 array left over: stray"):
-        read(weights | {"stray": np.zeros(3)}, names, model)
+        to_params(weights | {"stray": np.zeros(3)}, names, model)
     with pytest.raises(ValueError, match=r"of another shape: .*the config needs"):
-        read(weights, names, dataclasses.replace(model, d_ff=model.d_ff + 1))
+        to_params(weights, names, dataclasses.replace(model, d_ff=model.d_ff + 1))
     with pytest.raises(ValueError, match="1 array without a name there: stray"):
-        write({"stray": np.zeros(3), **read(weights, names, model)}, names)
+        from_params({"stray": np.zeros(3), **to_params(weights, names, model)}, names)
 
 
 def test_a_renamed_array_is_told_twice_and_a_wider_number_refused() -> None:
@@ -86,10 +86,10 @@ def test_a_renamed_array_is_told_twice_and_a_wider_number_refused() -> None:
     first = sorted(weights)[0]
     renamed = {("renamed" if key == first else key): x for key, x in weights.items()}
     with pytest.raises(ValueError, match=rf"1 array missing: {first} \(.*\); 1 array left over: renamed"):
-        read(renamed, names, model)
+        to_params(renamed, names, model)
     with pytest.raises(ValueError, match=rf"not float32, float16 or bfloat16: {first} \(float64\)"):
-        read(weights | {first: weights[first].astype(np.float64)}, names, model)
-    half = read(weights | {first: weights[first].astype(np.float16)}, names, model)
+        to_params(weights | {first: weights[first].astype(np.float64)}, names, model)
+    half = to_params(weights | {first: weights[first].astype(np.float16)}, names, model)
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(half))
 
 

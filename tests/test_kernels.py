@@ -25,7 +25,7 @@ from flaxformer_lite.model.attention import (
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.kernels import Asked, choose, cudnn, kernels_in, refusal, splash
+from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, kernels_in, splash, unsupported_reason
 from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, mask_structure, padding_mask, segment_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer
@@ -72,7 +72,7 @@ CASES = {
 CUDNN_LACKS = ("window_soft_cap", "padding")
 
 
-def asked_of(case: Case, dtype: str = "float64") -> Asked:
+def asked_of(case: Case, dtype: str = "float64") -> AttentionCall:
     """Random heads; the first fifth of the keys of row 0 are padding, and row 1 is all tokens. Of the packed texts, row 0 has a
     second in the queries that has no keys, and padding in both."""
     rng = np.random.default_rng(5)
@@ -94,10 +94,10 @@ def asked_of(case: Case, dtype: str = "float64") -> Asked:
         None if queries is None else segment_mask(queries, keys),
     )
     structure = mask_structure(mask, is_token, queries, keys, causal=case.causal, window=case.window)
-    return Asked(q, k, v, 0.4, case.soft_cap, mask, structure)
+    return AttentionCall(q, k, v, 0.4, case.soft_cap, mask, structure)
 
 
-def by_xla(asked: Asked):
+def by_xla(asked: AttentionCall):
     mask = None if asked.mask is None else asked.mask
     weights = attention_weights(
         asked.query, asked.key, mask=mask, bias=None, scale=asked.scale, soft_cap=asked.soft_cap
@@ -105,7 +105,7 @@ def by_xla(asked: Asked):
     return weighted_values(weights, asked.value)
 
 
-def by_loops(asked: Asked) -> np.ndarray:
+def by_loops(asked: AttentionCall) -> np.ndarray:
     """One query of one head at a time; what may not be seen is left out."""
     q, k, v = (np.asarray(x, np.float64) for x in asked[:3])
     groups = q.shape[2] // k.shape[2]
@@ -122,7 +122,7 @@ def by_loops(asked: Asked) -> np.ndarray:
     return out
 
 
-def answer_and_gradients(compute, asked: Asked, cotangent):
+def answer_and_gradients(compute, asked: AttentionCall, cotangent):
     """The answer, and the gradient of its product with `cotangent` by query, key and value."""
 
     @jax.jit
@@ -351,7 +351,7 @@ def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
         assert choose("auto", asked) is None
         (said,) = kernels.PICKED
         assert said.startswith(f"attention by xla: not {kernel}, since") and words in said
-    assert refusal(kernel, BF16, {"cudnn": "gpu", "splash": "tpu"}[kernel]) is None
+    assert unsupported_reason(kernel, BF16, {"cudnn": "gpu", "splash": "tpu"}[kernel]) is None
 
 
 @pytest.mark.parametrize(

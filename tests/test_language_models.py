@@ -15,7 +15,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.corpora import PlainText
-from flaxformer_lite.data.dataset import blank_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.subwords import SentencePiece
@@ -87,7 +87,7 @@ def test_it_trains_goes_on_and_is_scored(
         with pytest.raises(ValueError, match=r"^the model has no (en|de)coder .*, so it "):
             flaxformer_lite.load(whole).translate(["a"])
     tokenizer = flaxformer_lite.load(whole).required_tokenizers.target
-    assert tokenizer.vocab_size <= config.objective.num_text_ids(149)
+    assert tokenizer.vocab_size <= config.objective.num_tokenizer_ids(149)
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
@@ -95,9 +95,9 @@ def test_json_and_back_and_a_blank_batch(kind: str, tmp_path: Path):
     """Law: the same config; a blank batch has the shapes of a real one, and nothing in it counts."""
     config = config_of(kind, tmp_path)
     assert from_json(to_json(config)) == config
-    row = config.objective.full_row(config.data.longest)
+    row = config.objective.packed_row(config.data.longest)
     assert row is not None
-    blank = blank_batch(config.objective, config.data.bucket_of(row))
+    blank = zero_batch(config.objective, config.data.bucket_of(row))
     assert all(leaf.shape[0] == 16 and not leaf.any() for leaf in jax.tree.leaves(blank))
 
 

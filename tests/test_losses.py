@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.objectives import losses
-from flaxformer_lite.objectives.losses import Term
+from flaxformer_lite.objectives.losses import LossTerm
 
 B, T, V = 2, 3, 11
 pytestmark = pytest.mark.usefixtures("float64")
@@ -45,7 +45,7 @@ def data():
 def test_two_classes_by_hand(smoothing, expected):
     """Logits 0 and ln 3 give the probabilities 1/4 and 3/4; the target is the first."""
     term = loss(jnp.array([[0.0, math.log(3)]]), jnp.array([0]), jnp.ones(1), label_smoothing=smoothing)
-    assert isinstance(term, Term)
+    assert isinstance(term, LossTerm)
     assert float(term.sum) == pytest.approx(expected, rel=1e-14)
     assert float(term.count) == 1 and term.weight == 1
 
@@ -133,5 +133,5 @@ def test_any_leading_shape_gives_the_same_sums(data):
     rows = [array.reshape(-1, *array.shape[2:]) for array in data]
     for measure in (loss, accuracy):
         single = jax.jit(jax.vmap(measure))(*rows)
-        for term in (measure(*rows), Term(single.sum.sum(), single.count.sum())):
+        for term in (measure(*rows), LossTerm(single.sum.sum(), single.count.sum())):
             np.testing.assert_allclose(term[:2], measure(*data)[:2], rtol=1e-14)

@@ -44,12 +44,12 @@ NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
             r"^model\.window_positions .* model\.window_layers, which is None: name the layers, or set model\.positions\Z",
         ),
         (
-            {"uncounted_id": 1, "num_encoder_layers": 0},
-            r"^model\.uncounted_id is 1, .*, but model\.num_encoder_layers is 0: leave it out\Z",
+            {"position_padding_id": 1, "num_encoder_layers": 0},
+            r"^model\.position_padding_id is 1, .*, but model\.num_encoder_layers is 0: leave it out\Z",
         ),
         (
-            {"uncounted_id": 1, "positions": Learned()},
-            r"^model\.uncounted_id is 1, .*: set model\.positions\.offset to at least 1\Z",
+            {"position_padding_id": 1, "positions": Learned()},
+            r"^model\.position_padding_id is 1, .*: set model\.positions\.offset to at least 1\Z",
         ),
         ({"decoder_d_ff": 0}, r"^model\.decoder_d_ff is 0: give at least 1, or leave it out\Z"),
         (

@@ -173,7 +173,7 @@ def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Pa
     """Law, dropout on: with as many micro-batches as there are devices; and evaluations are the same."""
     data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
     evaluated = with_train(dataclasses.replace(CONFIG, data=data), eval_every=6)
-    expected = last_row(alone_run(with_train(evaluated, micro_batches=number * devices), tmp_path / "one"))
+    expected = last_row(alone_run(with_train(evaluated, num_micro_batches=number * devices), tmp_path / "one"))
     config = write_config_file(tmp_path / "tiny.json", evaluated)
     with Processes(config, tmp_path / "run", cache, number, devices, "--train.runner", "pmap") as processes:
         assert processes.ends() == [0] * number, processes.said(0)
@@ -240,7 +240,9 @@ def test_when_one_is_killed_all_stop_and_start_again(tmp_path: Path, cache: Path
     found = together(config, run, cache, 2, 1, *flags, "--train.steps", str(steps))
     assert "resuming after step" in (run / "train.log").read_text()
     # The dropout of a pmap is that of as many micro-batches as there are devices.
-    never_killed = with_train(CONFIG, steps=steps, checkpoint_every=steps, micro_batches=2 if runner == "pmap" else 1)
+    never_killed = with_train(
+        CONFIG, steps=steps, checkpoint_every=steps, num_micro_batches=2 if runner == "pmap" else 1
+    )
     np.testing.assert_allclose(found, alone(never_killed, tmp_path / "never_killed"), rtol=1e-3)
 
 

@@ -27,7 +27,7 @@ from flaxformer_lite.objectives import (
 from flaxformer_lite.objectives.corruption import with_sentinels
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.training.evaluation import altogether
+from flaxformer_lite.training.evaluation import merge_counts
 from flaxformer_lite.training.step import total
 
 V = 7
@@ -135,7 +135,7 @@ def decoder() -> Transformer:
 
 def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer):
     """Law: the sums of the loss and of right tokens over packs are those over rows of one piece each."""
-    pieces = CausalLM().compose(some_documents(11), Lengths(0, 11), 0)
+    pieces = CausalLM().make_rows(some_documents(11), Lengths(0, 11), 0)
     alone = [Pack((piece,)) for pack in pieces for piece in pack.pieces]
     assert len(pieces) < len(alone)
     params = decoder.init(jax.random.key(1), Inputs(target_tokens=jnp.zeros((1, 1), jnp.int32)))
@@ -211,7 +211,7 @@ def uncovered(batch: Batch) -> list[int]:
 
 def test_a_masked_row_by_hand():
     """Two pieces between BOS and EOS in a row of 14: 8 tokens of which round(0.25 · 8) = 2 are to be told, in ceil(0.25 · 14)."""
-    objective = MaskedLM(mask_token=MASK, mask_share=0.25)
+    objective = MaskedLM(mask_token=MASK, mask_rate=0.25)
     pack = Pack((np.array([4, 5, 6, 7, 8], np.int32), np.array([9, 10, 11], np.int32)))
     assert objective.lengths(pack) == Lengths(12, 0)
     batch = objective.example(pack, Lengths(14, 0), generator(1, 2))
@@ -224,7 +224,7 @@ def test_a_masked_row_by_hand():
 
 
 def masked_rows(objective: MaskedLM, number: int = 300) -> list[Batch]:
-    packs = objective.compose([record([], np.arange(4, 26).tolist() * 5)], Lengths(112, 0), 0)
+    packs = objective.make_rows([record([], np.arange(4, 26).tolist() * 5)], Lengths(112, 0), 0)
     return [objective.example(packs[0], Lengths(112, 0), generator(7, i)) for i in range(number)]
 
 
@@ -301,8 +301,8 @@ def test_whole_words_are_chosen_whole():
     document = record([], tokenizer.encode(text))
     words = [range(1, 3), range(4, 7), [8], range(10, 14), range(15, 17), [18], *([i] for i in (3, 7, 9, 14, 17))]
     for whole in (True, False):
-        objective = MaskedLM(mask_token=MASK, mask_share=0.3, whole_words=whole)
-        (pack,) = objective.compose([document], Lengths(20, 0), 0, tokenizer)
+        objective = MaskedLM(mask_token=MASK, mask_rate=0.3, whole_words=whole)
+        (pack,) = objective.make_rows([document], Lengths(20, 0), 0, tokenizer)
         broken, most = 0, 0
         for i in range(100):
             batch = objective.example(pack, Lengths(20, 0), generator(i, 0))
@@ -332,7 +332,7 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
     lengths = Lengths(41, 23)
     documents = some_documents(40, vocab_size=59)
     noise = 0
-    for i, pack in enumerate(objective.compose(documents, lengths, 0)):
+    for i, pack in enumerate(objective.make_rows(documents, lengths, 0)):
         batch = objective.example(pack, lengths, generator(i, 1))
         source, target = (
             np.asarray(tokens)[counts].tolist()[:-1]
@@ -360,16 +360,16 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
 def test_pieces_are_as_long_as_both_sides_have_room():
     """Oracle: every longer piece tried; 512 tokens to read take 568 of text, as the paper's have, and 114 to write."""
     objective = SpanCorruption(first_sentinel=9_999)
-    (first, *_) = objective.compose([record([], [5] * 2000)], Lengths(512, 512), 0)
+    (first, *_) = objective.make_rows([record([], [5] * 2000)], Lengths(512, 512), 0)
     assert len(first.pieces[0]) == 568
     assert objective.lengths(first) == (512, 114)
     for longest in (Lengths(512, 50), Lengths(30, 512)):
-        (first, *_) = objective.compose([record([], [5] * 2000)], longest, 0)
+        (first, *_) = objective.make_rows([record([], [5] * 2000)], longest, 0)
         here, more = (objective.room(len(first.pieces[0]) + n) for n in (0, 1))
         assert all(n <= room for n, room in zip(here, longest, strict=True))
         assert not all(n <= room for n, room in zip(more, longest, strict=True))
     with pytest.raises(ValueError, match=r"room for 28 spans a row, and objective\.num_sentinels is 27"):
-        SpanCorruption(first_sentinel=99, num_sentinels=27).compose([record([], [5])], Lengths(512, 512), 0)
+        SpanCorruption(first_sentinel=99, num_sentinels=27).make_rows([record([], [5])], Lengths(512, 512), 0)
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_the_objectives_own_ids_are_ids_of_the_vocabulary(objective: MaskedLM | 
     ("make", "words"),
     [
         (lambda: MaskedLM(mask_token=3), "objective.mask_token is 3"),
-        (lambda: MaskedLM(mask_token=9, mask_share=1.0), "objective.mask_share is 1.0"),
+        (lambda: MaskedLM(mask_token=9, mask_rate=1.0), "objective.mask_rate is 1.0"),
         (lambda: SpanCorruption(first_sentinel=99, noise_density=0.0), "objective.noise_density is 0.0"),
         (lambda: SpanCorruption(first_sentinel=99, mean_span=0.5), "objective.mean_span is 0.5"),
         (lambda: SpanCorruption(first_sentinel=99, num_sentinels=96), "objective.num_sentinels is 96"),
@@ -411,7 +411,7 @@ def paired(number: int = 12, length: int = 40) -> list[TokenPair]:
 def test_a_pair_of_texts_by_hand():
     """BOS A EOS B EOS, types 0 and 1, positions from 0, one segment; 40 tokens in pieces of at most 19 are four of 10."""
     objective = MaskedLM(mask_token=5000, next_sentence=True)
-    packs = objective.compose(paired(), Lengths(41, 0), 0)
+    packs = objective.make_rows(paired(), Lengths(41, 0), 0)
     assert len(packs) == 24 and all(len(piece) == 10 for pack in packs for piece in pack.pieces)
     assert packs[0].pieces[0].tolist() == list(range(100, 110)) and packs[0].pieces[1].tolist() == list(range(110, 120))
     assert packs[1].pieces[0].tolist() == list(range(120, 130))
@@ -428,7 +428,7 @@ def test_a_pair_of_texts_by_hand():
 def test_half_of_the_texts_follow_and_the_others_are_of_other_documents():
     """Law, within four standard deviations; label 0 says that the text follows. Oracle: the tokens tell their document."""
     objective = MaskedLM(mask_token=5000, next_sentence=True)
-    packs = objective.compose(paired(), Lengths(41, 0), 0)
+    packs = objective.make_rows(paired(), Lengths(41, 0), 0)
     follows, strangers = 0, set()
     for i, pack in enumerate(packs):
         row = objective.example(pack, Lengths(41, 0), generator(2, i))
@@ -489,7 +489,7 @@ def test_rows_have_the_tokenizers_own_special_ids():
     assert batch.inputs.source_tokens.tolist() == [[7, 8, 23] + [20] * 6]
     assert batch.inputs.target_tokens.tolist() == [[20, 4, 5] + [20] * 6]
     assert batch.targets.tolist() == [[4, 5, 23] + [20] * 6]
-    objective = MaskedLM(mask_share=0.9)
+    objective = MaskedLM(mask_rate=0.9)
     batch = theirs(objective, [record([], [4, 5, 6, 7, 8])], tokenizer)
     assert uncovered(jax.tree.map(lambda x: x[0], batch)) == [22, 4, 5, 6, 7, 8, 23, 20, 20]
     assert 24 in batch.inputs.source_tokens
@@ -508,9 +508,9 @@ def test_a_mask_is_the_tokenizers_or_a_free_id():
 
 def test_a_sentinel_is_no_piece_of_text():
     tokenizer = CharacterTokenizer("abcdef")
-    SpanCorruption(first_sentinel=11, num_sentinels=2).compose([record([], [5])], Lengths(9, 9), 0, tokenizer)
+    SpanCorruption(first_sentinel=11, num_sentinels=2).make_rows([record([], [5])], Lengths(9, 9), 0, tokenizer)
     with pytest.raises(ValueError, match=r"make 9 a sentinel, but for the tokenizer it is the piece 'f'"):
-        SpanCorruption(first_sentinel=10, num_sentinels=2).compose([record([], [5])], Lengths(9, 9), 0, tokenizer)
+        SpanCorruption(first_sentinel=10, num_sentinels=2).make_rows([record([], [5])], Lengths(9, 9), 0, tokenizer)
 
 
 # Whole texts -------------------------------------------------------------------------------------------------------------
@@ -525,7 +525,7 @@ def labelled(source: list[int], target: list[int], label: str) -> TokenPair:
 def test_texts_and_pairs_by_hand():
     """BOS A EOS, BOS A EOS B EOS with types 0 and 1, the longer text cut first, classes by their place and numbers as they are."""
     tokenizer = CharacterTokenizer("abcdefghijklmnop")
-    rows = YES_NO.compose(
+    rows = YES_NO.make_rows(
         [labelled([], [4, 5], "no"), labelled([6], [4, 5, 7, 8], "yes"), labelled([6, 7, 8], [9, 10, 11, 12], "yes")],
         Lengths(7, 0), 0, tokenizer,
     )  # fmt: skip
@@ -541,7 +541,7 @@ def test_texts_and_pairs_by_hand():
     assert batch.inputs.source_tokens.tolist() == [BOS, 4, 5, EOS, PAD, PAD]
     assert batch.inputs.source_mask.tolist() == [True] * 4 + [False] * 2
     assert (batch.targets.tolist(), batch.weights.tolist()) == ([1], [1])
-    (row,) = Regression().compose([labelled([], [4], "-2.5")], Lengths(7, 0), 0, tokenizer)
+    (row,) = Regression().make_rows([labelled([], [4], "-2.5")], Lengths(7, 0), 0, tokenizer)
     assert Regression().example(row, Lengths(6, 0)).targets.tolist() == [-2.5]
 
 
@@ -561,7 +561,7 @@ def test_texts_and_pairs_by_hand():
 def test_labels_that_are_none_are_located(objective: Classification | Regression, label: str, words: str):
     good = labelled([], [4], "yes" if objective is YES_NO else "1")
     with pytest.raises(ValueError, match=words):
-        objective.compose([good, labelled([], [4], label)], Lengths(7, 0), 0, CharacterTokenizer("abc"))
+        objective.make_rows([good, labelled([], [4], label)], Lengths(7, 0), 0, CharacterTokenizer("abc"))
 
 
 @pytest.mark.parametrize("lengths", [(5, 3), (3, 9), (7, 7), (1, 12)])
@@ -591,7 +591,7 @@ def in_batches(objective, scores: np.ndarray, targets: np.ndarray, size: int) ->
         )
         logits = jnp.asarray(np.pad(scores[rows], ((0, lacking), (0, 0)), constant_values=3.0))
         found.append(jax.device_get(measure(Outputs(class_logits=logits), batch)))
-    return objective.report({name: altogether([counted[name] for counted in found]) for name in found[0]})
+    return objective.report({name: merge_counts([counted[name] for counted in found]) for name in found[0]})
 
 
 def test_figures_of_classes_equal_their_definitions():
@@ -674,7 +674,7 @@ def test_embeddings_are_compared_with_all_of_the_batch_but_empty_rows():
 
 def test_both_texts_of_a_pair_are_rows_of_the_model():
     objective = SentenceEmbeddings()
-    (pack,) = objective.compose([record([4, 5], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
+    (pack,) = objective.make_rows([record([4, 5], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
     assert objective.lengths(pack) == Lengths(4, 0)
     batch = jax.tree.map(lambda x: np.stack([x, x]), objective.example(pack, Lengths(5, 0)))
     model = ModelConfig(vocab_size=29, num_decoder_layers=0, num_token_types=1)
@@ -685,7 +685,7 @@ def test_both_texts_of_a_pair_are_rows_of_the_model():
     with pytest.raises(
         ValueError, match=r"^objective\.kind is 'sentence_embeddings', .* record 1 of the data has no source"
     ):
-        objective.compose([record([], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
+        objective.make_rows([record([], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def row(kind: str, first: list[int]) -> tuple[Batch, np.ndarray]:
     else:
         generator = np.random.Generator(np.random.Philox(key=[2, 6]))
         pieces = tuple(np.array(text, np.int32) for text in (first, SECOND))
-        objective = MaskedLM(mask_token=28, mask_share=0.6)
+        objective = MaskedLM(mask_token=28, mask_rate=0.6)
         batch = objective.example(Pack(pieces), Lengths(15, 0), generator)
         segments = np.asarray(batch.inputs.source_segments)
         of_second = (segments[batch.inputs.predict_positions] == 2) & (batch.weights > 0)
@@ -51,7 +51,7 @@ def row(kind: str, first: list[int]) -> tuple[Batch, np.ndarray]:
 @pytest.mark.parametrize(("kind", "name"), PAIRS)
 def test_another_first_document_moves_no_logit_and_no_gradient_of_the_second(kind: str, name: str):
     causal = kind == "causal_lm"
-    objective = CausalLM() if causal else MaskedLM(mask_token=28, mask_share=0.6)
+    objective = CausalLM() if causal else MaskedLM(mask_token=28, mask_rate=0.6)
     config = ModelConfig(
         vocab_size=29, d_model=12, num_heads=2, d_ff=17, attention=ATTENTION[name], positions=Rotary(),
         num_encoder_layers=0 if causal else 2, num_decoder_layers=2 if causal else 0,

@@ -29,7 +29,7 @@ from flaxformer_lite.parallel.sharding import path_of
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
 from flaxformer_lite.training.runners import Compiled, abstract_state
-from flaxformer_lite.training.step import Task, init_state
+from flaxformer_lite.training.step import TrainTask, init_state
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 
 MESHES = {
@@ -57,14 +57,14 @@ ADAMW = AdamW()
 
 
 @functools.cache
-def task(*, dropout: bool = True, micro_batches: int = 1, algorithm: Algorithm = ADAMW) -> Task:
+def task(*, dropout: bool = True, num_micro_batches: int = 1, algorithm: Algorithm = ADAMW) -> TrainTask:
     optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=1e-2), weight_decay=0.01)
-    return Task(
+    return TrainTask(
         model=Transformer(MODEL if dropout else dataclasses.replace(MODEL, dropout=NO_DROPOUT)),
         objective=CausalLM(),
         optimizer=optimizer.build(total_steps=STEPS, d_model=MODEL.d_model),
         seed=0,
-        micro_batches=micro_batches,
+        num_micro_batches=num_micro_batches,
         ema_decay=0.9,
     )
 
@@ -94,14 +94,14 @@ def losses(compiled: Compiled) -> list[float]:
     return found
 
 
-def on_mesh(task: Task, config: MeshConfig) -> Compiled:
+def on_mesh(task: TrainTask, config: MeshConfig) -> Compiled:
     return Compiled.of(task, make_mesh(config), train_shapes=1, eval_shapes=1)
 
 
 @functools.cache
-def one_device_losses(dropout: bool, micro_batches: int = 1) -> list[float]:
+def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
     mesh = make_mesh(devices=jax.devices()[:1])
-    chosen = task(dropout=dropout, micro_batches=micro_batches)
+    chosen = task(dropout=dropout, num_micro_batches=num_micro_batches)
     return losses(Compiled.of(chosen, mesh, train_shapes=1, eval_shapes=0))
 
 
@@ -123,7 +123,7 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(jax, "pmap", lambda *given, **options: mapped.append(pmap(*given, **options)) or mapped[-1])
     compiled = Compiled.by_pmap(task(), make_mesh(), train_shapes=1, eval_shapes=1)
     assert any(compiled.train is one for one in mapped)
-    np.testing.assert_allclose(losses(compiled), one_device_losses(dropout=True, micro_batches=8), rtol=2e-5)
+    np.testing.assert_allclose(losses(compiled), one_device_losses(dropout=True, num_micro_batches=8), rtol=2e-5)
     batch = compiled.put(rows_of(compiled, batches()[0]))
     program = compiled.train.lower(compiled.abstract_state, batch).compile()
     text = program.as_text()
@@ -137,11 +137,11 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.slow
 def test_without_dropout_all_ways_are_one_device():
     """Law: meshes, pmaps and micro-batches, also together, have the losses of one device."""
-    plain, cut = task(dropout=False), task(dropout=False, micro_batches=2)
+    plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
     found = [losses(on_mesh(plain, config)) for config in MESHES.values()]
     found.append(losses(on_mesh(cut, MESHES["fsdp 2, tensor 2, data 2"])))
     found += [losses(Compiled.by_pmap(t, make_mesh(), train_shapes=1, eval_shapes=0)) for t in (plain, cut)]
-    found.append(one_device_losses(dropout=False, micro_batches=8))
+    found.append(one_device_losses(dropout=False, num_micro_batches=8))
     np.testing.assert_allclose(found, [one_device_losses(dropout=False)] * len(found), rtol=2e-5)
 
 
@@ -255,7 +255,9 @@ def shards(
 ) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
     """By path the whole and the local shape of everything in the state."""
     optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=1e-2)).build(total_steps=9, d_model=16)
-    state = abstract_state(Task(Transformer(model), CausalLM(), optimizer, seed=0, ema_decay=0.9), make_mesh(config))
+    state = abstract_state(
+        TrainTask(Transformer(model), CausalLM(), optimizer, seed=0, ema_decay=0.9), make_mesh(config)
+    )
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {path_of(keys): (x.shape, x.sharding.shard_shape(x.shape)) for keys, x in leaves}
 
@@ -346,7 +348,7 @@ def test_rows_divide_over_what_divides_rows():
     with pytest.raises(
         ValueError, match=r"which 4 devices with 2 micro-batches each do not divide: make it a multiple of 8"
     ):
-        check_rows(4, make_mesh(MeshConfig(tensor=2)), micro_batches=2)
+        check_rows(4, make_mesh(MeshConfig(tensor=2)), num_micro_batches=2)
 
 
 def test_heads_are_not_cut_apart():

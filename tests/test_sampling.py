@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.sampling import Read, adjust, draw, filtered, row_keys
+from flaxformer_lite.inference.sampling import Read, process_logits, row_keys, sample_token, warp_logits
 
 V = 11
-adjusted = jax.jit(adjust, static_argnames="config")
+adjusted = jax.jit(process_logits, static_argnames="config")
 SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
 
 
@@ -51,7 +51,7 @@ def reference_filtered(row, sampling):
 )
 def test_filters_equal_loops(sampling):
     """Oracle: the loops above; a filter that keeps everything leaves the scores as they are."""
-    found = np.asarray(filtered(jnp.asarray(SCORES), sampling))
+    found = np.asarray(warp_logits(jnp.asarray(SCORES), sampling))
     np.testing.assert_allclose(found, [reference_filtered(row, sampling) for row in SCORES], rtol=1e-6)
     if sampling == Sampling():
         np.testing.assert_array_equal(found, SCORES)
@@ -62,7 +62,7 @@ def test_equal_scores_stay_together():
     """Law: which of several equal tokens are kept does not depend on where they stand."""
     scores = jnp.log(jnp.asarray([[0.1, 0.3, 0.3, 0.1, 0.2]]))
     for sampling, kept in ((Sampling(top_k=4), 5), (Sampling(top_k=1), 2), (Sampling(top_p=0.2), 2)):
-        assert int((filtered(scores, sampling) > -jnp.inf).sum()) == kept
+        assert int((warp_logits(scores, sampling) > -jnp.inf).sum()) == kept
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(top_k=3)], ids=str)
@@ -70,7 +70,7 @@ def test_draws_have_their_probabilities(sampling):
     """Oracle: chi-square of 20,000 draws against the softmax of the loops; what a filter took away never comes."""
     draws, row = 20_000, SCORES[0, :6]
     keys = row_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
-    tokens = draw(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
+    tokens = sample_token(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
     counts = np.bincount(tokens, minlength=len(row))
     weights = np.exp(reference_filtered(row, sampling))
     expected = draws * weights / weights.sum()
@@ -85,7 +85,7 @@ def test_temperature_0_takes_the_best():
     scores = np.concatenate([SCORES, np.zeros((1, V), np.float32)])
     keys = row_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
     for sampling in (None, Sampling(temperature=0), Sampling(temperature=0, top_p=0.3)):
-        assert draw(jnp.asarray(scores), sampling, keys, jnp.int32(0)).tolist() == scores.argmax(-1).tolist()
+        assert sample_token(jnp.asarray(scores), sampling, keys, jnp.int32(0)).tolist() == scores.argmax(-1).tolist()
 
 
 def test_keys_depend_on_seed_row_and_sample_only():
@@ -98,7 +98,7 @@ def test_keys_depend_on_seed_row_and_sample_only():
     ]
     assert data[:4] == data[4:8] and len(set(data)) == 5
     scores = jnp.zeros((4, 10_007))
-    at = [draw(scores, Sampling(), keys, jnp.int32(step)).tolist() for step in (0, 1, 0)]
+    at = [sample_token(scores, Sampling(), keys, jnp.int32(step)).tolist() for step in (0, 1, 0)]
     assert at[0] == at[2] and not set(at[0]) & set(at[1]) and len(set(at[0])) == 4
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
-from flaxformer_lite.interop.name_map import read, write
+from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems import settings_for, torch_transformer
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import RMSNorm
@@ -45,7 +45,7 @@ def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
     options, io = fixture(name)
     weights = load_file(DATA / name / "model.safetensors")
     names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
-    params = read(weights, names, model)
+    params = to_params(weights, names, model)
     assert (io["in/tgt_mask"] == ~np.tri(io["in/tgt"].shape[1], dtype=bool)).all()
     source_mask, target_mask = ~io["in/src_key_padding_mask"], ~io["in/tgt_key_padding_mask"]
     given = {"inputs_embeds": io["in/src"], "attention_mask": source_mask}
@@ -54,7 +54,7 @@ def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
     assert said.logits is None and said.encoder_last_hidden_state is not None
     assert np.abs(said.last_hidden_state - io["out/last_hidden_state"])[target_mask].max() < 1e-4
     assert np.abs(said.encoder_last_hidden_state - io["out/encoder_last_hidden_state"])[source_mask].max() < 1e-4
-    back = write(params, names)
+    back = from_params(params, names)
     assert back.keys() == weights.keys() and all((back[key] == weights[key]).all() for key in weights)
 
 
@@ -108,9 +108,9 @@ def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.Mo
     names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
     fused = "decoder.layers.1.multihead_attn.in_proj_weight"
     with pytest.raises(ValueError, match=rf"of another shape: {fused} \(\(44, 15\), the config needs \(45, 15\)\)"):
-        read(weights | {fused: weights[fused][1:]}, names, model)
+        to_params(weights | {fused: weights[fused][1:]}, names, model)
     with pytest.raises(ValueError, match=rf"1 array missing: {fused} \(45, 15\)"):
-        read({key: x for key, x in weights.items() if key != fused}, names, model)
+        to_params({key: x for key, x in weights.items() if key != fused}, names, model)
     config = tmp_path / "arguments.json"
     config.write_text(json.dumps(options))
     save_file({"embedding.weight": np.zeros((3, 15), np.float32), **weights}, tmp_path / "more.safetensors")

@@ -37,7 +37,7 @@ from flaxformer_lite.text.special_ids import Special
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.data import check_special_ids
 from flaxformer_lite.training.runners import Compiled
-from flaxformer_lite.training.step import Task
+from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 
 ROOT = Path(__file__).parent.parent
@@ -54,10 +54,10 @@ class Crash(Exception):
 
 
 compiled_once = functools.cache(Compiled.of)
-task_once = functools.cache(Task.of)
+task_once = functools.cache(TrainTask.of)
 
 
-def task_of(config: Config) -> Task:
+def task_of(config: Config) -> TrainTask:
     """The config's task. Its rate is constant, so tasks that differ in steps and cadences only are one."""
     return task_once(dataclasses.replace(config, train=NO_TEXT.train))
 
@@ -65,7 +65,7 @@ def task_of(config: Config) -> Task:
 def share_programs(patch: pytest.MonkeyPatch) -> None:
     """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
     use_one_device(patch)
-    patch.setattr(Task, "of", task_of)
+    patch.setattr(TrainTask, "of", task_of)
     patch.setattr(Compiled, "of", compiled_once)
     patch.setattr(
         trainer, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
@@ -93,7 +93,7 @@ def open_run(folder: Path) -> loop.Checkpoints:
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
     """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
     config = RunFolder(folder).config()
-    compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
     target = compiled.abstract_state
     with open_run(folder) as checkpoints:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
@@ -283,7 +283,7 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
     loop.train(config, tmp_path / "run")
     assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
-    compiled = Compiled.of(Task.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
     target = compiled.abstract_state
     with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
         old, new = before.restore(target)[1], after.restore(target)[1]
@@ -343,14 +343,14 @@ def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
 def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path):
     for name in (".lock", ".config.json.4321.unfinished"):
         (tmp_path / name).write_bytes(b"")
-    with RunFolder(tmp_path).claimed(NO_TEXT):
+    with RunFolder(tmp_path).lock(NO_TEXT):
         assert RunFolder(tmp_path).config() == NO_TEXT
 
 
 def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
     config = write_config_file(tmp_path / "tiny.json", NO_TEXT)
     monkeypatch.setattr(sys, "argv", ["train.py", str(config), "--workdir", str(copy)])
-    with RunFolder(copy).claimed(NO_TEXT):
+    with RunFolder(copy).lock(NO_TEXT):
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:
             command_line.main()
@@ -370,10 +370,10 @@ def test_where_nothing_can_be_locked_it_says_so_and_goes_on(copy, monkeypatch, c
 
     for number in (errno.ENOLCK, errno.ENOTSUP):
         monkeypatch.setattr(fcntl, "flock", flock(number))
-        with RunFolder(copy).claimed(NO_TEXT):
+        with RunFolder(copy).lock(NO_TEXT):
             assert f"cannot be locked ({os.strerror(number)})" in capfd.readouterr().err
     monkeypatch.setattr(fcntl, "flock", flock(errno.EIO))
-    with pytest.raises(OSError, match="Input/output error"), RunFolder(copy).claimed(NO_TEXT):
+    with pytest.raises(OSError, match="Input/output error"), RunFolder(copy).lock(NO_TEXT):
         pass
 
 

@@ -16,13 +16,13 @@ from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.objectives import Batch, Seq2Seq
-from flaxformer_lite.objectives.losses import Term
+from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import Compiled, limit_traces
-from flaxformer_lite.training.step import Task, TrainState, init_state, random_key, total, train_step
+from flaxformer_lite.training.step import TrainState, TrainTask, init_state, random_key, total, train_step
 
 CONFIG = dataclasses.replace(
     tiny_config(),
@@ -53,9 +53,11 @@ def stack(records: list[TokenPair], lengths: Lengths, rows: int = 0) -> Batch:
 
 
 @functools.cache
-def without_dropout(dtype: str, micro_batches: int = 1) -> Task:
+def without_dropout(dtype: str, num_micro_batches: int = 1) -> TrainTask:
     model = dataclasses.replace(CONFIG.model, dtype=dtype, dropout=NO_DROPOUT)
-    return dataclasses.replace(Task.of(dataclasses.replace(CONFIG, model=model)), micro_batches=micro_batches)
+    return dataclasses.replace(
+        TrainTask.of(dataclasses.replace(CONFIG, model=model)), num_micro_batches=num_micro_batches
+    )
 
 
 def assert_trees_close(a, b, tolerance: float) -> None:
@@ -71,7 +73,7 @@ def batch() -> Batch:
 @pytest.fixture(scope="module")
 def one_device() -> Compiled:
     """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
-    return Compiled.of(Task.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    return Compiled.of(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
 
 
 def three_steps(compiled: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:
@@ -143,7 +145,7 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
 
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
     """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
-    compiled = Compiled.of(Task.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
+    compiled = Compiled.of(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
     (*_, one), one_losses = trained
     (*_, many), many_losses = three_steps(compiled, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
@@ -200,8 +202,8 @@ def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params
 
 def test_the_objective_weighs_every_terms_own_mean():
     """Oracle: by hand. 2 * 6/3 + 1 * 8/4 = 6; a term that counts nothing adds nothing."""
-    terms = {"a": Term(jnp.asarray(6.0), jnp.asarray(3.0), 2.0), "b": Term(jnp.asarray(8.0), jnp.asarray(4.0))}
-    nothing = {"c": Term(jnp.asarray(0.0), jnp.asarray(0.0))}
+    terms = {"a": LossTerm(jnp.asarray(6.0), jnp.asarray(3.0), 2.0), "b": LossTerm(jnp.asarray(8.0), jnp.asarray(4.0))}
+    nothing = {"c": LossTerm(jnp.asarray(0.0), jnp.asarray(0.0))}
     assert float(total(terms | nothing, {"a": jnp.asarray(3.0), "b": jnp.asarray(4.0), "c": jnp.asarray(0.0)})) == 6.0
 
 

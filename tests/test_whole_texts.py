@@ -33,7 +33,7 @@ from flaxformer_lite.text.subwords import SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.runners import Compiled
-from flaxformer_lite.training.step import Task
+from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 
@@ -174,8 +174,8 @@ def test_texts_that_belong_together_come_together(
         (tmp_path / f"{split}.tsv").write_text("".join(lines))
     sources = [TSV(path=str(tmp_path / f"{split}.tsv")) for split in ("train", "eval")]
     config = config_of(SentenceEmbeddings(), *sources, 100, sentence_embedding=SentenceEmbedding())
-    with pytest.raises(ValueError, match=r"^train\.micro_batches is 2, but objective\.kind 'sentence_embeddings'"):
-        with_train(config, micro_batches=2)
+    with pytest.raises(ValueError, match=r"^train\.num_micro_batches is 2, but objective\.kind 'sentence_embeddings'"):
+        with_train(config, num_micro_batches=2)
     with pytest.raises(
         ValueError, match=r"^train\.runner is 'pmap', but objective\.kind 'sentence_embeddings' .*: choose 'mesh'\Z"
     ):
@@ -327,7 +327,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     found = []
     for devices in (1, 4):
         compiled = Compiled.of(
-            Task.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
+            TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
         )
         state = compiled.init(compiled.put(batch))
         found.append(jax.device_get(compiled.train(state, compiled.put(batch))[1]))

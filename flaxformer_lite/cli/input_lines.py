@@ -15,7 +15,7 @@ LINES_AT_ONCE = 4096
 """Results are written after that many lines of a file, so that a long one does not wait for its end."""
 
 
-class Block(NamedTuple):
+class LineChunk(NamedTuple):
     """Lines that are answered together."""
 
     lines: list[str]
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
-def columns(block: Block, number: int, wanted: int | None = None) -> list[str]:
+def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[str]:
     """The texts of a line with tabs between them, one or two. Raises: ValueError where there are others than `wanted`."""
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
@@ -64,7 +64,7 @@ def columns(block: Block, number: int, wanted: int | None = None) -> list[str]:
     return texts
 
 
-def chosen_blocks(paths: list[str], wish: str) -> Iterator[Block]:
+def chosen_blocks(paths: list[str], wish: str) -> Iterator[LineChunk]:
     """The blocks of the files, or of stdin; `wish` says at a prompt what a line is typed for.
 
     Raises: ValueError where a file cannot be read, or there is no stdin.
@@ -76,20 +76,20 @@ def chosen_blocks(paths: list[str], wish: str) -> Iterator[Block]:
     return typed_blocks(wish) if sys.stdin.isatty() else piped_blocks()
 
 
-def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[Block]:
+def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[LineChunk]:
     for path, lines in files:
         for before in range(0, len(lines), LINES_AT_ONCE):
-            yield Block(lines[before : before + LINES_AT_ONCE], path, before)
+            yield LineChunk(lines[before : before + LINES_AT_ONCE], path, before)
 
 
-def piped_blocks() -> Iterator[Block]:
+def piped_blocks() -> Iterator[LineChunk]:
     before = 0
     for lines in arriving_lines(sys.stdin.buffer, "stdin"):  # type: ignore[arg-type]  # declared without its read1
-        yield Block(lines, "stdin", before)
+        yield LineChunk(lines, "stdin", before)
         before += len(lines)
 
 
-def typed_blocks(wish: str) -> Iterator[Block]:
+def typed_blocks(wish: str) -> Iterator[LineChunk]:
     """Line by line until the end of input."""
     with contextlib.suppress(ImportError):  # where there is none, input() has no line editing
         import readline  # noqa: F401
@@ -97,7 +97,7 @@ def typed_blocks(wish: str) -> Iterator[Block]:
     print(f"Type a line to {wish}; Ctrl-D ends.", file=sys.stderr)
     for before in itertools.count():
         try:
-            yield Block([input("> " if sys.stdout.isatty() else "")], "stdin", before)
+            yield LineChunk([input("> " if sys.stdout.isatty() else "")], "stdin", before)
         except EOFError:
             print(file=sys.stderr)
             return

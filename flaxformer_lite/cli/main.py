@@ -13,7 +13,7 @@ import sys
 from typing import NoReturn
 
 from flaxformer_lite.cli import commands
-from flaxformer_lite.cli.options import as_typed
+from flaxformer_lite.cli.options import as_flags
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -76,7 +76,7 @@ def follow(arguments: argparse.Namespace) -> None:
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
-        fail(as_typed(str(error), arguments))
+        fail(as_flags(str(error), arguments))
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX says that there is no memory
             raise

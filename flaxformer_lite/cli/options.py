@@ -25,7 +25,7 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
 
 
-def as_typed(message: str, arguments: argparse.Namespace) -> str:
+def as_flags(message: str, arguments: argparse.Namespace) -> str:
     """A message about settings, with what was typed in their places: options, for a group of settings all that are in it.
 
     A setting that was not typed, but could be, keeps its name, and its option stands beside it.

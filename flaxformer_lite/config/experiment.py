@@ -36,7 +36,7 @@ class Config:
         """
 
         def room(size: int, tokenizer: object) -> int:
-            return size if isinstance(tokenizer, FromRun) else self.objective.num_text_ids(size)
+            return size if isinstance(tokenizer, FromRun) else self.objective.num_tokenizer_ids(size)
 
         source, target = self.model.vocab_sizes
         return room(source, self.data.tokenizer), room(target, self.data.target_tokenizer or self.data.tokenizer)
@@ -63,14 +63,14 @@ class Config:
                 f"model.positions.max_positions {model.positions.max_positions} is less than data.max_source_length "
                 f"{data.max_source_length} or data.max_target_length {data.max_target_length}: raise it, or lower them"
             )
-        if data.rows_multiple % train.micro_batches:
+        if data.rows_multiple % train.num_micro_batches:
             raise ValueError(
-                f"data.rows_multiple {data.rows_multiple} is not divisible by train.micro_batches {train.micro_batches}: "
+                f"data.rows_multiple {data.rows_multiple} is not divisible by train.num_micro_batches {train.num_micro_batches}: "
                 "change one, so that every batch can be cut evenly"
             )
-        if not self.objective.rows_apart and (train.micro_batches > 1 or train.runner == "pmap"):
-            several = train.micro_batches > 1
-            what = f"micro_batches is {train.micro_batches}" if several else "runner is 'pmap'"
+        if not self.objective.rows_independent and (train.num_micro_batches > 1 or train.runner == "pmap"):
+            several = train.num_micro_batches > 1
+            what = f"num_micro_batches is {train.num_micro_batches}" if several else "runner is 'pmap'"
             raise ValueError(
                 f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: "
                 + ("leave it at 1" if several else "choose 'mesh'")

@@ -23,12 +23,12 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"there is no config file {path}{others(file)}")
+        raise ValueError(f"there is no config file {path}{suggest_config_files(file)}")
     config = from_json(file.read_bytes(), path) if file.suffix == ".json" else run_config_file(file)
-    return from_json(to_json(overridden(config, overrides, path)), path)
+    return from_json(to_json(apply_overrides(config, overrides, path)), path)
 
 
-def others(file: Path) -> str:
+def suggest_config_files(file: Path) -> str:
     """A hint at the config files that there are, in the same folder and in `configs`."""
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
@@ -36,7 +36,7 @@ def others(file: Path) -> str:
     return f"; perhaps you meant {near[0]}" if near else f"; there are {', '.join(found)}" if found else ""
 
 
-def overridden(config: Config, overrides: Sequence[str], path: str) -> Config:
+def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
     """The config with settings from the command line. Raises: ValueError in one line where tyro would draw a box."""
     if not overrides:
         return config

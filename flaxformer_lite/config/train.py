@@ -17,7 +17,7 @@ class TrainConfig:
     """Optimizer steps of the whole run."""
     seed: int = 0
     """First parameters, data order and dropout are functions of it."""
-    micro_batches: int = 1
+    num_micro_batches: int = 1
     """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
     runner: Literal["mesh", "pmap"] = "mesh"
     """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
@@ -55,7 +55,7 @@ class TrainConfig:
     """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest")
+        counts = ("steps", "num_micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest")
         for name in (*counts, "num_processes", "join_seconds"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"train.{name} is {value}: give at least 1")

@@ -13,7 +13,7 @@ from jaxtyping import Int
 
 from flaxformer_lite.data.records import Lengths
 
-EMPTY = -1
+PADDING_ROW = -1
 """The example index of a row that only fills up a batch and counts nothing."""
 
 
@@ -53,7 +53,7 @@ class Planned(NamedTuple):
     examples: Int[np.ndarray, "B"]
 
 
-class Plan:
+class BatchPlan:
     """The batches of every epoch, from the examples' lengths and a seed."""
 
     def __init__(self, lengths: Sequence[Lengths], buckets: Sequence[Bucket], seed: int):
@@ -79,6 +79,6 @@ class Plan:
         batches = []
         for bucket, examples in self.members:
             order = generator.permutation(examples)
-            order = np.concatenate([order, np.full(-len(order) % bucket.rows, EMPTY)])
+            order = np.concatenate([order, np.full(-len(order) % bucket.rows, PADDING_ROW)])
             batches += [Planned(bucket, rows) for rows in order.reshape(-1, bucket.rows)]
         return [batches[i] for i in generator.permutation(len(batches))]

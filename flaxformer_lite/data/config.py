@@ -69,5 +69,5 @@ class DataConfig:
 
 def batch_shapes(objective: Objectives, config: DataConfig) -> list[Bucket]:
     """The shapes of the batches that an objective makes: one where all rows are filled."""
-    full_row, longest = objective.full_row(config.longest), objective.longest_row(config.longest)
-    return config.buckets_to(longest) if full_row is None else [config.bucket_of(full_row)]
+    packed_row, longest = objective.packed_row(config.longest), objective.longest_row(config.longest)
+    return config.buckets_to(longest) if packed_row is None else [config.bucket_of(packed_row)]

@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.data.batch_plan import EMPTY, Bucket, Plan
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
-from flaxformer_lite.text.special_ids import BOS, SPECIAL, Special
+from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 
@@ -28,7 +28,7 @@ def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
     ]
 
 
-def cut(
+def truncate(
     records: Sequence[TokenPair], longest: Lengths, warn: Callable[[str], None], first_line: int = 1
 ) -> list[TokenPair]:
     """The records with room for EOS within `longest`, each cut one reported with its line number."""
@@ -64,7 +64,7 @@ def evaluation_records(
 ) -> list[TokenPair]:
     """The records to evaluate on: pairs to translate are cut, each with a warning; others stay whole, for the objective to cut."""
     records = tokenize(pairs, tokenizers)
-    return cut(records, longest, warn, first_line) if isinstance(objective, Seq2Seq) else records
+    return truncate(records, longest, warn, first_line) if isinstance(objective, Seq2Seq) else records
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
@@ -102,12 +102,12 @@ class Dataset:
     ):
         if not records:
             raise ValueError("there are no pairs to make batches of: give at least one")
-        self.records: Sequence[Any] = objective.compose(records, config.longest, seed or 0, tokenizer)
+        self.records: Sequence[Any] = objective.make_rows(records, config.longest, seed or 0, tokenizer)
         self.objective, self.seed = objective, seed
-        self.special = (SPECIAL if tokenizer is None else tokenizer.special)._replace(start=start_id)
+        self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
         measure: Callable[[Any], Lengths] = objective.lengths
         lengths = [measure(record) for record in self.records]
-        self.plan = Plan(lengths, batch_shapes(objective, config), seed or 0)
+        self.plan = BatchPlan(lengths, batch_shapes(objective, config), seed or 0)
         placed = sum(len(examples) for _, examples in self.plan.members)
         self.dropped = len(self.records) - placed
         if not placed:
@@ -129,7 +129,7 @@ class Dataset:
         lengths, examples = planned.bucket.lengths, planned.examples.tolist()
         blank = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
         chosen = [
-            blank if examples[row] == EMPTY else self.example(examples[row], lengths, step, row)
+            blank if examples[row] == PADDING_ROW else self.example(examples[row], lengths, step, row)
             for row in rows(len(examples)).tolist()
         ]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *chosen)
@@ -146,9 +146,9 @@ class Dataset:
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
-def blank_batch(objective: Objectives, bucket: Bucket) -> Batch:
+def zero_batch(objective: Objectives, bucket: Bucket) -> Batch:
     """A batch of the bucket's shape with nothing in it."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    record: Any = objective.compose([nothing], bucket.lengths, 0)[0]
+    record: Any = objective.make_rows([nothing], bucket.lengths, 0)[0]
     row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), Special(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

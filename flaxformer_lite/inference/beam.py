@@ -8,10 +8,10 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import Read, adjust
-from flaxformer_lite.inference.search import Decoded, Given, begin, is_end, run
-from flaxformer_lite.model.blocks import Context
-from flaxformer_lite.model.cache import LayerCache, latest_places
+from flaxformer_lite.inference.sampling import Read, process_logits
+from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill
+from flaxformer_lite.model.blocks import LayerContext
+from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.masks import combine_masks, padding, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import Transformer
@@ -56,7 +56,7 @@ def beam_search(
     others. Ties go to the earlier answer, then to the better beam, then to the lowest id.
     """
     k = config.beam_size
-    given, cache = begin(model, variables, source_tokens, source_mask, config)
+    given, cache = prefill(model, variables, source_tokens, source_mask, config)
     (batch, width), shared = given.tokens.shape, cache.own.key.shape[2]
 
     def step(state: BeamState) -> BeamState:
@@ -64,8 +64,8 @@ def beam_search(
         log_probs, cache = beam_log_probs(model.bind(variables), state, given, shared)
         read = Read(state.tokens, given.start[:, None], given.width + state.step)
         last = (state.step + 1 == max_lengths)[:, None]
-        log_probs = adjust(log_probs, read, state.step, last, config)
-        return select(state._replace(cache=cache), log_probs, max_lengths, config)
+        log_probs = process_logits(log_probs, read, state.step, last, config)
+        return beam_step(state._replace(cache=cache), log_probs, max_lengths, config)
 
     zeros = jnp.zeros((batch, k), accumulation_dtype(cache.own.key))
     nothing = Decoded(
@@ -81,12 +81,12 @@ def beam_search(
         active=max_lengths > 0,
         cache=cache,
     )
-    state = run(step, state, room, lambda steps: shared + steps * k)
+    state = decode_loop(step, state, room, lambda steps: shared + steps * k)
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
 def beam_log_probs(
-    model: Transformer, state: BeamState, given: Given, shared: int
+    model: Transformer, state: BeamState, given: DecodeInputs, shared: int
 ) -> tuple[Float[Array, "B K V"], LayerCache]:
     """Log-probabilities of the token after each beam's last, and the cache with that one in it; `model` is bound.
 
@@ -97,7 +97,7 @@ def beam_log_probs(
     place, first = given.width + state.step, given.start[:, None]
     places = given.width + jnp.arange(steps * k) // k
     if shared:
-        places = jnp.concatenate([latest_places(jnp.int32(given.width - 1), shared), places])
+        places = jnp.concatenate([slot_positions(jnp.int32(given.width - 1), shared), places])
     own = (state.slots[..., :steps, None] == jnp.arange(k)).reshape(batch, 1, k, steps * k)
     own = jnp.concatenate([jnp.ones((batch, 1, k, shared), bool), own], -1)
     started = padding_mask(places >= first)
@@ -105,7 +105,7 @@ def beam_log_probs(
     def mask(window: int | None) -> Bool[Array, "B 1 K S"] | None:
         return combine_masks(own, started, None if window is None else place - places < window)
 
-    context = Context(
+    context = LayerContext(
         **model.masks("mask", mask),
         memory_mask=padding(given.memory_mask),
         key_positions=places - first,
@@ -118,7 +118,7 @@ def beam_log_probs(
     return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), cache
 
 
-def select(
+def beam_step(
     state: BeamState, log_probs: Float[Array, "B K V"], max_lengths: Int[Array, "B"], config: DecodeConfig
 ) -> BeamState:
     """The state after the step that gave these log-probabilities. Sentences that are not active find nothing more."""

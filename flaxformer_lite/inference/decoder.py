@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.greedy import advance, greedy, open_stream
+from flaxformer_lite.inference.greedy import decode_chunk, greedy, open_stream
 from flaxformer_lite.inference.sampling import row_keys
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Transformer
@@ -81,7 +81,7 @@ class Decoder:
         search = greedy if config.beam_size == 1 else beam_search
         self.search = jax.jit(functools.partial(search, model, config=config), static_argnames="room")
         self.open_stream = jax.jit(functools.partial(open_stream, model, config=config), static_argnames="room")
-        self.advance = jax.jit(functools.partial(advance, model, config=config), donate_argnames="state")
+        self.advance = jax.jit(functools.partial(decode_chunk, model, config=config), donate_argnames="state")
         self.keys = jax.jit(row_keys)
 
     def generate(

@@ -18,17 +18,17 @@ from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.inference.decoder import plan_batches
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.text.special_ids import Wrapped
+from flaxformer_lite.text.special_ids import EncodedText
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
-def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> Wrapped:
+def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> EncodedText:
     """One text or two as token ids, with special ids, in at most `room` of them: the longer text is cut first."""
     special = len(tokenizer.wrapped(*([] for _ in texts)).tokens)
     return tokenizer.wrapped(*shortened(texts, room - special))
 
 
-class Encoder:
+class BatchPredictor:
     """Asks a model about texts. Keep it: what it compiled serves later calls too, also with other parameters.
 
     `ask` is compiled: it gets the model's function of some inputs, these inputs as tokens, mask and types, and `places`, the
@@ -42,7 +42,7 @@ class Encoder:
     def answers(
         self,
         variables: VariableDict,
-        rows: Sequence[Wrapped],
+        rows: Sequence[EncodedText],
         places: Sequence[Sequence[int]] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> list[Any]:

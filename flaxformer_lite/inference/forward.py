@@ -15,7 +15,7 @@ from flaxformer_lite.model.inputs import Inputs, Outputs, shifted
 from flaxformer_lite.model.transformer import Transformer
 
 
-class Forward(NamedTuple):
+class ModelOutput(NamedTuple):
     """What comes out; None where the model has no such part."""
 
     logits: Float[np.ndarray, "B T V"] | Float[np.ndarray, "B C"] | None
@@ -30,7 +30,7 @@ class Forward(NamedTuple):
     """The encoder's last layer, where there is also a decoder."""
 
 
-def forward(model: Transformer, variables: VariableDict, decode: DecodeConfig, **given: Any) -> Forward:
+def forward(model: Transformer, variables: VariableDict, decode: DecodeConfig, **given: Any) -> ModelOutput:
     """The model's answer to `given`: arrays, or nested lists, by the names of `arguments`.
 
     The special ids of `decode` are for classifiers: whose decoder reads the source one place later, and what is not padding.
@@ -43,7 +43,7 @@ def forward(model: Transformer, variables: VariableDict, decode: DecodeConfig, *
     outputs = _apply(model, variables, inputs_of(config, arrays, decode))
     found = jax.tree.map(np.asarray, outputs)
     both = config.num_encoder_layers > 0 and config.num_decoder_layers > 0
-    return Forward(
+    return ModelOutput(
         logits=found.class_logits if config.head is None else found.logits,
         last_hidden_state=found.hidden if config.num_decoder_layers else found.memory,
         pooled=found.pooled if config.sentence_embedding is None else found.embedding,

@@ -9,8 +9,8 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import Read, adjust, draw, forced_ids
-from flaxformer_lite.inference.search import Decoded, Given, begin, is_end, run, unfinished, with_room
+from flaxformer_lite.inference.sampling import Read, forced_ids, process_logits, sample_token
+from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill, unfinished, with_room
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import Transformer
@@ -43,12 +43,12 @@ def greedy(
     It ends with EOS, or is cut at `max_lengths` tokens (EOS counts), which may not be more than `room`. `config` gives the score,
     from the probabilities that the model itself gives the tokens; one that is forced counts as certain.
     """
-    given, cache = begin(model, variables, source_tokens, source_mask, config)
+    given, cache = prefill(model, variables, source_tokens, source_mask, config)
     state = greedy_start(given, cache, room, max_lengths, config)
     step = functools.partial(
         greedy_step, model, variables, given=given, max_lengths=max_lengths, keys=keys, config=config
     )
-    state = run(step, state, room, lambda steps: model.cache_room(given.width + steps))
+    state = decode_loop(step, state, room, lambda steps: model.cache_room(given.width + steps))
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, max_lengths)
     scores = config.score(state.sums, lengths)
     return Decoded(state.tokens[:, None, given.width + 1 :], state.lengths[:, None], scores[:, None])
@@ -63,16 +63,16 @@ def open_stream(
     room: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
-) -> tuple[Given, GreedyState]:
-    """What `advance` goes on from, to give the answers of `greedy` some tokens at a time."""
-    given, cache = begin(model, variables, source_tokens, source_mask, config)
+) -> tuple[DecodeInputs, GreedyState]:
+    """What `decode_chunk` goes on from, to give the answers of `greedy` some tokens at a time."""
+    given, cache = prefill(model, variables, source_tokens, source_mask, config)
     return given, greedy_start(given, with_room(cache, model.cache_room(given.width + room)), room, max_lengths, config)
 
 
-def advance(
+def decode_chunk(
     model: Transformer,
     variables: VariableDict,
-    given: Given,
+    given: DecodeInputs,
     state: GreedyState,
     *,
     most: Int[Array, ""],
@@ -88,7 +88,7 @@ def advance(
 
 
 def greedy_start(
-    given: Given, cache: LayerCache, room: int, max_lengths: Int[Array, "B"], config: DecodeConfig
+    given: DecodeInputs, cache: LayerCache, room: int, max_lengths: Int[Array, "B"], config: DecodeConfig
 ) -> GreedyState:
     batch = len(given.tokens)
     return GreedyState(
@@ -106,7 +106,7 @@ def greedy_step(
     variables: VariableDict,
     state: GreedyState,
     *,
-    given: Given,
+    given: DecodeInputs,
     max_lengths: Int[Array, "B"],
     keys: Key[Array, "B"] | None,
     config: DecodeConfig,
@@ -117,8 +117,8 @@ def greedy_step(
         state.tokens[:, place, None], place, state.cache, given.memory_mask, given.padded
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
-    scores = adjust(logits, Read(state.tokens, given.start, place), state.step, last, config)
-    token = draw(scores, config.sampling, keys, state.step)
+    scores = process_logits(logits, Read(state.tokens, given.start, place), state.step, last, config)
+    token = sample_token(scores, config.sampling, keys, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
     if (forced := forced_ids(state.step, last, config)) is not None:
         log_prob = jnp.where(forced >= 0, 0, log_prob)

@@ -28,7 +28,7 @@ class Read(NamedTuple):
         return (places >= self.start[..., None]) & (places <= self.position)
 
 
-def adjust(
+def process_logits(
     scores: Float[Array, "*B V"], read: Read, step: Int[Array, ""], last: Bool[Array, "*#B"], config: DecodeConfig
 ) -> Float[Array, "*B V"]:
     """The scores as `config` changes them, in the order of Hugging Face's library.
@@ -36,9 +36,11 @@ def adjust(
     `step` is the number of new tokens so far, `last` says where one more is all there may be.
     """
     if config.repetition_penalty != 1:
-        scores = penalize(scores, occurring(read.tokens, read.present, scores.shape[-1]), config.repetition_penalty)
+        scores = apply_repetition_penalty(
+            scores, occurring(read.tokens, read.present, scores.shape[-1]), config.repetition_penalty
+        )
     if config.no_repeat_ngram:
-        scores = jnp.where(repeating(read, config.no_repeat_ngram, scores.shape[-1]), -jnp.inf, scores)
+        scores = jnp.where(banned_ngram_tokens(read, config.no_repeat_ngram, scores.shape[-1]), -jnp.inf, scores)
     if config.suppress_ids:
         scores = scores.at[..., jnp.asarray(config.suppress_ids)].set(-jnp.inf)
     if config.min_new_tokens and config.end_ids:
@@ -73,12 +75,14 @@ def occurring(ids: Int[Array, "*B W"], where: Bool[Array, "*#B W"], vocab_size: 
     return found.reshape(*ids.shape[:-1], vocab_size)
 
 
-def penalize(scores: Float[Array, "*B V"], seen: Bool[Array, "*B V"], penalty: float) -> Float[Array, "*B V"]:
+def apply_repetition_penalty(
+    scores: Float[Array, "*B V"], seen: Bool[Array, "*B V"], penalty: float
+) -> Float[Array, "*B V"]:
     """Scores above 0 of what has been seen are divided by the penalty, the others multiplied."""
     return jnp.where(seen, jnp.where(scores > 0, scores / penalty, scores * penalty), scores)
 
 
-def repeating(read: Read, n: int, vocab_size: int) -> Bool[Array, "*B V"]:
+def banned_ngram_tokens(read: Read, n: int, vocab_size: int) -> Bool[Array, "*B V"]:
     """Which next tokens would end n tokens in a row that have been read before."""
     tokens, start = read.tokens, read.start[..., None]
     windows = max(0, tokens.shape[-1] - n + 1)
@@ -99,7 +103,7 @@ def row_keys(seed: Int[Array, ""], rows: Int[Array, "B"], samples: Int[Array, "B
     return jax.vmap(lambda row, sample: jax.random.fold_in(jax.random.fold_in(key, row), sample))(rows, samples)
 
 
-def draw(
+def sample_token(
     scores: Float[Array, "B V"], sampling: Sampling | None, keys: Key[Array, "B"] | None, step: Int[Array, ""]
 ) -> Int[Array, "B"]:
     """The best token of each row, the lowest id of equals; or, with a `sampling`, one drawn from what its filters leave."""
@@ -107,10 +111,10 @@ def draw(
         return jax.lax.top_k(scores, 1)[1][:, 0]  # on a CPU argmax takes several times as long
     assert keys is not None
     now = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-    return jax.vmap(jax.random.categorical)(now, filtered(scores, sampling)).astype(jnp.int32)
+    return jax.vmap(jax.random.categorical)(now, warp_logits(scores, sampling)).astype(jnp.int32)
 
 
-def filtered(scores: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
+def warp_logits(scores: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
     """The scores that tokens are drawn by, at a temperature above 0."""
     scores = scores / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:

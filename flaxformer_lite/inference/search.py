@@ -7,7 +7,7 @@ Either way P tokens are given: all but the last go into the cache first, and the
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class Decoded(NamedTuple):
     scores: Float[Array, "B K"]
 
 
-class Given(NamedTuple):
+class DecodeInputs(NamedTuple):
     """What each row is answered from. It stays the same while the answer is written."""
 
     tokens: Int[Array, "B P"]
@@ -51,6 +51,7 @@ class Given(NamedTuple):
         return jnp.zeros(1, jnp.int32) if self.padded is None else self.padded
 
 
+@runtime_checkable
 class SearchState(Protocol):
     """What the loop needs of a search: how far it is, which sentences are not done, and the cache."""
 
@@ -66,19 +67,19 @@ class SearchState(Protocol):
 State = TypeVar("State", bound=SearchState)
 
 
-def begin(
+def prefill(
     model: Transformer,
     variables: VariableDict,
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     config: DecodeConfig,
-) -> tuple[Given, LayerCache]:
+) -> tuple[DecodeInputs, LayerCache]:
     """What is given, and the cache that decoding starts from, with no room yet for what is new."""
     bound, batch = model.bind(variables), len(source_tokens)
     if model.config.num_encoder_layers:
-        given = Given(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
+        given = DecodeInputs(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
         return given, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
-    given = Given(source_tokens, (~source_mask).sum(1), None)
+    given = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
     cache = bound.start_cache(None, given.width, batch)
     if given.width:
         _, cache = bound.decode_step(source_tokens[:, :-1], jnp.int32(0), cache, padded=given.padded)
@@ -90,7 +91,7 @@ def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
     return functools.reduce(jnp.logical_or, (token == i for i in config.end_ids), jnp.zeros(token.shape, bool))
 
 
-def run(step: Callable[[State], State], state: State, room: int, keys: Callable[[int], int]) -> State:
+def decode_loop(step: Callable[[State], State], state: State, room: int, keys: Callable[[int], int]) -> State:
     """The state when no sentence is active any more; `keys` says how many keys there are in the cache after so many steps.
 
     A step costs time for all the room in the cache, used or not, and most answers are far shorter than they may be.

@@ -1,6 +1,6 @@
 """Weights of other systems: their names, ours, and the reshapes between them.
 
-A system's name map is a list of `Weight`. The same list reads their weights into our parameters and writes ours back.
+A system's name map is a list of `WeightName`. The same list reads their weights into our parameters and writes ours back.
 """
 
 import functools
@@ -48,7 +48,7 @@ class Part(NamedTuple):
         return np.moveaxis(np.moveaxis(x, self.axis, 0)[self.start : self.stop], 0, self.axis)
 
 
-class Weight(NamedTuple):
+class WeightName(NamedTuple):
     """One of our parameters and what it is called elsewhere."""
 
     path: str
@@ -64,12 +64,12 @@ class Weight(NamedTuple):
         return "layers" in self.path.split("/")
 
 
-def layers(path: str, name: str, num_layers: int, layout: Layout = Layout.SAME) -> Weight:
+def layers(path: str, name: str, num_layers: int, layout: Layout = Layout.SAME) -> WeightName:
     """A parameter of every layer of a stack; `{i}` in `name` stands for the layer's number, from 0."""
-    return Weight(path, tuple(name.replace("{i}", str(i)) for i in range(num_layers)), layout)
+    return WeightName(path, tuple(name.replace("{i}", str(i)) for i in range(num_layers)), layout)
 
 
-def read(weights: Arrays, names: Sequence[Weight], model: ModelConfig) -> PyTree:
+def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:
     """Our parameters from their weights, all float32.
 
     Raises: ValueError that lists what is missing, what is left over, what is no float32 (or narrower) number, and what has another
@@ -107,8 +107,8 @@ def narrow(dtype: np.dtype) -> bool:
     return dtype.name in ("float32", "float16", "bfloat16")
 
 
-def write(params: PyTree, names: Sequence[Weight]) -> dict[str, np.ndarray]:
-    """Their weights from our parameters: `read` backwards, bit for bit.
+def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.ndarray]:
+    """Their weights from our parameters: `to_params` backwards, bit for bit.
 
     Raises: ValueError that lists parameters which the system has no name for, or which the run has not.
     """
@@ -132,12 +132,12 @@ def write(params: PyTree, names: Sequence[Weight]) -> dict[str, np.ndarray]:
     return whole
 
 
-def parts(array: np.ndarray, weight: Weight) -> Iterator[np.ndarray]:
+def parts(array: np.ndarray, weight: WeightName) -> Iterator[np.ndarray]:
     """The layers of a stacked parameter, or the parameter itself."""
     yield from array if weight.stacked else (array,)
 
 
-def their_shapes(names: Sequence[Weight], model: ModelConfig) -> dict[str, tuple[int, ...]]:
+def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every array of theirs that the model needs.
 
     Raises: ValueError where the model has a parameter without a name there, or a name without a parameter.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 
@@ -42,8 +42,8 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
     Raises: ValueError where the file exists or cannot be made.
     """
-    check_new(Path(path), "file")
-    with written_whole(Path(path)) as unfinished, open(unfinished, "wb") as file:
+    require_absent(Path(path), "file")
+    with atomic_write(Path(path)) as unfinished, open(unfinished, "wb") as file:
         if path.endswith(".safetensors"):
             file.write(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"format": "pt"}))
         else:

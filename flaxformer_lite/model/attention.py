@@ -94,7 +94,7 @@ class DotProduct:
     """Factor of the scores `query key^T`; None means `1 / sqrt(d_key)`."""
     soft_cap: float | None = None
     """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
-    head_norm: OptionalNorm = None
+    qk_norm: OptionalNorm = None
     """Normalises each head of queries and keys, before positions turn them; None does not."""
     masking: Masking = EXCLUDE
     """What becomes of the score of a masked key."""
@@ -146,7 +146,7 @@ class SharedProjection:
     """Factor of the scores `query key^T`; None means `1 / sqrt(H)`."""
     soft_cap: float | None = None
     """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
-    head_norm: OptionalNorm = None
+    qk_norm: OptionalNorm = None
     """Normalises each head of queries and keys, before positions turn them; None does not."""
     masking: Masking = EXCLUDE
     """What becomes of the score of a masked key."""
@@ -222,8 +222,8 @@ class MultiHeadAttention(nn.Module):
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)
         self.value = dense(v.width(heads.num_kv_heads, heads.d_value), v.bias)
         self.out = dense(self.d_model, v.bias if v.out_bias is None else v.out_bias)
-        self.query_norm = None if v.head_norm is None else Normalize(v.head_norm)
-        self.key_norm = None if v.head_norm is None else Normalize(v.head_norm)
+        self.query_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
+        self.key_norm = None if v.qk_norm is None else Normalize(v.qk_norm)
 
     def __call__(
         self,
@@ -271,7 +271,7 @@ class MultiHeadAttention(nn.Module):
         heads = heads if self.query_norm is None else self.query_norm(heads)
         heads = heads if rotate is None else rotate(heads)
         scale = d_key**-0.5 if v.scale is None else v.scale
-        asked = kernels.Asked(
+        asked = kernels.AttentionCall(
             *(heads, *key_value, scale, v.soft_cap, mask, structure),
             bias=bias is not None,
             excludes=v.masking == EXCLUDE,

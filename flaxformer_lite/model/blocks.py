@@ -20,10 +20,10 @@ from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.residual import apply_commands
-from flaxformer_lite.parallel.sharding import place
+from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
-class Context(NamedTuple):
+class LayerContext(NamedTuple):
     """What all layers of a stack see alike: mask and bias, the memory, positions, and while decoding the place being written."""
 
     mask: Bool[Array, "..."] | None = None
@@ -69,7 +69,11 @@ class Block(nn.Module):
                 setattr(self, f"{sublayer}_{norm}", Normalize(c.norm))
 
     def __call__(
-        self, x: Float[Array, "B T D"], cache: LayerCache | None, is_local: Bool[Array, ""] | None, context: Context
+        self,
+        x: Float[Array, "B T D"],
+        cache: LayerCache | None,
+        is_local: Bool[Array, ""] | None,
+        context: LayerContext,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
         h = self.pre("attention", x)
         rotate = functools.partial(self.rotate, is_local=is_local, context=context)
@@ -83,7 +87,7 @@ class Block(nn.Module):
             structure = ByLayer(is_local, context.local_structure, context.structure)
         own = self.attention.key_value(h, rotate=rotate)
         if cache is not None and context.slots is not None:
-            own, cache = cache.own.followed_by(own), cache._replace(own=cache.own.keep(own, context.slots))
+            own, cache = cache.own.concat(own), cache._replace(own=cache.own.keep(own, context.slots))
         elif cache is not None:
             assert context.index is not None
             own = cache.own.write(own, context.index)
@@ -105,7 +109,7 @@ class Block(nn.Module):
         return x, cache
 
     def rotate(
-        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: Context
+        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: LayerContext
     ) -> Float[Array, "B T N H"]:
         """The heads of queries or keys, turned by their positions as this layer's scheme has it."""
         assert context.positions is not None
@@ -114,7 +118,9 @@ class Block(nn.Module):
             return turned
         return jnp.where(is_local, self.config.window_positions.rotate(heads, context.positions), turned)
 
-    def memory_key_value(self, carry: None, cache: None, is_local: None, context: Context) -> tuple[None, KeyValue]:
+    def memory_key_value(
+        self, carry: None, cache: None, is_local: None, context: LayerContext
+    ) -> tuple[None, KeyValue]:
         """What cross-attention needs of the memory: decoding asks once a sentence. Shaped like `__call__`, for the scan."""
         assert context.memory is not None
         return carry, self.cross_attention.key_value(context.memory)
@@ -125,12 +131,12 @@ class Block(nn.Module):
 
     def post(self, sublayer: str, x: Array, residual: Array) -> Array:
         norm = getattr(self, f"{sublayer}_post_norm")
-        return place(
+        return constrain_sharding(
             residual_commands(self, self.config.dropout, self.config.residual.post, norm, x, residual), "B T D"
         )
 
 
-def remembering(remat: str, *, in_a_loop: bool) -> type[Block]:
+def remat_block(remat: str, *, in_a_loop: bool) -> type[Block]:
     """The layer as the backward pass remembers it, by `model.remat`."""
     if remat == "none":
         return Block

@@ -23,7 +23,7 @@ class KeyValue(NamedTuple):
         """The cache with the last of `new`, as many as there are slots, put there."""
         return KeyValue(*(old.at[:, slots].set(n[:, -len(slots) :]) for old, n in zip(self, new, strict=True)))
 
-    def followed_by(self, new: "KeyValue") -> "KeyValue":
+    def concat(self, new: "KeyValue") -> "KeyValue":
         """What the cache holds, and then `new`."""
         return KeyValue(*(jnp.concatenate(pair, 1) for pair in zip(self, new, strict=True)))
 
@@ -35,6 +35,6 @@ class LayerCache(NamedTuple):
     memory: KeyValue | None
 
 
-def latest_places(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:
+def slot_positions(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:
     """Of which place a cache holds the key in each slot, when `newest` is the last that was written; negative: of none."""
     return newest - (newest - jnp.arange(room)) % room

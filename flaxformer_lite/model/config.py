@@ -101,7 +101,7 @@ class ModelConfig:
     """The decoder layers that have this window, from 0; None: all."""
     window_positions: Rotary | None = None
     """What stands in the place of `positions` in those layers (Gemma 3: a smaller base); None: nothing else."""
-    uncounted_id: int | None = None
+    position_padding_id: int | None = None
     """A source token id that takes up no position (RoBERTa: its padding); None: every token does."""
     feed_forward_bias: bool = True
     """Biases in the feed-forward layers."""
@@ -193,13 +193,13 @@ class ModelConfig:
             raise ValueError(
                 "model.vocab_size is 0, so there is nothing for model.head to score: set model.head to None"
             )
-        if self.uncounted_id is not None and self.num_encoder_layers == 0:
+        if self.position_padding_id is not None and self.num_encoder_layers == 0:
             raise ValueError(
-                f"model.uncounted_id is {self.uncounted_id}, a source's token, but model.num_encoder_layers is 0: leave it out"
+                f"model.position_padding_id is {self.position_padding_id}, a source's token, but model.num_encoder_layers is 0: leave it out"
             )
-        if self.uncounted_id is not None and isinstance(self.positions, Learned) and self.positions.offset == 0:
+        if self.position_padding_id is not None and isinstance(self.positions, Learned) and self.positions.offset == 0:
             raise ValueError(
-                f"model.uncounted_id is {self.uncounted_id}, and such tokens have the row before the first position's: "
+                f"model.position_padding_id is {self.position_padding_id}, and such tokens have the row before the first position's: "
                 "set model.positions.offset to at least 1"
             )
 

@@ -18,7 +18,7 @@ from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
     jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["soft_cap", "chunk"]
 )
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class LazyLogits:
     """Logits that are not there yet: what they are made from, and how many positions of each row to score at a time."""
 
     hidden: Float[Array, "B T D"]
@@ -41,7 +41,7 @@ class Head(nn.Module):
     config: ModelConfig
 
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> Scores:
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
         c, settings = self.config, self.config.head
         assert settings is not None
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
@@ -51,7 +51,9 @@ class Head(nn.Module):
         kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
         bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
-        return Scores(hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk)
+        return LazyLogits(
+            hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk
+        )
 
 
 class Pooling(nn.Module):

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.heads import Scores
+from flaxformer_lite.model.heads import LazyLogits
 
 
 class Inputs(NamedTuple):
@@ -55,11 +55,11 @@ class Outputs(NamedTuple):
     """Scores of the classes."""
     embedding: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
-    scores: Scores | None = None
+    scores: LazyLogits | None = None
     """What the logits are made of, where `model.head.loss_chunk` wants them made piece by piece."""
 
     @property
-    def scored(self) -> Float[Array, "B T V"] | Scores:
+    def loss_logits(self) -> Float[Array, "B T V"] | LazyLogits:
         """What losses read. Where it is `scores`, nobody reads the logits, and the compiler never makes them."""
         assert self.logits is not None
         return self.logits if self.scores is None else self.scores
@@ -117,12 +117,12 @@ def example_inputs(config: ModelConfig) -> Inputs:
 
 
 def default_positions(
-    tokens: Int[Array, "B T"] | Float[Array, "B T D"], uncounted_id: int | None = None
+    tokens: Int[Array, "B T"] | Float[Array, "B T D"], position_padding_id: int | None = None
 ) -> Int[Array, "#B T"]:
     """0, 1, 2, … for every row; tokens that do not count are at -1."""
-    if uncounted_id is None:
+    if position_padding_id is None:
         return jnp.arange(tokens.shape[1])[None]
-    counts = tokens != uncounted_id
+    counts = tokens != position_padding_id
     return jnp.where(counts, jnp.cumsum(counts, axis=1) - 1, -1)
 
 

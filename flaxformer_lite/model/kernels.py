@@ -27,7 +27,7 @@ SPLASH_SHORTEST = 256
 """Below this many queries or keys `auto` stays with xla on a TPU: the scores are then too few for blocks to pay."""
 
 
-class Asked(NamedTuple):
+class AttentionCall(NamedTuple):
     """What an attention has to compute, and from what."""
 
     query: Float[Array, "B T N H"]
@@ -52,12 +52,12 @@ class Asked(NamedTuple):
         return self.query.dtype
 
 
-Kernel = Callable[[Asked], Float[Array, "B T N Hv"]]
+Kernel = Callable[[AttentionCall], Float[Array, "B T N Hv"]]
 PICKED: dict[str, bool] = {}
 """What `auto` has picked in this process, in words, and whether that has been told."""
 
 
-def choose(implementation: Implementation, asked: Asked) -> Kernel | None:
+def choose(implementation: Implementation, asked: AttentionCall) -> Kernel | None:
     """The kernel for what is asked; None is xla.
 
     Raises: ValueError where the kernel that is named cannot do it.
@@ -66,16 +66,16 @@ def choose(implementation: Implementation, asked: Asked) -> Kernel | None:
         return None
     device = platform()
     if implementation != "auto":
-        if (reason := refusal(implementation, asked, device)) is not None:
+        if (reason := unsupported_reason(implementation, asked, device)) is not None:
             raise ValueError(
                 f"model.attention.implementation is '{implementation}', but {reason}: change that, or set the implementation "
                 "to 'auto' or 'xla'"
             )
-        return certain(implementation)
+        return checked_kernel(implementation)
     fitting = {"gpu": "cudnn", "tpu": "splash"}.get(device)
     if fitting is None:
         picked, reason = "xla", f"the device is a {device}"
-    elif (reason := refusal(fitting, asked, device) or unfit(fitting, asked)) is not None:
+    elif (reason := unsupported_reason(fitting, asked, device) or auto_skips(fitting, asked)) is not None:
         picked, reason = "xla", f"not {fitting}, since {reason}"
     else:
         picked, reason = fitting, f"the device is a {device}"
@@ -90,7 +90,7 @@ def news() -> list[str]:
     return untold
 
 
-def refusal(name: str, asked: Asked, device: str) -> str | None:
+def unsupported_reason(name: str, asked: AttentionCall, device: str) -> str | None:
     """What that kernel cannot do of what is asked, in words; None: it can do all."""
     common = [
         (asked.drops, f"{name} has no dropout, and model.dropout.attention_rate is not 0"),
@@ -102,7 +102,7 @@ def refusal(name: str, asked: Asked, device: str) -> str | None:
     return next((reason for refused, reason in [*own, *common] if refused), None)
 
 
-def unfit(name: str, asked: Asked) -> str | None:
+def auto_skips(name: str, asked: AttentionCall) -> str | None:
     """Why `auto` does not take a kernel that could do what is asked."""
     if name != "splash":
         return None
@@ -128,10 +128,10 @@ MARKS = {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha_fwd"}
 """What a kernel's primitive, or the kernel that the primitive calls, has in its name."""
 
 
-def certain(name: str) -> Kernel:
+def checked_kernel(name: str) -> Kernel:
     """That kernel, which fails where the program turns out to be without it: libraries may fall back on something else."""
 
-    def kernel(asked: Asked) -> Float[Array, "B T N Hv"]:
+    def kernel(asked: AttentionCall) -> Float[Array, "B T N Hv"]:
         found = kernels_in(
             jax.make_jaxpr(lambda q, k, v: KERNELS[name](asked._replace(query=q, key=k, value=v)))(*asked[:3])
         )
@@ -156,7 +156,7 @@ def kernels_in(program: Any) -> list[str]:
 # cuDNN -----------------------------------------------------------------------------------------------------------------
 
 
-def cudnn_refusals(asked: Asked, device: str) -> list[tuple[bool, str]]:
+def cudnn_refusals(asked: AttentionCall, device: str) -> list[tuple[bool, str]]:
     width, longest = asked.query.shape[-1], 256 if compute_capability() >= 9 else 128
     odd = asked.query.shape[1] % 2 or asked.key.shape[1] % 2
     return [
@@ -183,12 +183,12 @@ def compute_capability() -> float:
         return 0.0
 
 
-def flagged(asked: Asked) -> bool:
+def flagged(asked: AttentionCall) -> bool:
     """Whether the mask is causal, with a window or without, or none, so that cuDNN needs no array of it."""
     return isinstance(asked.structure, MaskStructure) and asked.structure.keys is None
 
 
-def cudnn(asked: Asked, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
+def cudnn(asked: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
     """By `jax.nn.dot_product_attention`. Padding and packing go in as an array `[B, 1, T, S]` in the narrow type."""
     arguments: dict[str, Any] = {}
     if flagged(asked):
@@ -221,7 +221,7 @@ def interpreted() -> Iterator[None]:
         INTERPRETED.pop()
 
 
-def splash_refusals(asked: Asked, device: str) -> list[tuple[bool, str]]:
+def splash_refusals(asked: AttentionCall, device: str) -> list[tuple[bool, str]]:
     return [
         (device != "tpu", f"splash is for TPUs, and the device is a {device}"),
         (
@@ -232,7 +232,7 @@ def splash_refusals(asked: Asked, device: str) -> list[tuple[bool, str]]:
     ]
 
 
-def splash(asked: Asked) -> Float[Array, "B T N Hv"]:
+def splash(asked: AttentionCall) -> Float[Array, "B T N Hv"]:
     """By the Pallas kernel that comes with JAX, on each device's own rows and heads.
 
     Reference: the block-sparse form of Dao et al. 2022, arXiv:2205.14135.
@@ -265,7 +265,7 @@ def padded(x: Float[Array, "B N T H"]) -> Float[Array, "B N U H"]:
 
 
 def splash_segments(
-    asked: Asked, structure: MaskStructure, num_queries: int, num_keys: int
+    asked: AttentionCall, structure: MaskStructure, num_queries: int, num_keys: int
 ) -> splash_attention_kernel.SegmentIds | None:
     """The numbers of queries and keys, where they matter: what is added in the padding is nobody's.
 
@@ -312,7 +312,7 @@ def splash_kernel(
     )
 
 
-def on_each_device(function: Callable[..., Array], asked: Asked) -> Callable[..., Array]:
+def on_each_device(function: Callable[..., Array], asked: AttentionCall) -> Callable[..., Array]:
     """The function on the rows and heads that each device of the mesh has: the compiler cannot divide a Pallas kernel by itself.
 
     An axis that does not divide them is left out: its devices then all do the same.

@@ -4,14 +4,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.model.blocks import Context, remembering, residual_commands
+from flaxformer_lite.model.blocks import LayerContext, remat_block, residual_commands
 from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.positions import Positions
-from flaxformer_lite.parallel.sharding import place
+from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
 class PositionEmbedding(nn.Module):
@@ -49,7 +49,7 @@ class Stack(nn.Module):
         self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
         unroll = min(self.config.scan_unroll, self.num_layers)
         self.layers = nn.scan(
-            remembering(self.config.remat, in_a_loop=unroll < self.num_layers),
+            remat_block(self.config.remat, in_a_loop=unroll < self.num_layers),
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast),
@@ -61,9 +61,13 @@ class Stack(nn.Module):
         self.final_norm = Normalize(self.config.norm)
 
     def __call__(
-        self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], context: Context, cache: LayerCache | None = None
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "#B T"],
+        context: LayerContext,
+        cache: LayerCache | None = None,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        x = place(self.positions(x, positions), "B T D")
+        x = constrain_sharding(self.positions(x, positions), "B T D")
         bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
         if bias is not None:
             context = context._replace(bias=bias if context.bias is None else context.bias + bias)
@@ -84,5 +88,5 @@ class Stack(nn.Module):
         own = [jnp.zeros((self.num_layers, batch, room, heads.num_kv_heads, h), DTYPES[c.dtype]) for h in sizes]
         if memory is None:
             return LayerCache(own=KeyValue(*own), memory=None)
-        _, memory_kv = self.layers.memory_key_value(None, None, None, Context(memory=memory))
+        _, memory_kv = self.layers.memory_key_value(None, None, None, LayerContext(memory=memory))
         return LayerCache(own=KeyValue(*own), memory=memory_kv)

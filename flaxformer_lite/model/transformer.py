@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.blocks import Context
-from flaxformer_lite.model.cache import LayerCache, latest_places
+from flaxformer_lite.model.blocks import LayerContext
+from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.heads import Head, Pooling, Scores, sentence_embedding
+from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions
 from flaxformer_lite.model.masks import (
     MaskStructure,
@@ -28,7 +28,7 @@ from flaxformer_lite.model.masks import (
 )
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.stack import Stack
-from flaxformer_lite.parallel.sharding import place
+from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
 class Transformer(nn.Module):
@@ -89,9 +89,9 @@ class Transformer(nn.Module):
         mask = combine_masks(padding(inputs.source_mask), segments(own, own))
         positions = inputs.source_positions
         if positions is None:
-            positions = default_positions(tokens, self.config.uncounted_id)
+            positions = default_positions(tokens, self.config.position_padding_id)
         structure = mask_structure(mask, inputs.source_mask, own, own)
-        return self.encoder(x, positions, Context(mask=mask, structure=structure, bias=inputs.source_bias))[0]
+        return self.encoder(x, positions, LayerContext(mask=mask, structure=structure, bias=inputs.source_bias))[0]
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """The decoder's answer to all target tokens at once."""
@@ -109,7 +109,7 @@ class Transformer(nn.Module):
             return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
 
         memory_mask = combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments))
-        context = Context(
+        context = LayerContext(
             **self.masks("mask", mask),
             **self.masks("structure", structure),
             memory=memory,
@@ -151,12 +151,12 @@ class Transformer(nn.Module):
         count, room = tokens.shape[1], cache.own.key.shape[2]
         first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]
         places, slots = index + jnp.arange(count), None
-        keys = latest_places(index + count - 1, room)
+        keys = slot_positions(index + count - 1, room)
         if count > 1 and room == self.cache_room(room + 1):  # it keeps a window
-            keys = jnp.concatenate([latest_places(index - 1, room), places])
+            keys = jnp.concatenate([slot_positions(index - 1, room), places])
             slots = places[-room:] % room
         started = padding_mask(keys >= first)
-        context = Context(
+        context = LayerContext(
             **self.masks("mask", lambda window: combine_masks(before_mask(places, keys, window), started)),
             memory_mask=padding(source_mask),
             key_positions=keys - first,
@@ -183,12 +183,12 @@ class Transformer(nn.Module):
             x = tokens.astype(DTYPES[self.config.dtype])
         else:
             # As `table(tokens)`, but what another axis than the vocabulary's cuts is gathered before tokens are looked up.
-            x = jnp.take(place(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
+            x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
         return self.scores(hidden).logits()
 
-    def scores(self, hidden: Float[Array, "B T D"]) -> Scores:
+    def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:
         table = self.target_table if self.config.share_target_output else None
         return self.head(hidden, None if table is None else table.embedding)

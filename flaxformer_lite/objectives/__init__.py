@@ -1,6 +1,6 @@
 """Objectives: what goes into the model, what should come out, and what counts.
 
-An objective is a value. `compose` turns the records of a data set into those that fill a row each, and `example`, on the host,
+An objective is a value. `make_rows` turns the records of a data set into those that fill a row each, and `example`, on the host,
 one of these into arrays of a fixed shape; `loss` sees the model's outputs and the batch, never the model. To add one: a file
 here, and its name in the union below.
 """

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
-from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy, read
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
 from flaxformer_lite.text.special_ids import PAD, Special
 
 
@@ -55,7 +55,7 @@ def pair_example(record: TokenPair, lengths: Lengths, special: Special) -> Batch
     return Batch(inputs, targets, is_target.astype(np.float32))  # type: ignore[arg-type]
 
 
-class Joined(NamedTuple):
+class ConcatenatedPieces(NamedTuple):
     """Pieces one after the other, padded: their tokens, where each stands in its piece, and the number of its piece from 1."""
 
     tokens: Int[np.ndarray, "T"]
@@ -63,9 +63,9 @@ class Joined(NamedTuple):
     segments: Int[np.ndarray, "T"]
 
 
-def joined(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int = PAD) -> Joined:
+def concat_pieces(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int = PAD) -> ConcatenatedPieces:
     """The pieces in one row of `length` positions; positions and segments are 0 in the padding."""
-    return Joined(
+    return ConcatenatedPieces(
         padded(np.concatenate(pieces), length, fill),
         padded(np.concatenate([np.arange(len(piece)) for piece in pieces]), length),
         padded(np.concatenate([np.full(len(piece), number) for number, piece in enumerate(pieces, 1)]), length),
@@ -99,7 +99,7 @@ class BaseObjective:
         return "evaluate"
 
     @property
-    def rows_apart(self) -> bool:
+    def rows_independent(self) -> bool:
         """Whether the rows of a batch have nothing to do with each other, so that it can be cut into smaller ones."""
         return True
 
@@ -121,37 +121,37 @@ class BaseObjective:
                 f"model.head is None, but objective.kind '{self.kind}' needs its scores: give the model a head"
             )
 
-    def num_text_ids(self, vocab_size: int) -> int:
+    def num_tokenizer_ids(self, vocab_size: int) -> int:
         """How many ids, from 0 on, a tokenizer may have: those above are the objective's own."""
         return vocab_size
 
-    def full_row(self, longest: Lengths) -> Lengths | None:
+    def packed_row(self, longest: Lengths) -> Lengths | None:
         """The one shape of all rows, where documents fill them; None where each record has its own length."""
         return longest
 
     def longest_row(self, longest: Lengths) -> Lengths:
         """The longest row that there can be; 0 for a side that is not read."""
-        return self.full_row(longest) or longest
+        return self.packed_row(longest) or longest
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """What that model reads of a batch."""
         return batch.inputs
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
-        return {"cross_entropy": cross_entropy(outputs.scored, batch.targets, batch.weights)}
+        return {"cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """What evaluation counts: unsmoothed nats per token that is to be told, and how many of these are told right."""
-        seen = read(outputs.scored, batch.targets)
+        seen = logit_stats(outputs.loss_logits, batch.targets)
         return {
             "loss": cross_entropy(seen, batch.targets, batch.weights),
             "accuracy": accuracy(seen, batch.targets, batch.weights),
         }
 
-    def report(self, totals: Mapping[str, Term | Rows]) -> dict[str, float]:
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         """What evaluation reports, from what `metrics` counted over all batches; `perplexity` is the exponential of `loss`."""
-        means = {name: term.mean for name, term in totals.items() if isinstance(term, Term)}
+        means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
         return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
 
 

@@ -15,10 +15,10 @@ from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
     check_smoothing,
-    joined,
+    concat_pieces,
 )
-from flaxformer_lite.objectives.losses import Term, cross_entropy, read, z_loss
-from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -51,14 +51,14 @@ class CausalLM(BaseObjective):
         """Raises: ValueError where the model is not a decoder alone."""
         self.check_stacks(model, encoder=False, decoder=True)
 
-    def full_row(self, longest: Lengths) -> Lengths:
+    def packed_row(self, longest: Lengths) -> Lengths:
         return Lengths(0, longest.target)
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
         """The documents as packs of `longest.target` positions at most."""
-        room, special = longest.target, SPECIAL if tokenizer is None else tokenizer.special
+        room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         pieces = [piece for text in documents(records, self.kind) for piece in overlapping_pieces(text, room, special)]
         return pack(pieces, [len(piece) - 1 for piece in pieces], room, seed)
 
@@ -71,22 +71,22 @@ class CausalLM(BaseObjective):
         record: Pack,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = SPECIAL,
+        special: Special = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
-        read = joined([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
+        inputs_row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
         inputs = Inputs(
-            target_tokens=read.tokens,  # type: ignore[arg-type]
-            target_mask=read.segments > 0,  # type: ignore[arg-type]
-            target_positions=read.positions,  # type: ignore[arg-type]
-            target_segments=read.segments,  # type: ignore[arg-type]
+            target_tokens=inputs_row.tokens,  # type: ignore[arg-type]
+            target_mask=inputs_row.segments > 0,  # type: ignore[arg-type]
+            target_positions=inputs_row.positions,  # type: ignore[arg-type]
+            target_segments=inputs_row.segments,  # type: ignore[arg-type]
         )
-        targets = joined([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
-        return Batch(inputs, targets, (read.segments > 0).astype(np.float32))  # type: ignore[arg-type]
+        targets = concat_pieces([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
+        return Batch(inputs, targets, (inputs_row.segments > 0).astype(np.float32))  # type: ignore[arg-type]
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
-        seen, smoothing = read(outputs.scored, batch.targets), self.label_smoothing
+        seen, smoothing = logit_stats(outputs.loss_logits, batch.targets), self.label_smoothing
         terms = {"cross_entropy": cross_entropy(seen, batch.targets, batch.weights, label_smoothing=smoothing)}
         if self.z_loss:
             terms["z_loss"] = z_loss(seen, batch.weights, self.z_loss)

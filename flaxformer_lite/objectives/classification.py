@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import Batch
-from flaxformer_lite.objectives.losses import Rows, Term, accuracy, confusion, cross_entropy, squared_error
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, confusion, cross_entropy, squared_error
 from flaxformer_lite.objectives.whole_texts import LabelledTexts
 
 
@@ -63,12 +63,12 @@ class Classification(LabelledTexts):
     def target(self, label: float) -> Int[np.ndarray, "1"]:
         return np.array([label], np.int32)
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
         assert outputs.class_logits is not None
         return {"cross_entropy": cross_entropy(outputs.class_logits[:, None], batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """What evaluation counts: nats per text, and how many texts of each class are said to be of which."""
         assert outputs.class_logits is not None
         scored = (outputs.class_logits[:, None], batch.targets, batch.weights)
@@ -78,9 +78,9 @@ class Classification(LabelledTexts):
             "confusion": confusion(*scored),
         }
 
-    def report(self, totals: Mapping[str, Term | Rows]) -> dict[str, float]:
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         """The figures of the whole data."""
-        terms = {name: total for name, total in totals.items() if isinstance(total, Term)}
+        terms = {name: total for name, total in totals.items() if isinstance(total, LossTerm)}
         means = {name: terms[name].mean for name in ("loss", "accuracy")}
         table = np.asarray(terms["confusion"].sum)
         each = f1(table)
@@ -122,21 +122,21 @@ class Regression(LabelledTexts):
     def target(self, label: float) -> Float[np.ndarray, "1"]:
         return np.array([label], np.float32)
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
         assert outputs.class_logits is not None
         return {"squared_error": squared_error(outputs.class_logits, batch.targets, batch.weights)}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """What evaluation looks at: what was said and what is true, row by row."""
         assert outputs.class_logits is not None
         values = jnp.concatenate([outputs.class_logits.astype(jnp.float32), batch.targets], -1)
-        return {"rows": Rows(values, batch.weights[:, 0])}
+        return {"rows": PerRowMetric(values, batch.weights[:, 0])}
 
-    def report(self, totals: Mapping[str, Term | Rows]) -> dict[str, float]:
+    def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         """The figures of the whole data."""
         rows = totals["rows"]
-        assert isinstance(rows, Rows)
+        assert isinstance(rows, PerRowMetric)
         said, true = np.asarray(rows.values, np.float64).T
         return {
             "loss": float(np.square(said - true).mean()),

@@ -6,7 +6,9 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.text.special_ids import EOS
 
 
-def chosen_tokens(words: Int[np.ndarray, "S"], most: int, generator: np.random.Generator) -> Int[np.ndarray, "_"]:
+def sample_masked_positions(
+    words: Int[np.ndarray, "S"], most: int, generator: np.random.Generator
+) -> Int[np.ndarray, "_"]:
     """The places of up to `most` tokens, in order, in whole words drawn at random.
 
     `words` holds the number of the word that each token belongs to, -1 where there is none to be chosen. A word that is
@@ -25,7 +27,7 @@ def chosen_tokens(words: Int[np.ndarray, "S"], most: int, generator: np.random.G
     return np.array(sorted(chosen), np.int64)
 
 
-def covered(
+def mask_tokens(
     tokens: Int[np.ndarray, "P"], mask_token: int, num_ids: int, generator: np.random.Generator
 ) -> Int[np.ndarray, "P"]:
     """What stands in the place of tokens that are to be told: the mask (80 %), a random token (10 %) or the token itself (10 %).

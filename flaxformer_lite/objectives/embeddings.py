@@ -15,10 +15,10 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.heads import unit_length
 from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.base import Batch, padded
-from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 NEVER = -1e9
@@ -47,7 +47,7 @@ class SentenceEmbeddings(WholeTexts):
         return "embed"
 
     @property
-    def rows_apart(self) -> bool:
+    def rows_independent(self) -> bool:
         return False
 
     def check_model(self, model: ModelConfig) -> None:
@@ -59,7 +59,7 @@ class SentenceEmbeddings(WholeTexts):
                 "SentenceEmbedding(pooling='mean')"
             )
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
         """Both texts of each pair as the model reads them. Raises: ValueError for a text on its own."""
@@ -83,7 +83,7 @@ class SentenceEmbeddings(WholeTexts):
         record: Pack,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = SPECIAL,
+        special: Special = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), with two texts `[2, S]`; the targets are never looked at."""
         inputs = Inputs(
@@ -98,7 +98,9 @@ class SentenceEmbeddings(WholeTexts):
         flat = Inputs(source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens))
         return super().inputs(batch._replace(inputs=flat), model)
 
-    def scored(self, outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
+    def loss_logits(
+        self, outputs: Outputs, batch: Batch
+    ) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
         """The scores of every target for every source, which target is right, and which rows count."""
         assert outputs.embedding is not None
         source, target = unit_length(outputs.embedding).reshape(len(batch.weights), 2, -1).swapaxes(0, 1)
@@ -106,11 +108,11 @@ class SentenceEmbeddings(WholeTexts):
         scores = jnp.where(weights > 0, jnp.einsum("BD,CD->BC", source, target) / self.temperature, NEVER)
         return scores, jnp.arange(len(weights)), weights
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
-        return {"cross_entropy": cross_entropy(*self.scored(outputs, batch))}
+        return {"cross_entropy": cross_entropy(*self.loss_logits(outputs, batch))}
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """What evaluation counts: nats per pair, and how many sources have their own target nearest."""
-        scored = self.scored(outputs, batch)
+        scored = self.loss_logits(outputs, batch)
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}

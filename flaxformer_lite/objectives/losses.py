@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.heads import Scores
+from flaxformer_lite.model.heads import LazyLogits
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 
-class Term(NamedTuple):
+class LossTerm(NamedTuple):
     """One part of an objective. The objective is the sum over its terms of `weight * sum / count`, with global sums and counts."""
 
     sum: Float[Array, "*_"]
@@ -29,7 +29,7 @@ class Term(NamedTuple):
         return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
 
 
-class Rows(NamedTuple):
+class PerRowMetric(NamedTuple):
     """What was measured of each row, for figures that need all rows at once."""
 
     values: Float[Array, "B K"]
@@ -38,10 +38,10 @@ class Rows(NamedTuple):
 
     def across(self, axis_name: str) -> "Rows":
         """The rows of all devices of a `pmap`."""
-        return Rows(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
+        return PerRowMetric(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
 
 
-class Reading(NamedTuple):
+class LogitStats(NamedTuple):
     """All that losses need of the logits `z`: four numbers a position, in place of V."""
 
     log_denominator: Float[Array, "*B"]
@@ -54,28 +54,28 @@ class Reading(NamedTuple):
     """Whether the most probable class is the target."""
 
 
-Logits = Float[Array, "*B V"] | Scores | Reading
+Logits = Float[Array, "*B V"] | LazyLogits | LogitStats
 """Logits as they are, before they are made, and as they were read."""
 
 
-def read(logits: Logits, targets: Int[Array, "*B"]) -> Reading:
-    """What losses need of the logits. Of `Scores` no more than a chunk is held, also on the way back, where each is made again.
+def logit_stats(logits: Logits, targets: Int[Array, "*B"]) -> LogitStats:
+    """What losses need of the logits. Of `LazyLogits` no more than a chunk is held, also on the way back, where each is made again.
 
     Chunks are cut from the length of the rows, so that a mesh which divides the rows of a batch divides every chunk.
     """
-    if isinstance(logits, Reading):
+    if isinstance(logits, LogitStats):
         return logits
-    if isinstance(logits, Scores):
+    if isinstance(logits, LazyLogits):
         chunk = logits.chunk
         if chunk is None or chunk >= targets.shape[1]:
-            return read(logits.logits(), targets)
+            return logit_stats(logits.logits(), targets)
         return read_chunks(logits, targets, chunk)
     wide = logits.astype(accumulation_dtype(logits))
     at_target = jnp.take_along_axis(wide, targets[..., None], -1)[..., 0]
-    return Reading(jax.nn.logsumexp(wide, -1), at_target, wide.mean(-1), logits.argmax(-1) == targets)
+    return LogitStats(jax.nn.logsumexp(wide, -1), at_target, wide.mean(-1), logits.argmax(-1) == targets)
 
 
-def read_chunks(scores: Scores, targets: Int[Array, "B T"], chunk: int) -> Reading:
+def read_chunks(scores: LazyLogits, targets: Int[Array, "B T"], chunk: int) -> LogitStats:
     """What losses need, `chunk` positions of each row at a time; the last may be short."""
     length = targets.shape[1]
 
@@ -84,9 +84,9 @@ def read_chunks(scores: Scores, targets: Int[Array, "B T"], chunk: int) -> Readi
         return x.reshape(x.shape[0], -1, chunk, *x.shape[2:]).swapaxes(0, 1)
 
     @jax.checkpoint
-    def of_chunk(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> Reading:
+    def of_chunk(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> LogitStats:
         part = replace(scores, hidden=hidden, kernel=weights[0], bias=weights[1])
-        return read(part.logits(), targets)
+        return logit_stats(part.logits(), targets)
 
     weights = (scores.kernel, scores.bias)
     _, parts = jax.lax.scan(lambda _, x: (None, of_chunk(weights, *x)), None, (cut(scores.hidden), cut(targets)))
@@ -99,43 +99,43 @@ def cross_entropy(
     weights: Float[Array, "*B"],
     *,
     label_smoothing: float = 0.0,
-) -> Term:
+) -> LossTerm:
     """The weighted sum of `-(1 - e) log p[target] - e/V * sum over all V classes of log p`, in nats, and the sum of the weights.
 
     With smoothing `e` the target's own class gets `1 - e + e/V`; the padding class has its share like any other.
 
     Reference: Szegedy et al. 2016, arXiv:1512.00567, section 7.
     """
-    seen = read(logits, targets)
+    seen = logit_stats(logits, targets)
     losses = seen.log_denominator - (1 - label_smoothing) * seen.at_target
     if label_smoothing:
         losses = losses - label_smoothing * seen.mean
-    return Term((losses * weights).sum(), weights.sum())
+    return LossTerm((losses * weights).sum(), weights.sum())
 
 
-def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> Term:
+def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTerm:
     """The weighted sum of the squared logarithm of the softmax's denominator, which pulls it towards 1, and the sum of the weights.
 
     Reference: Chowdhery et al. 2022, arXiv:2204.02311, section 5.
     """
-    seen = read(logits, jnp.zeros(weights.shape, jnp.int32))
-    return Term((seen.log_denominator**2 * weights).sum(), weights.sum(), weight)
+    seen = logit_stats(logits, jnp.zeros(weights.shape, jnp.int32))
+    return LossTerm((seen.log_denominator**2 * weights).sum(), weights.sum(), weight)
 
 
-def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
     """The weighted sum of the squared differences, and the sum of the weights."""
     differences = values.astype(accumulation_dtype(values)) - targets
-    return Term((differences**2 * weights).sum(), weights.sum())
+    return LossTerm((differences**2 * weights).sum(), weights.sum())
 
 
-def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
     """How much weight of each class, a row, lies on positions where which class, a column, is the most probable one."""
     classes = logits.shape[-1]
     pairs = (targets * classes + logits.argmax(-1)).reshape(-1)
     table = jnp.zeros(classes**2, weights.dtype).at[pairs].add(weights.reshape(-1))
-    return Term(table.reshape(classes, classes), weights.sum())
+    return LossTerm(table.reshape(classes, classes), weights.sum())
 
 
-def accuracy(logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> Term:
+def accuracy(logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
     """How much weight lies on positions where the most probable class is the target."""
-    return Term((read(logits, targets).right * weights).sum(), weights.sum())
+    return LossTerm((logit_stats(logits, targets).right * weights).sum(), weights.sum())

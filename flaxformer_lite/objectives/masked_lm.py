@@ -16,12 +16,12 @@ from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
     check_id,
-    joined,
+    concat_pieces,
     padded,
 )
-from flaxformer_lite.objectives.corruption import chosen_tokens, covered
-from flaxformer_lite.objectives.losses import Rows, Term, accuracy, cross_entropy
-from flaxformer_lite.text.special_ids import EOS, SPECIAL, Special
+from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -47,7 +47,7 @@ class MaskedLM(BaseObjective):
     mask_token: int | None = None
     """The id that covers a token: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free; None: the one that
     the tokenizer of another run has."""
-    mask_share: float = 0.15
+    mask_rate: float = 0.15
     """Share of the tokens to be told: 80 % of these are covered, 10 % become a random token, 10 % stay."""
     whole_words: bool = False
     """Choose the tokens of a word together: from a "▁" to the next, with other tokenizers what stands between white space."""
@@ -58,8 +58,8 @@ class MaskedLM(BaseObjective):
     def __post_init__(self) -> None:
         if self.mask_token is not None and self.mask_token <= EOS + 1:
             raise ValueError(f"objective.mask_token is {self.mask_token}: give model.vocab_size - 1")
-        if not 0 < self.mask_share < 1:
-            raise ValueError(f"objective.mask_share is {self.mask_share}: give a share above 0 and below 1")
+        if not 0 < self.mask_rate < 1:
+            raise ValueError(f"objective.mask_rate is {self.mask_rate}: give a share above 0 and below 1")
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not an encoder alone, with an id to spare."""
@@ -81,10 +81,10 @@ class MaskedLM(BaseObjective):
     def command(self) -> str:
         return "fill-mask"
 
-    def num_text_ids(self, vocab_size: int) -> int:
+    def num_tokenizer_ids(self, vocab_size: int) -> int:
         return vocab_size if self.mask_token is None else self.mask_token
 
-    def full_row(self, longest: Lengths) -> Lengths:
+    def packed_row(self, longest: Lengths) -> Lengths:
         return Lengths(longest.source, 0)
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
@@ -92,7 +92,7 @@ class MaskedLM(BaseObjective):
 
     # What fills a row ------------------------------------------------------------------------------------------------
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
         """The documents as packs of `longest.source` positions at most; words are those of the tokenizer, where it is given.
@@ -139,9 +139,9 @@ class MaskedLM(BaseObjective):
         return Lengths(sum(len(piece) + 2 for piece in record.pieces), 0)
 
     def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = SPECIAL
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = DEFAULT_SPECIAL_IDS
     ) -> Batch:
-        """One row of a batch (no leading axis), padded to `lengths`; at most ceil(mask_share · length) tokens are to be told."""
+        """One row of a batch (no leading axis), padded to `lengths`; at most ceil(mask_rate · length) tokens are to be told."""
         words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
         labels = None
         if self.next_sentence:
@@ -150,15 +150,15 @@ class MaskedLM(BaseObjective):
             pieces = [wrapped([(record.pieces[i], words[i]) for i in (0, second)], special)]
         else:
             pieces = [wrapped([text], special) for text in zip(record.pieces, words, strict=True)]
-        row = joined([piece.tokens for piece in pieces], lengths.source, special.pad)
-        most = math.ceil(self.mask_share * lengths.source)
+        row = concat_pieces([piece.tokens for piece in pieces], lengths.source, special.pad)
+        most = math.ceil(self.mask_rate * lengths.source)
         numbers = padded(numbered([piece.words for piece in pieces]), lengths.source, -1)
-        wanted = max(1, round(self.mask_share * int((numbers >= 0).sum())))
-        chosen = chosen_tokens(numbers, min(wanted, most), generator)
+        wanted = max(1, round(self.mask_rate * int((numbers >= 0).sum())))
+        chosen = sample_masked_positions(numbers, min(wanted, most), generator)
         tokens = row.tokens.copy()
         mask_token = special.mask if self.mask_token is None else self.mask_token
         assert mask_token is not None
-        tokens[chosen] = covered(row.tokens[chosen], mask_token, special.size or mask_token, generator)
+        tokens[chosen] = mask_tokens(row.tokens[chosen], mask_token, special.size or mask_token, generator)
         inputs = Inputs(
             source_tokens=tokens,  # type: ignore[arg-type]
             source_mask=row.segments > 0,  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ class MaskedLM(BaseObjective):
 
     # What counts -----------------------------------------------------------------------------------------------------
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
         terms = super().loss(outputs, batch)
         if self.next_sentence:
@@ -180,7 +180,7 @@ class MaskedLM(BaseObjective):
             terms["next_sentence"] = cross_entropy(outputs.class_logits, batch.labels, row_weights(batch))
         return terms
 
-    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, Term | Rows]:
+    def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """What evaluation counts, of the chosen tokens and of the rows."""
         counted = super().metrics(outputs, batch)
         if self.next_sentence:

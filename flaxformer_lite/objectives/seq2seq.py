@@ -14,8 +14,8 @@ from flaxformer_lite.objectives.base import (
     check_smoothing,
     pair_example,
 )
-from flaxformer_lite.objectives.losses import Term, cross_entropy
-from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -38,10 +38,10 @@ class Seq2Seq(BaseObjective):
     def command(self) -> str:
         return "translate"
 
-    def full_row(self, longest: Lengths) -> None:
+    def packed_row(self, longest: Lengths) -> None:
         return None
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Sequence[TokenPair]:
         """The records, each a row, their sources with what the tokenizer puts before a text: nothing, where it was trained here."""
@@ -60,12 +60,14 @@ class Seq2Seq(BaseObjective):
         record: TokenPair,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = SPECIAL,
+        special: Special = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
         return pair_example(record, lengths, special)
 
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, Term]:
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """The terms that training minimises."""
         smoothing = self.label_smoothing
-        return {"cross_entropy": cross_entropy(outputs.scored, batch.targets, batch.weights, label_smoothing=smoothing)}
+        return {
+            "cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights, label_smoothing=smoothing)
+        }

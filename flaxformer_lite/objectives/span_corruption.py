@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
-from flaxformer_lite.text.special_ids import EOS, SPECIAL, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -61,10 +61,10 @@ class SpanCorruption(BaseObjective):
                 "for both sides: leave it out"
             )
 
-    def num_text_ids(self, vocab_size: int) -> int:
+    def num_tokenizer_ids(self, vocab_size: int) -> int:
         return self.first_sentinel + 1 - self.num_sentinels
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
         """The documents in pieces, one a row, as long as fits both sides once the spans are left out."""
@@ -101,7 +101,7 @@ class SpanCorruption(BaseObjective):
         return self.room(len(record.pieces[0]))
 
     def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = SPECIAL
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = DEFAULT_SPECIAL_IDS
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`."""
         (text,) = record.pieces

@@ -11,7 +11,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import SPECIAL, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -25,7 +25,7 @@ class WholeTexts(BaseObjective):
     def unit(self) -> str:
         return "examples"
 
-    def full_row(self, longest: Lengths) -> None:
+    def packed_row(self, longest: Lengths) -> None:
         return None
 
     def longest_row(self, longest: Lengths) -> Lengths:
@@ -53,7 +53,7 @@ class LabelledTexts(WholeTexts):
         """The label of that record as a number. Raises: ValueError where it is none."""
         raise NotImplementedError
 
-    def compose(
+    def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Labelled]:
         """The records as the model reads them. Raises: ValueError for a label that is none."""
@@ -78,7 +78,7 @@ class LabelledTexts(WholeTexts):
         record: Labelled,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = SPECIAL,
+        special: Special = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
         inputs = Inputs(

@@ -60,11 +60,13 @@ def row_groups(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in ROWS)
 
 
-def check_rows(rows_multiple: int, mesh: Mesh, micro_batches: int = 1) -> None:
+def check_rows(rows_multiple: int, mesh: Mesh, num_micro_batches: int = 1) -> None:
     """Raises: ValueError where batches would not divide over the devices and micro-batches."""
-    parts = row_groups(mesh) * micro_batches
+    parts = row_groups(mesh) * num_micro_batches
     if rows_multiple % parts:
-        by = f"{row_groups(mesh)} devices" + (f" with {micro_batches} micro-batches each" if micro_batches > 1 else "")
+        by = f"{row_groups(mesh)} devices" + (
+            f" with {num_micro_batches} micro-batches each" if num_micro_batches > 1 else ""
+        )
         raise ValueError(
             f"data.rows_multiple is {rows_multiple}, which {by} do not divide: make it a multiple of {parts}"
         )
@@ -76,12 +78,12 @@ def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:
     return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in slices]))
 
 
-def interleaved_rows(mesh: Mesh, micro_batches: int, num_rows: int) -> Int[np.ndarray, "R"]:
+def interleaved_rows(mesh: Mesh, num_micro_batches: int, num_rows: int) -> Int[np.ndarray, "R"]:
     """The rows of a batch that devices of this process have in a `pmap`, one device after the other.
 
     With D devices and M micro-batches, row r belongs to group r mod DM, as it would be micro-batch r mod DM on one device;
     device d has the groups dM … dM + M - 1, of which its own micro-batches are made.
     """
     mine = [i for i, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
-    groups = np.arange(num_rows).reshape(-1, mesh.size, micro_batches)
+    groups = np.arange(num_rows).reshape(-1, mesh.size, num_micro_batches)
     return groups.swapaxes(0, 1).reshape(mesh.size, -1)[mine].ravel()

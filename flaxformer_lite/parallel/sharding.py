@@ -150,11 +150,11 @@ def tracing_mesh() -> AbstractMesh | None:
 
 
 def within_mesh(mesh: Mesh) -> Any:
-    """A context in which `place` and `place_parameters` know the mesh; to be entered while a function is traced."""
+    """A context in which `constrain_sharding` and `place_parameters` know the mesh; to be entered while a function is traced."""
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def place(x: Array, letters: str) -> Array:
+def constrain_sharding(x: Array, letters: str) -> Array:
     """An activation, cut over the mesh as its letters say, as far as the axes divide it; the same array where there is no mesh."""
     mesh = tracing_mesh()
     if mesh is None:

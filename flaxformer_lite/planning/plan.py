@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.dataset import blank_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
@@ -27,7 +27,7 @@ from flaxformer_lite.planning.flops import Operations, decoding_flops, training_
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
 from flaxformer_lite.training.runners import Compiled
-from flaxformer_lite.training.step import Task
+from flaxformer_lite.training.step import TrainTask
 
 # The step --------------------------------------------------------------------------------------------------------------
 
@@ -52,10 +52,10 @@ def plan_bucket(config: Config) -> Bucket:
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """The step that training would do."""
-    compiled = Compiled.of(Task.of(config), mesh, train_shapes=1, eval_shapes=0)
+    compiled = Compiled.of(TrainTask.of(config), mesh, train_shapes=1, eval_shapes=0)
     by_rows, state = batch_sharding(mesh), compiled.abstract_state
     batch = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), blank_batch(config.objective, bucket)
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)
     )
     parts = {
         "parameters": state.params,
@@ -73,7 +73,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """
     if config.model.num_decoder_layers == 0:
         raise ValueError("--decode is for models with a decoder, and model.num_decoder_layers is 0: leave it out")
-    task = Task.of(config)
+    task = TrainTask.of(config)
     compiled = Compiled.of(task, mesh, train_shapes=1, eval_shapes=0)
     params = compiled.abstract_state.params
     rows, (source, room) = bucket.rows, bucket.lengths
@@ -195,7 +195,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     slice_ = describe_slice(topology)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
-    check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.micro_batches)
+    check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.num_micro_batches)
     step = (decode_step if decode else train_step)(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     kernels.PICKED.clear()  # of the state's shapes, on this machine, or of another plan

@@ -14,27 +14,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.atomic_files import check_new, write_whole
+from flaxformer_lite.atomic_files import require_absent, write_whole
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.dataset import Dataset, cut, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, truncate
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
-from flaxformer_lite.inference.forward import Forward, forward
+from flaxformer_lite.inference.forward import ModelOutput, forward
 from flaxformer_lite.inference.generation import check_goes_on, check_ids, decode_settings, generated, streamed
 from flaxformer_lite.inference.translation import Translation, translate
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.run.text_predictor import Classified, Guess, TextReader
+from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, TokenPrediction
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training.evaluation import mean_metrics
-from flaxformer_lite.training.loop import Memory
+from flaxformer_lite.training.loop import LoopState
 from flaxformer_lite.training.runners import Compiled
-from flaxformer_lite.training.step import Task
+from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 
@@ -217,7 +217,7 @@ class Run:
 
     def records(self, pairs: Sequence[Pair], warn: Callable[[str], None], first_line: int = 1) -> list[TokenPair]:
         """The pairs as token ids, cut to the lengths that the config allows, which `warn` is told with the line numbers."""
-        return cut(tokenize(pairs, self.required_tokenizers), self.config.data.longest, warn, first_line)
+        return truncate(tokenize(pairs, self.required_tokenizers), self.config.data.longest, warn, first_line)
 
     def translator(self, **decode: Any) -> Decoder:
         """The decoder that answers sources by the config's settings with some overridden; the same one for the same settings."""
@@ -241,10 +241,10 @@ class Run:
         tokenizers = self.required_tokenizers
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
         dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
-        compiled = Compiled.of(Task.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
+        compiled = Compiled.of(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
         return mean_metrics(compiled, self.params, dataset, progress)
 
-    def forward(self, **arguments: Any) -> Forward:
+    def forward(self, **arguments: Any) -> ModelOutput:
         """What the model says of arrays of token ids, under the ecosystem's names: `input_ids`, `attention_mask`, `token_type_ids`,
         `position_ids`, `decoder_input_ids`, `decoder_attention_mask`; vectors as `inputs_embeds` where it has no vocabulary.
 
@@ -259,14 +259,14 @@ class Run:
         """
         return self.reader.embed(texts, **told)
 
-    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[Classified]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[ClassPrediction]:
         """The class of each text or pair of texts with its probability, or its number where the model has learned numbers.
 
         Classes are called as in `objective.classes`, else "0", "1" and so on. Long texts are cut as `embed` does.
         """
         return self.reader.classify(texts, **told)
 
-    def fill_mask(self, texts: Sequence[str], top: int = 5, **told: Any) -> list[list[list[Guess]]]:
+    def fill_mask(self, texts: Sequence[str], top: int = 5, **told: Any) -> list[list[list[TokenPrediction]]]:
         """For each text, and each [MASK] in it, the `top` most probable tokens, most probable first.
 
         A text without a mask is told to `warn`, as are long ones, which are cut as `embed` does.
@@ -276,9 +276,9 @@ class Run:
         return self.reader.fill_mask(texts, top, **told)
 
     @cached_property
-    def reader(self) -> TextReader:
+    def reader(self) -> TextPredictor:
         """What reads whole texts; kept because it compiles its own steps."""
-        return TextReader(self.config, self.params, self.required_tokenizers.source, str(self.folder.path))
+        return TextPredictor(self.config, self.params, self.required_tokenizers.source, str(self.folder.path))
 
     def attention(self, source: str, target: str) -> AttentionWeights:
         """Every layer's attention weights while the model reads `source` and writes `target`.
@@ -336,13 +336,13 @@ def write_run(
 
     Raises: ValueError where the folder exists already.
     """
-    check_new(output.path)
+    require_absent(output.path)
     if tokenizers is not None:
         tokenizers.source.save(output.path)
         if config.data.target_tokenizer is not None:
             tokenizers.target.save(output.path, "target_tokenizer")
     with open_checkpoints(config, output, read_only=False) as checkpoints:
-        checkpoints.save(step, {"params": params}, dataclasses.asdict(Memory(data="", parameters_only=origin)))
+        checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
     if imported is not None:
         write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
     # Written last: without it the folder is no run.

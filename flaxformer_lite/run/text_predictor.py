@@ -9,11 +9,11 @@ from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.inference.encoder import Encoder, class_logits, embeddings, likely_tokens, wrapped_text
+from flaxformer_lite.inference.encoder import BatchPredictor, class_logits, embeddings, likely_tokens, wrapped_text
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.text.special_ids import Wrapped
+from flaxformer_lite.text.special_ids import EncodedText
 from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import UnknownText
 
@@ -29,7 +29,7 @@ def masked_tokens(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
     return first + [token for part in others for token in (mask_id, *part)]
 
 
-class Guess(NamedTuple):
+class TokenPrediction(NamedTuple):
     """A token that may stand behind a mask: its text, its probability, and its id."""
 
     token: str
@@ -37,7 +37,7 @@ class Guess(NamedTuple):
     id: int
 
 
-class Classified(NamedTuple):
+class ClassPrediction(NamedTuple):
     """What a text is said to be."""
 
     label: str
@@ -48,17 +48,17 @@ class Classified(NamedTuple):
     """The probability of every class; empty where the model says a number."""
 
 
-def classified(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> Classified:
+def classified(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPrediction:
     """The answer that scores of the classes are; one score is a number."""
     if len(logits) == 1:
-        return Classified("", float(logits[0]), {})
+        return ClassPrediction("", float(logits[0]), {})
     powers = np.exp(logits - logits.max())
     scores = dict(zip(names, (powers / powers.sum()).tolist(), strict=True))
     best = names[int(logits.argmax())]
-    return Classified(best, scores[best], scores)
+    return ClassPrediction(best, scores[best], scores)
 
 
-class TextReader:
+class TextPredictor:
     """Answers questions about texts with a model, batched and compiled. `name` is the run's, for messages."""
 
     def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, name: str) -> None:
@@ -68,8 +68,8 @@ class TextReader:
         # One for each question, because each compiles its own steps.
         self.encoder = functools.cache(self._encoder)
 
-    def _encoder(self, ask: Callable[..., Any], *first: Any) -> Encoder:
-        return Encoder(
+    def _encoder(self, ask: Callable[..., Any], *first: Any) -> BatchPredictor:
+        return BatchPredictor(
             self.model, functools.partial(ask, *first), self.config.decode.batch_tokens, self.tokenizer.pad_id
         )
 
@@ -83,7 +83,7 @@ class TextReader:
         found = self.asked(self.encoder(embeddings), texts, **told)
         return np.stack(found) if found else np.zeros((0, self.config.model.d_model), np.float32)
 
-    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[Classified]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[ClassPrediction]:
         """The class or the number of each text or pair. Raises: ValueError where the model has no classes."""
         pooler, objective = self.config.model.pooler, self.config.objective
         if pooler is None or pooler.num_classes == 0:
@@ -100,7 +100,7 @@ class TextReader:
 
     def asked(
         self,
-        encoder: Encoder,
+        encoder: BatchPredictor,
         texts: Sequence[str | tuple[str, str]],
         *,
         progress: Callable[[int, int], None] = lambda done, total: None,
@@ -119,13 +119,13 @@ class TextReader:
         ends = [[self.end(row)] for row in rows] if has_two_stacks(self.config.model) else None
         return encoder.answers({"params": self.params}, rows, ends, progress)
 
-    def row(self, texts: Sequence[Sequence[int]], number: int, warn: Callable[[str], None]) -> Wrapped:
+    def row(self, texts: Sequence[Sequence[int]], number: int, warn: Callable[[str], None]) -> EncodedText:
         """One text or two as the model reads them; that they are cut `warn` is told with the number of the line."""
         if (whole := len(self.tokenizer.wrapped(*texts).tokens)) > self.room:
             warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
         return wrapped_text(self.tokenizer, texts, self.room)
 
-    def end(self, row: Wrapped) -> int:
+    def end(self, row: EncodedText) -> int:
         """The place of the last `decode.eos_id`. Raises: ValueError where the tokenizer writes none."""
         end = self.config.decode.eos_id
         if end not in row.tokens:
@@ -148,7 +148,7 @@ class TextReader:
         progress: Callable[[int, int], None] = lambda done, total: None,
         warn: Callable[[str], None] = warn,
         first_line: int = 1,
-    ) -> list[list[list[Guess]]]:
+    ) -> list[list[list[TokenPrediction]]]:
         """For each text and each mask in it the best guesses; none for masks that are cut off, which `warn` is told."""
         check_list(texts)
         mask_id = self.mask_id()
@@ -167,16 +167,16 @@ class TextReader:
         answers = self.encoder(likely_tokens, top).answers(
             {"params": self.params}, [rows[i] for i in filled], [asked[i] for i in filled], progress
         )
-        found: list[list[list[Guess]]] = [[] for _ in rows]
+        found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         for i, told in zip(filled, answers, strict=True):
             found[i] = [self.guesses(*guesses) for guesses in list(zip(*told, strict=True))[: len(asked[i])]]
         return found
 
-    def guesses(self, probabilities: Float[np.ndarray, "K"], tokens: Int[np.ndarray, "K"]) -> list[Guess]:
+    def guesses(self, probabilities: Float[np.ndarray, "K"], tokens: Int[np.ndarray, "K"]) -> list[TokenPrediction]:
         """The guesses for one mask. Ids that the model has and the tokenizer does not have no text."""
         size = self.tokenizer.vocab_size
         return [
-            Guess(self.tokenizer.pieces([i])[0] if i < size else "", p, i)
+            TokenPrediction(self.tokenizer.pieces([i])[0] if i < size else "", p, i)
             for p, i in zip(probabilities.tolist(), tokens.tolist(), strict=True)
         ]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.text.special_ids import Special, Wrapped
+from flaxformer_lite.text.special_ids import EncodedText, Special
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
@@ -76,7 +76,7 @@ class JsonTokenizer(Tokenizer):
             found += [part for i, (a, b) in places if i == self.unk_id and (part := text[a:b].strip()) != name]
         return found
 
-    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> Wrapped:
+    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """What the model reads of a text, or of two: special ids and token types as the tokenizer's own template has them."""
         texts = [first] if second is None else [first, second]
         tokens: list[int] = []
@@ -84,7 +84,7 @@ class JsonTokenizer(Tokenizer):
         for place in self._templates[len(texts) - 1]:
             more = [place.token] if place.text is None else [int(i) for i in texts[place.text]]
             tokens, types = tokens + more, types + [place.type] * len(more)
-        return Wrapped(tokens, types)
+        return EncodedText(tokens, types)
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
         """What the encoder of an encoder–decoder reads of a text: the same."""

@@ -32,11 +32,11 @@ class Special(NamedTuple):
         return [int(i) for i in (self.bos, *tokens, self.eos) if i is not None]
 
 
-SPECIAL = Special()
+DEFAULT_SPECIAL_IDS = Special()
 """Those of the tokenizers that are trained here."""
 
 
-class Wrapped(NamedTuple):
+class EncodedText(NamedTuple):
     """A text, or two, with the special ids that a model reads with them."""
 
     tokens: list[int]

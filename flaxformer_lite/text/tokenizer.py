@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
-from flaxformer_lite.atomic_files import written_whole
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, Special, Wrapped
+from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText, Special
 
 
 class Tokenizer(ABC):
@@ -34,14 +34,14 @@ class Tokenizer(ABC):
         """The ids that stand for no text."""
         return Special(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
 
-    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> Wrapped:
+    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """What a model of whole texts reads: BOS, the first text, EOS, and for a pair the second text and EOS."""
         special = self.special
         tokens = special.between(first)
         if second is None:
-            return Wrapped(tokens, [0] * len(tokens))
+            return EncodedText(tokens, [0] * len(tokens))
         more = special._replace(bos=None).between(second)
-        return Wrapped(tokens + more, [0] * len(tokens) + [1] * len(more))
+        return EncodedText(tokens + more, [0] * len(tokens) + [1] * len(more))
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -95,7 +95,7 @@ class Tokenizer(ABC):
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
         """Writes the tokenizer into the folder, all or nothing, and returns its file; makes the folder if need be."""
         path = folder / (stem + self.extension)
-        with written_whole(path) as unfinished:
+        with atomic_write(path) as unfinished:
             unfinished.write_bytes(self.to_bytes())
         return path
 

@@ -56,11 +56,11 @@ def read_data(config: Config, folder: RunFolder, progress: Progress) -> RunData:
             "data.train or data.tokenizer is None: say what to train on, and how to cut it into tokens"
         )
     progress.update("reading data")
-    pairs = multihost.together(lambda: list(source.open("data.train")))
+    pairs = multihost.on_all_processes(lambda: list(source.open("data.train")))
     agree_on("data.train", source, pairs)
     progress.update("tokenizing")
-    tokenizers = multihost.in_turn(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-    data = multihost.together(lambda: tokenized(config, pairs, tokenizers))
+    tokenizers = multihost.first_process_first(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
+    data = multihost.on_all_processes(lambda: tokenized(config, pairs, tokenizers))
     multihost.agree({"data.train as tokens": data.train.fingerprint}, "Give all hosts the same version of tokenizers")
     if config.data.eval is not None and data.eval is not None:
         agree_on("data.eval", config.data.eval, data.eval.pairs)

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.objectives.losses import Rows, Term
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.training.runners import Compiled
 
 
@@ -16,18 +16,18 @@ def mean_metrics(
 ) -> dict[str, float]:
     """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
     batches = dataset.plan.batches_per_epoch
-    counted: dict[str, list[Term | Rows]] = {}
+    counted: dict[str, list[LossTerm | PerRowMetric]] = {}
     for i in range(batches):
         found = compiled.evaluate(params, compiled.put(dataset.batch(i, compiled.rows)))
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
         tick(i + 1, batches)
-    return dataset.objective.report({name: altogether(parts) for name, parts in counted.items()})
+    return dataset.objective.report({name: merge_counts(parts) for name, parts in counted.items()})
 
 
-def altogether(parts: Sequence[Term | Rows]) -> Term | Rows:
+def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:
     """What was counted in all batches: sums of sums and counts, or all rows that weigh something."""
-    if isinstance(parts[0], Term):
-        return Term(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
+    if isinstance(parts[0], LossTerm):
+        return LossTerm(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
     values, weights = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
-    return Rows(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
+    return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host

@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress
-from flaxformer_lite.data.dataset import blank_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.inference.metrics import text_metrics
 from flaxformer_lite.inference.translation import translate
@@ -29,14 +29,14 @@ from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.evaluation import mean_metrics
 from flaxformer_lite.training.runners import Compiled
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.step import Task, TrainState
+from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, warm_start
 
 
 @dataclass
-class Memory:
+class LoopState:
     """What the loop remembers from step to step beside the state; part of every checkpoint."""
 
     data: str
@@ -63,7 +63,7 @@ class Trainer:
     ):
         self.config, self.folder, self.checkpoints = config, folder, checkpoints
         self.progress, self.stop = progress, stop
-        mesh = multihost.together(lambda: mesh_for(config))
+        mesh = multihost.on_all_processes(lambda: mesh_for(config))
         found = read_data(config, folder, progress)
         self.tokenizers, self.data, self.eval = found.tokenizers, found.train, found.eval
         plan = self.data.plan
@@ -72,25 +72,25 @@ class Trainer:
             f"{len(plan.buckets)} shapes, {self.data.padding:.1%} padding"
             + (f"; {self.data.dropped:,} longer pairs dropped" if self.data.dropped else "")
         )
-        task = Task.of(config)
+        task = TrainTask.of(config)
         eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
         runner = Compiled.by_pmap if config.train.runner == "pmap" else Compiled.of
-        self.compiled = multihost.together(
+        self.compiled = multihost.on_all_processes(
             lambda: runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
         )
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         self.decoder = Decoder(Transformer(config.model.for_use), greedy) if self.translates else None
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
-        self.memory = Memory(self.data.fingerprint)
-        self.vote, self.told_to_stop = multihost.Vote() if multihost.several() else None, False
+        self.memory = LoopState(self.data.fingerprint)
+        self.vote, self.told_to_stop = multihost.StopConsensus() if multihost.several() else None, False
         self.state = self.first_state()
         self.pending: list[dict[str, jax.Array]] = []
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
 
     def first_state(self) -> TrainState:
         """The newest checkpoint's state, or a fresh one. What was reported after that step is forgotten."""
-        batch = blank_batch(self.config.objective, self.data.plan.buckets[0])
+        batch = zero_batch(self.config.objective, self.data.plan.buckets[0])
         if self.checkpoints.latest() is None:
             state = self.compiled.init(batch)
             if self.config.train.init_from is not None:
@@ -100,7 +100,7 @@ class Trainer:
             forget_after = 0, True
         else:
             step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
-            self.memory = Memory(**meta)
+            self.memory = LoopState(**meta)
             if self.memory.data != self.data.fingerprint:
                 raise multihost.SharedError(
                     f"the training data is not what {self.folder.path} was trained on up to step {step}: bring back the old "
@@ -109,7 +109,7 @@ class Trainer:
             forget_after = step, self.checkpoints.metrics(step) is not None
             self.progress.say(f"resuming after step {step}")
         if multihost.is_first():
-            self.folder.forget_after(forget_after[0], evaluated=forget_after[1])
+            self.folder.truncate_metrics(forget_after[0], evaluated=forget_after[1])
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
         devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
         devices += f" in {jax.process_count()} processes" if multihost.several() else ""
@@ -240,7 +240,7 @@ class Trainer:
 
         Of several processes the first one translates.
         """
-        names, params = self.config.train.text_metrics, multihost.own_copy(self.state.params)
+        names, params = self.config.train.text_metrics, multihost.local_replica(self.state.params)
         metrics = self.translations(decoder, params, name) if multihost.is_first() else dict.fromkeys(names, 0.0)
         values = multihost.from_first(np.array([metrics[name] for name in names]))
         return dict(zip(names, values.tolist(), strict=True))
@@ -280,7 +280,7 @@ class Trainer:
 def mesh_for(config: Config) -> Mesh:
     """All devices. Raises: ValueError where they do not divide the batches."""
     mesh = make_mesh(config.train.mesh)
-    check_rows(config.data.rows_multiple, mesh, config.train.micro_batches)
+    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
     return mesh
 
 
@@ -291,7 +291,7 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     """Why there is nothing left to train, or None if there is."""
     if checkpoints.latest() is None:
         return None
-    step = checkpoints.newest_whole()
+    step = checkpoints.latest_valid()
     if origin := checkpoints.meta(step)["parameters_only"]:
         return f"it holds parameters only, {origin}"
     steps = config.train.steps
@@ -308,16 +308,18 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
 
 
 @contextlib.contextmanager
-def claimed(folder: RunFolder, config: Config) -> Iterator[None]:
+def lock(folder: RunFolder, config: Config) -> Iterator[None]:
     """Holds the run folder for all processes, once they are known to have the same settings and the same folder.
 
     Raises: ValueError where they have not, or where it is no folder for this run.
     """
     multihost.agree_on_command(config)
     with contextlib.ExitStack() as held:
-        mark = multihost.together(lambda: held.enter_context(folder.claimed(config)) if multihost.is_first() else "")
-        mark = multihost.gathered(mark)[0]
-        multihost.together(lambda: folder.check_mark(mark))
+        mark = multihost.on_all_processes(
+            lambda: held.enter_context(folder.lock(config)) if multihost.is_first() else ""
+        )
+        mark = multihost.allgather_text(mark)[0]
+        multihost.on_all_processes(lambda: folder.check_mark(mark))
         yield
 
 

@@ -141,7 +141,7 @@ class SharedError(ValueError):
     """A mistake that all processes have come to know of in the same place: the first one says it, all end."""
 
 
-def gathered(text: str) -> list[str]:
+def allgather_text(text: str) -> list[str]:
     """What each process gives, in their order, in all."""
     if not several():
         return [text]
@@ -153,7 +153,7 @@ def gathered(text: str) -> list[str]:
     return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
 
 
-def together(function: Callable[[], Result]) -> Result:
+def on_all_processes(function: Callable[[], Result]) -> Result:
     """What the function gives here, once all processes have called it; it is to work without the others.
 
     Raises: SharedError in all, with what each found, where one raised a ValueError or an OSError.
@@ -165,12 +165,12 @@ def together(function: Callable[[], Result]) -> Result:
         result = function()
     except (ValueError, OSError) as error:
         found = str(error) or repr(error)
-    if any(errors := gathered(found)):
-        raise SharedError(altogether(errors))
+    if any(errors := allgather_text(found)):
+        raise SharedError(merge_messages(errors))
     return result  # type: ignore[return-value]  # it was called: without an error
 
 
-def altogether(found: Sequence[str]) -> str:
+def merge_messages(found: Sequence[str]) -> str:
     """What the processes found, by their number, in one line: each thing once, with those that found it; "" is nothing."""
     if len(set(found)) == 1:
         return found[0]
@@ -181,21 +181,21 @@ def altogether(found: Sequence[str]) -> str:
     return "; ".join(lines)
 
 
-def in_turn(function: Callable[[], Result]) -> Result:
+def first_process_first(function: Callable[[], Result]) -> Result:
     """What the function gives, in the first process before it is called in any other: what it writes the others find.
 
-    Raises: SharedError, as `together`.
+    Raises: SharedError, as `on_all_processes`.
     """
-    result = together(function if is_first() else lambda: None)
-    return together(lambda: function() if result is None else result)
+    result = on_all_processes(function if is_first() else lambda: None)
+    return on_all_processes(lambda: function() if result is None else result)
 
 
 def agree(here: Mapping[str, str], remedy: str) -> None:
     """Raises: SharedError, in all processes, where one has other values by some name than the first."""
-    first, *others = map(json.loads, gathered(json.dumps(dict(here))))
+    first, *others = map(json.loads, allgather_text(json.dumps(dict(here))))
     lines = [unlike(other, first) for other in others]
     if any(lines):
-        raise SharedError(f"{altogether(['', *lines])}. {remedy}")
+        raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
 
 
 def unlike(here: Mapping[str, str], first: Mapping[str, str]) -> str:
@@ -225,7 +225,7 @@ def from_first(values: Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
     return np.asarray(multihost_utils.broadcast_one_to_all(values.astype(np.float64).view(np.uint32))).view(np.float64)
 
 
-def own_copy(params: PyTree) -> PyTree:
+def local_replica(params: PyTree) -> PyTree:
     """The parameters whole on a device of this process, for what it computes alone; as they are where it is the only one."""
     if not several():
         return params
@@ -234,7 +234,7 @@ def own_copy(params: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.addressable_data(0), whole)
 
 
-class Vote:
+class StopConsensus:
     """Whether any process wishes to stop. All hear of a wish after the same step, the next but one at the latest.
 
     The answer to each question is fetched when the next one is asked, so that nobody waits for a step that is under way.
@@ -267,7 +267,7 @@ HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 def explain_abort(_: int) -> None:
     """What happens on SIGABRT when the first process (or a heartbeat) is missing."""
     say(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
-    leave(2)
+    exit_process(2)
 
 
 ON_ABORT = HANDLER(explain_abort)
@@ -285,14 +285,14 @@ def all_or_none() -> Iterator[None]:
         if not several():
             raise
         if isinstance(error, KeyboardInterrupt):
-            leave(130)
+            exit_process(130)
         if isinstance(error, SharedError):
             if is_first():
                 print(f"error: {error}", file=sys.stderr, flush=True)
                 time.sleep(1)  # the others end first: what connects them goes with this one
             else:
                 say("this run is refused; the first process says why")
-            leave(2)
+            exit_process(2)
         if isinstance(error, jax.errors.JaxRuntimeError):
             reason = str(error).partition("\n")[0]
             say(f"{GONE} ({reason}). {REMEDY}")
@@ -300,7 +300,7 @@ def all_or_none() -> Iterator[None]:
             say(str(error))
         else:
             traceback.print_exc()
-        leave(2)
+        exit_process(2)
 
 
 def say(line: str) -> None:
@@ -310,10 +310,10 @@ def say(line: str) -> None:
 def end(line: str) -> NoReturn:
     """Ends the process with a message."""
     print(f"error: {line}", file=sys.stderr, flush=True)
-    leave(2)
+    exit_process(2)
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """Ends the process; one of several without waiting for the others, as Python's end would."""
     if jax.distributed.is_initialized():
         sys.stdout.flush()

@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from flaxformer_lite.model.config import check_heads
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.objectives.losses import Rows, Term
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import (
     batch_sharding,
@@ -22,7 +22,7 @@ from flaxformer_lite.parallel.sharding import (
     with_shardings,
     within_mesh,
 )
-from flaxformer_lite.training.step import Task, TrainState, eval_step, first_state, init_state, train_step
+from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, first_state, init_state, train_step
 
 
 def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callabl
     return traced
 
 
-def abstract_state(task: Task, mesh: Mesh | AbstractMesh) -> TrainState:
+def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     """Shapes and types of the state, with the shardings that it has on the mesh.
 
     Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
@@ -66,14 +66,14 @@ class Compiled:
     """Shapes, types and shardings of the state."""
     init: Callable[[Batch], TrainState]
     train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-    evaluate: Callable[[PyTree, Batch], dict[str, Term | Rows]]
+    evaluate: Callable[[PyTree, Batch], dict[str, LossTerm | PerRowMetric]]
     rows: Callable[[int], Int[np.ndarray, "R"]]
     """Of a batch of that many rows the numbers of those that this process has to read, in the order that `put` takes them."""
     put: Callable[[Batch], Batch]
     """Such rows on the devices."""
 
     @classmethod
-    def of(cls, task: Task, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
+    def of(cls, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
         """By `jax.jit` over a mesh: the compiler cuts the one program as the shardings say."""
 
         def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +99,7 @@ class Compiled:
         )
 
     @classmethod
-    def by_pmap(cls, task: Task, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
+    def by_pmap(cls, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
         """By `jax.pmap` over the mesh's devices: each runs the program of one device on its rows, and sums with the others.
 
         The state is whole on every device. The rows of a device are those that would be its micro-batches on a single device.
@@ -127,6 +127,6 @@ class Compiled:
             init=jax.jit(functools.partial(init_state, task), out_shardings=whole),
             train=on_each(train_step, "train_step", train_shapes, donate_argnums=0),
             evaluate=on_each(eval_step, "eval_step", eval_shapes),
-            rows=functools.partial(interleaved_rows, line, task.micro_batches),
+            rows=functools.partial(interleaved_rows, line, task.num_micro_batches),
             put=lambda batch: jax.tree.map(lambda x: x.reshape(here, -1, *x.shape[1:]), batch),
         )

@@ -1,7 +1,7 @@
 """The train step and the evaluation step; the loop around them is in `trainer.py`.
 
 `train_step` is a pure function of the state and a batch. It names no model and no objective: what it needs of them is a
-`Task`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.
+`TrainTask`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Objective
-from flaxformer_lite.objectives.losses import Rows, Term
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import (
     place_parameters,
 )
@@ -32,14 +32,14 @@ class TrainState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainTask:
     """What a step needs to know and never changes."""
 
     model: Transformer
     objective: Objective
     optimizer: optax.GradientTransformation
     seed: int
-    micro_batches: int = 1
+    num_micro_batches: int = 1
     ema_decay: float | None = None
 
     @classmethod
@@ -49,7 +49,7 @@ class Task:
             objective=config.objective,
             optimizer=config.optimizer.build(total_steps=config.train.steps, d_model=config.model.d_model),
             seed=config.train.seed,
-            micro_batches=config.train.micro_batches,
+            num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
         )
 
@@ -64,25 +64,25 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
-def init_state(task: Task, batch: Batch) -> TrainState:
+def init_state(task: TrainTask, batch: Batch) -> TrainState:
     """The state before the first step; of `batch` only the shapes matter."""
     return first_state(task, task.inputs(batch))
 
 
-def first_state(task: Task, inputs: Inputs) -> TrainState:
+def first_state(task: TrainTask, inputs: Inputs) -> TrainState:
     """The same for what the model reads."""
     params = task.model.init(random_key(task.seed, "parameters"), inputs)["params"]
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
 
 
-def loss_terms(task: Task, params: PyTree, batch: Batch, key: Array) -> dict[str, Term]:
+def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
     """The objective's terms on a batch, with dropout."""
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
     return task.objective.loss(outputs, batch)
 
 
-def total(terms: dict[str, Term], counts: dict[str, Array]) -> Float[Array, ""]:
+def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:
     """The objective: every term's sum divided by its global count."""
     return jnp.sum(jnp.stack([t.weight * t.sum / jnp.maximum(counts[name], 1) for name, t in terms.items()]))
 
@@ -93,7 +93,7 @@ def across(tree: PyTree, axis_name: str | None) -> PyTree:
 
 
 def gradient(
-    task: Task, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
+    task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
 ) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
     """The objective on the whole batch, its terms' counts, and the gradient, from one micro-batch after the other.
 
@@ -101,12 +101,12 @@ def gradient(
     the same gradient. With more than one such group of rows the dropout key is folded with the group's number.
     """
     devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * task.micro_batches
+    first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * task.num_micro_batches
 
     def group_key(micro_batch: Int[Array, ""] | int) -> Array:
-        return key if devices * task.micro_batches == 1 else jax.random.fold_in(key, first + micro_batch)
+        return key if devices * task.num_micro_batches == 1 else jax.random.fold_in(key, first + micro_batch)
 
-    if task.micro_batches == 1:
+    if task.num_micro_batches == 1:
 
         def loss(params: PyTree) -> tuple[Array, dict[str, Array]]:
             terms = loss_terms(task, params, batch, group_key(0))
@@ -120,7 +120,7 @@ def gradient(
     # Counts never depend on what the model says: of this pass over the whole batch the compiler keeps the counting alone.
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
     counts = across(counts, axis_name)
-    parts = jax.tree.map(lambda x: x.reshape(-1, task.micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
+    parts = jax.tree.map(lambda x: x.reshape(-1, task.num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
 
     def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
         number, micro = part
@@ -129,13 +129,13 @@ def gradient(
         return (value, place_parameters(grads)), None
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
-    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.micro_batches), parts))
+    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), parts))
     value, grads = across((value, grads), axis_name)
     return value, counts, grads
 
 
 def train_step(
-    task: Task, state: TrainState, batch: Batch, axis_name: str | None = None
+    task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
     """One optimizer step: the new state, and what it measured (loss, tokens, gradient norm before clipping)."""
     key = random_key(task.seed, "dropout", state.step)
@@ -152,7 +152,9 @@ def train_step(
     return TrainState(state.step + 1, params, opt_state, ema), measured
 
 
-def eval_step(task: Task, params: PyTree, batch: Batch, axis_name: str | None = None) -> dict[str, Term | Rows]:
+def eval_step(
+    task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None
+) -> dict[str, LossTerm | PerRowMetric]:
     """The objective's metrics on a batch, without dropout."""
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch))
     found = task.objective.metrics(outputs, batch)

@@ -160,7 +160,7 @@ class Checkpoints:
         """
         self.wait()
         if step is None:
-            step = self.newest_whole()
+            step = self.latest_valid()
         else:
             self._require_whole(step)
         self._require_fit(step, leaf_types(abstract_state), "")
@@ -208,7 +208,7 @@ class Checkpoints:
         """Returns the newest step, or None."""
         return max(self.steps(), default=None)
 
-    def newest_whole(self) -> int:
+    def latest_valid(self) -> int:
         """Returns the newest step whose files are all as they were written, with a warning for each one passed over.
 
         Raises:

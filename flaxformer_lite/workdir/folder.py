@@ -84,7 +84,7 @@ class RunFolder:
         return self.checkpoints.is_dir() and any(step.name.isdecimal() for step in self.checkpoints.iterdir())
 
     @contextlib.contextmanager
-    def claimed(self, config: Config) -> Iterator[str]:
+    def lock(self, config: Config) -> Iterator[str]:
         """Makes this the run folder of `config`, new or to be resumed, and keeps other processes from doing so meanwhile.
 
         Gives a mark that nobody else knows who does not see this very folder.
@@ -175,7 +175,7 @@ class RunFolder:
                 warn(f"{self.metrics}, line {number} is not a row of metrics; it is left out")
         return rows
 
-    def forget_after(self, step: int, *, evaluated: bool = True) -> None:
+    def truncate_metrics(self, step: int, *, evaluated: bool = True) -> None:
         """Drops the rows of what is to be made again: all after `step`, and its `eval` row unless it was `evaluated`."""
         if self.metrics.is_file():
             rows = [

@@ -62,7 +62,7 @@ def restore_weights(
         if best is None:
             raise ValueError("no checkpoint has been evaluated yet, so none is the best: use --weights last")
         return best, checkpoints.restore_params(shapes, best)
-    newest = checkpoints.newest_whole()
+    newest = checkpoints.latest_valid()
     return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
 
 

@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import sys
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 
@@ -20,11 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     output = RunFolder(arguments.output)
-    check_new(output.path)
+    require_absent(output.path)
     last = RunFolder(arguments.folder).config().train.keep_latest if arguments.last is None else arguments.last
     loaded = load(arguments.folder, weights=f"average:{last}")
     origin = f"the average of {last} checkpoints of {loaded.folder.path}"
     config = dataclasses.replace(loaded.config, weights="last")
-    with written_whole(output.path) as unfinished:
+    with atomic_write(output.path) as unfinished:
         write_run(RunFolder(unfinished), config, loaded.step, loaded.params, origin, tokenizers=loaded.tokenizers)
     print(f"{origin} is in {output.path}", file=sys.stderr)

@@ -8,10 +8,10 @@ import json
 import sys
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import Block, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
 from flaxformer_lite.console import Progress
 from flaxformer_lite.run.run import Run, load
-from flaxformer_lite.run.text_predictor import Classified
+from flaxformer_lite.run.text_predictor import ClassPrediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def answers(loaded: Run, block: Block) -> list[Classified]:
+def answers(loaded: Run, block: LineChunk) -> list[ClassPrediction]:
     texts = [columns(block, number) for number in range(len(block.lines))]
     with Progress(len(texts)) as progress, block.naming():
         return loaded.classify(
@@ -44,7 +44,7 @@ def answers(loaded: Run, block: Block) -> list[Classified]:
         )
 
 
-def written(answer: Classified, *, scores: bool) -> str:
+def written(answer: ClassPrediction, *, scores: bool) -> str:
     """The line that an answer is."""
     if scores:
         return json.dumps({name: round(p, 6) for name, p in answer.scores.items()}, ensure_ascii=False)

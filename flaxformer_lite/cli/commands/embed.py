@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import Block, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
 from flaxformer_lite.console import Progress
 from flaxformer_lite.run.run import Run, load
 
@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None and arguments.similarity:
         raise ValueError("--output is for vectors and --similarity for their cosines: leave one of them out")
     if arguments.output is not None:
-        check_new(Path(arguments.output), "file")
+        require_absent(Path(arguments.output), "file")
     blocks = chosen_blocks(arguments.files, "embed")
     loaded = load(arguments.folder, weights=arguments.weights)
     kept = []
@@ -45,11 +45,11 @@ def run(arguments: argparse.Namespace) -> None:
                 print(json.dumps([float(str(x)) for x in vector]))  # as many digits as tell float32 numbers apart
         sys.stdout.flush()
     if arguments.output is not None:
-        with written_whole(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
+        with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
             np.save(file, np.concatenate(kept) if kept else loaded.embed([]))
 
 
-def embedded(loaded: Run, block: Block) -> Float[np.ndarray, "N D"]:
+def embedded(loaded: Run, block: LineChunk) -> Float[np.ndarray, "N D"]:
     with Progress(len(block.lines)) as progress:
         return loaded.embed(
             block.lines,

@@ -11,14 +11,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.atomic_files import check_new
+from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import warn
 from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.name_map import write
+from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import SYSTEMS, settings_for
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run.run import Run, load
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
     if arguments.family not in (None, *hf.FAMILIES):
         raise ValueError(f"--family {arguments.family} is none of the families: choose {', '.join(hf.FAMILIES)}")
-    check_new(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
+    require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
     notes: list[str] = []
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         fitting = settings_for(arguments.system, loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
-        arrays = write(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
+        arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
         write_weights(arguments.output, arrays)
         count = len(arrays)
     for note in notes:

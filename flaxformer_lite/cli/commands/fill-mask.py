@@ -8,10 +8,10 @@ import argparse
 import sys
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import Block, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.console import Progress
 from flaxformer_lite.run.run import Run, load
-from flaxformer_lite.run.text_predictor import Guess
+from flaxformer_lite.run.text_predictor import TokenPrediction
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def filled(loaded: Run, block: Block, top: int) -> list[list[list[Guess]]]:
+def filled(loaded: Run, block: LineChunk, top: int) -> list[list[list[TokenPrediction]]]:
     with Progress(len(block.lines)) as progress:
         return loaded.fill_mask(
             block.lines,

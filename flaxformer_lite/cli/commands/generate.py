@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from flaxformer_lite.cli.input_lines import Block, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
 from flaxformer_lite.run.run import Run, load
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam for searching: give one or the other")
     one = len(arguments.prompts) == 1
-    given = iter([Block(arguments.prompts, "the arguments", 0, "prompt")])
+    given = iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "go on from")
     loaded = load(arguments.folder, weights=arguments.weights)
     decode = chosen_settings(loaded, arguments)
@@ -85,7 +85,7 @@ def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool
 
 
 def write_streamed(
-    loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+    loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> None:
     told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, "warn": block.warn, **decode}
     with block.naming(first):
@@ -95,7 +95,7 @@ def write_streamed(
 
 
 def texts(
-    loaded: Run, block: Block, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+    loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> Iterator[str]:
     """The texts for all prompts of a block, in order; `first` is the number of the first of them."""
     with Progress(len(block.lines)) as progress, block.naming(first):
@@ -109,7 +109,7 @@ def texts(
         return (text for text, _ in itertools.chain(*found))
 
 
-def numbers(block: Block, number: int) -> list[int]:
+def numbers(block: LineChunk, number: int) -> list[int]:
     """The token ids in a line. Raises: ValueError where it holds something else."""
     line = block.lines[number]
     if not all(word.isdecimal() for word in line.split()):

@@ -14,14 +14,14 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.hf.folder import take_along
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.interop.name_map import read
+from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.objectives import (
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     output = RunFolder(arguments.folder)
-    check_new(output.path)
+    require_absent(output.path)
     if arguments.system == "hf":
         if arguments.config is not None:
             raise ValueError(
@@ -73,14 +73,14 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
     except ValueError as error:
         raise said_of(config_file, error) from None
     try:
-        params = read(read_weights(weights), names, model)
+        params = to_params(read_weights(weights), names, model)
     except ValueError as error:
         raise said_of(weights, error) from None
     limit = getattr(model.positions, "max_positions", DataConfig.max_source_length)
     data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
     origin = {"system": name, "weights": weights, "config": settings}
     config = Config(model=model, data=data, decode=decode_config(settings))
-    with written_whole(output.path) as unfinished:
+    with atomic_write(output.path) as unfinished:
         write_run(RunFolder(unfinished), config, 0, params, f"imported from {weights}", imported=origin)
     return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
 
@@ -120,7 +120,7 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         "generation": found.generation,
         "architecture": found.architecture,
     }
-    with written_whole(output.path) as unfinished:
+    with atomic_write(output.path) as unfinished:
         made, said = RunFolder(unfinished), f"imported from {folder}"
         write_run(made, config, 0, found.params, said, tokenizers=tokenizers, imported=origin)
         take_along(folder, made.path / "huggingface")

@@ -18,7 +18,7 @@ from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of
 from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.training.runners import abstract_state
-from flaxformer_lite.training.step import Task
+from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
@@ -121,7 +121,7 @@ def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> di
     here = jax.device_count() if -1 in along else math.prod(along)
     shape = mesh_config.shape(here if devices is None else devices)
     mesh = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
-    state = abstract_state(Task.of(config), mesh)
+    state = abstract_state(TrainTask.of(config), mesh)
     arrays: list[dict[str, Any]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for keys, x in jax.tree_util.tree_leaves_with_path(state):

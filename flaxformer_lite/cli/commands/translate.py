@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import Block, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
 from flaxformer_lite.inference.translation import Translation
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def translated(loaded: Run, block: Block, decode: dict[str, Any]) -> list[list[Translation]]:
+def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[Translation]]:
     with Progress(len(block.lines)) as progress:
         return loaded.hypotheses(
             block.lines,
@@ -62,7 +62,7 @@ def translated(loaded: Run, block: Block, decode: dict[str, Any]) -> list[list[T
         )
 
 
-def translated_ids(loaded: Run, block: Block, decode: dict[str, Any]) -> list[list[Translation]]:
+def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[Translation]]:
     sources = []
     for number, line in enumerate(block.lines, block.before + 1):
         words = line.split()

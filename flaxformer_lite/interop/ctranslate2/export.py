@@ -132,7 +132,7 @@ def refusals(model: ModelConfig) -> list[str]:
         "pooler": model.pooler is not None,
         "sentence_embedding": model.sentence_embedding is not None,
         "num_token_types": model.num_token_types > 0,
-        "uncounted_id": model.uncounted_id is not None,
+        "position_padding_id": model.position_padding_id is not None,
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
         "norm": not isinstance(model.norm, LayerNorm | RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
@@ -141,7 +141,7 @@ def refusals(model: ModelConfig) -> list[str]:
         "window_positions": not is_known_scaling(model.window_positions),
         "attention": not isinstance(attention, DotProduct),
         "attention.soft_cap": attention.soft_cap is not None,
-        "attention.head_norm": attention.head_norm is not None and (both or attention.head_norm != model.norm),
+        "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
         "attention.masking": getattr(attention.masking, "value", LEAST_VALUE) > LEAST_VALUE,
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }

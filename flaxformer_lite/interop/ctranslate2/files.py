@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 
 Variables = Mapping[str, np.ndarray]
 """Arrays by their names, parts joined by `/`; scalars are attributes. One array may have several names."""
@@ -41,8 +41,8 @@ def write_folder(
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    check_new(output)
-    with written_whole(output) as unfinished:
+    require_absent(output)
+    with atomic_write(output) as unfinished:
         unfinished.mkdir()
         with open(unfinished / "model.bin", "wb") as file:
             write_model(file, specification, variables)

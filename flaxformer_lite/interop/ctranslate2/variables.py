@@ -158,9 +158,9 @@ def attention(
         found[f"{name}/num_heads_kv"] = int32(heads.num_kv_heads)
     for number, group in enumerate([*roles, ("out",)]):
         found |= linear(f"{name}/linear_{number}", here, *(f"{path}/{role}" for role in group))
-    if variant.head_norm is not None:
+    if variant.qk_norm is not None:
         for role in ("query", "key"):
-            found |= normalization(f"{name}/{role[0]}_norm", here, f"{path}/{role}_norm", variant.head_norm)
+            found |= normalization(f"{name}/{role[0]}_norm", here, f"{path}/{role}_norm", variant.qk_norm)
     return found
 
 

@@ -14,7 +14,7 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.name_map import Weight, read
+from flaxformer_lite.interop.name_map import WeightName, to_params
 from flaxformer_lite.model.config import ModelConfig
 
 MODULES = (gpt2, llama, gemma, bert, roberta, distilbert, t5, bart, marian)
@@ -39,7 +39,7 @@ class Imported(NamedTuple):
     """`config.json`."""
     generation: dict[str, Any]
     """`generation_config.json`, empty where there is none."""
-    names: list[Weight]
+    names: list[WeightName]
     max_length: int | None
     """How many tokens of a text the folder says that the model reads."""
     left_out: list[str]
@@ -69,7 +69,7 @@ def read_folder(folder: Path) -> Imported:
     architecture = family.architecture(model, tensors.keys())
     names = family.name_map(model, architecture)
     needed, left_out = family.pick(tensors, {name for weight in names for name in weight.names}, model)
-    params = read(needed, names, model)
+    params = to_params(needed, names, model)
     longest = max_length(folder, config, model)
     told = notes(config, generation, model)
     return Imported(model, decode, params, family, architecture, config, generation, names, longest, left_out, told)

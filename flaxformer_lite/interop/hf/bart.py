@@ -7,9 +7,19 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, same, stacked, table, unused
+from flaxformer_lite.interop.hf.family import (
+    Family,
+    IgnorableTensor,
+    copies,
+    linear,
+    norm,
+    same,
+    stacked,
+    table,
+    unused,
+)
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Layout, Weight
+from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
@@ -137,7 +147,7 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "BartModel" if model.head is None else "BartForConditionalGeneration"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     weights = stack_names(model)
     for side in ("encoder", "decoder"):
@@ -149,21 +159,24 @@ def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
     return weights
 
 
-def stack_names(model: ModelConfig) -> list[Weight]:
+def stack_names(model: ModelConfig) -> list[WeightName]:
     """What BART and Marian have in common: tables, layers and the head."""
     weights = table("embedding", "model.shared")
     if not model.share_source_target:
-        weights = [Weight("source_embedding/embedding", TABLES[:1]), Weight("target_embedding/embedding", TABLES[1:])]
+        weights = [
+            WeightName("source_embedding/embedding", TABLES[:1]),
+            WeightName("target_embedding/embedding", TABLES[1:]),
+        ]
     weights += stacked(layer("encoder"), model.num_encoder_layers)
     weights += stacked(layer("decoder"), model.num_decoder_layers)
     if model.head is not None and not model.share_target_output:
         weights += linear("head", "lm_head", bias=False)
     if model.head is not None and model.head.bias:
-        weights.append(Weight("head/bias", (HEAD_BIAS,), Layout.ROW))
+        weights.append(WeightName("head/bias", (HEAD_BIAS,), Layout.ROW))
     return weights
 
 
-def layer(side: str) -> list[Weight]:
+def layer(side: str) -> list[WeightName]:
     """One layer of a stack."""
     here, there = f"{side}/layers", f"model.{side}.layers.{{i}}"
     attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
@@ -178,7 +191,7 @@ def layer(side: str) -> list[Weight]:
 
 TIED = (
     *copies(SHARED, *TABLES),
-    Needless(
+    IgnorableTensor(
         re.escape(HEAD),
         "equal to the decoder's embeddings, with which it is tied",
         lambda x, weights, model: same(x, weights.get(SHARED if model.share_source_target else TABLES[1])),

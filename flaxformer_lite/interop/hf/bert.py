@@ -9,7 +9,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
@@ -95,7 +95,7 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "BertModel"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     classes = "classifier" if architecture == "BertForSequenceClassification" else "cls.seq_relationship"
     weights = [*embeddings("bert"), *stacked(layer("bert.encoder.layer.{i}"), model.num_encoder_layers)]
@@ -105,14 +105,14 @@ def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
             "head/norm", f"{head}.transform.LayerNorm"
         )
         tied = model.share_target_output
-        weights += [Weight("head/bias", (f"{head}.bias",))] if tied else linear("head", f"{head}.decoder")
+        weights += [WeightName("head/bias", (f"{head}.bias",))] if tied else linear("head", f"{head}.decoder")
     if model.pooler is not None:
         weights += linear("pooler/dense", "bert.pooler.dense")
         weights += linear("pooler/classes", classes) if model.pooler.num_classes else []
     return weights
 
 
-def embeddings(base: str) -> list[Weight]:
+def embeddings(base: str) -> list[WeightName]:
     """The three tables and the norm of their sum, as RoBERTa has them too."""
     return [
         *table("embedding", f"{base}.embeddings.word_embeddings"),
@@ -122,7 +122,7 @@ def embeddings(base: str) -> list[Weight]:
     ]
 
 
-def layer(there: str) -> list[Weight]:
+def layer(there: str) -> list[WeightName]:
     """One layer, as RoBERTa has it too."""
     here = "encoder/layers"
     return [

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.interop.hf.family import linear, same
 from flaxformer_lite.interop.hf.settings import GATED, THEIR_ACTIVATIONS, Settings
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.positions import Rotary
@@ -50,7 +50,7 @@ HEADS = ("lm_head.", "score.")
 """What the names of their tensors begin with."""
 
 
-def head_weights(model: ModelConfig) -> list[Weight]:
+def head_weights(model: ModelConfig) -> list[WeightName]:
     """The parameters of the heads."""
     tied = model.head is None or model.share_target_output
     language_model = [] if tied else linear("head", "lm_head", bias=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
@@ -79,25 +79,25 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "DistilBertModel" if model.pooler is None else "DistilBertForSequenceClassification"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     positions = "table" if isinstance(model.positions, FixedTable) else "embedding"
     weights = [
         *table("embedding", "distilbert.embeddings.word_embeddings"),
-        Weight(f"encoder/positions/{positions}", ("distilbert.embeddings.position_embeddings.weight",)),
+        WeightName(f"encoder/positions/{positions}", ("distilbert.embeddings.position_embeddings.weight",)),
         *norm("encoder/embedding_norm", "distilbert.embeddings.LayerNorm"),
         *stacked(layer(), model.num_encoder_layers),
     ]
     if model.head is not None:
         weights += linear("head/transform", "vocab_transform") + norm("head/norm", "vocab_layer_norm")
         tied = model.share_target_output
-        weights += [Weight("head/bias", ("vocab_projector.bias",))] if tied else linear("head", "vocab_projector")
+        weights += [WeightName("head/bias", ("vocab_projector.bias",))] if tied else linear("head", "vocab_projector")
     if model.pooler is not None:
         weights += linear("pooler/dense", "pre_classifier") + linear("pooler/classes", "classifier")
     return weights
 
 
-def layer() -> list[Weight]:
+def layer() -> list[WeightName]:
     here, there = "encoder/layers", "distilbert.transformer.layer.{i}"
     return [
         *linear(f"{here}/attention/query", f"{there}.attention.q_lin"),

@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.decoding import export_notes, generation_config,
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
-from flaxformer_lite.interop.name_map import write
+from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Classification
@@ -72,7 +72,7 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         config |= family.settings_of(model)
         names = family.name_map(model, architecture)
         try:
-            tensors = write(params, names)
+            tensors = from_params(params, names)
         except ValueError as error:
             there = family.model_config(Settings(config), {n: np.zeros(0) for weight in names for n in weight.names})
             raise ValueError(differing(model, there) or str(error)) from None

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Layout, Weight
+from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName
 from flaxformer_lite.model.config import ModelConfig
 
 
-class Needless(NamedTuple):
+class IgnorableTensor(NamedTuple):
     """A tensor that some files have and that the model does not need. What it holds is checked all the same."""
 
     pattern: str
@@ -46,9 +46,9 @@ class Family:
     """The model in our terms. Gets `config.json` and all tensors, which say what heads there are and what is tied."""
     architecture: Callable[[ModelConfig, Collection[str]], str]
     """The class for such a model. Gets the names of the tensors that were imported; none where it was trained here."""
-    name_map: Callable[[ModelConfig, str], list[Weight]]
+    name_map: Callable[[ModelConfig, str], list[WeightName]]
     """Every parameter of the model and its name there. Gets the model and the class."""
-    needless: tuple[Needless, ...]
+    needless: tuple[IgnorableTensor, ...]
     """Tensors that such a file may have besides. What the name map reads is never among them."""
     settings_of: Callable[[ModelConfig], dict[str, Any]]
     """`config.json` for such a model, without special ids; raises a ValueError for what it cannot say."""
@@ -97,13 +97,13 @@ class Family:
 # Tensors that are not needed ------------------------------------------------------------------------------------------
 
 
-def copies(of: str, *names: str) -> list[Needless]:
+def copies(of: str, *names: str) -> list[IgnorableTensor]:
     """Tied tensors that are stored again under other names, equal to the one that is read."""
 
     def fits(x: np.ndarray, weights: Arrays, model: ModelConfig) -> bool:
         return same(x, weights.get(of))
 
-    return [Needless(re.escape(name), f"equal to {of}, with which it is tied", fits, of) for name in names]
+    return [IgnorableTensor(re.escape(name), f"equal to {of}, with which it is tied", fits, of) for name in names]
 
 
 def same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
@@ -111,42 +111,42 @@ def same(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a is not None and b is not None and np.array_equal(a, b)
 
 
-def counting(pattern: str) -> Needless:
+def counting(pattern: str) -> IgnorableTensor:
     """Position ids 0, 1, 2, …, as `[P]` or `[1, P]`."""
-    return Needless(pattern, "0, 1, 2, …", lambda x, *_: bool((x.ravel() == np.arange(x.size)).all()))
+    return IgnorableTensor(pattern, "0, 1, 2, …", lambda x, *_: bool((x.ravel() == np.arange(x.size)).all()))
 
 
-def constant(pattern: str, value: float) -> Needless:
+def constant(pattern: str, value: float) -> IgnorableTensor:
     """A tensor of one value."""
-    return Needless(pattern, f"{value:g} everywhere", lambda x, *_: bool((x == value).all()))
+    return IgnorableTensor(pattern, f"{value:g} everywhere", lambda x, *_: bool((x == value).all()))
 
 
-def unused(pattern: str, why: str) -> Needless:
+def unused(pattern: str, why: str) -> IgnorableTensor:
     """A tensor that the library itself does not read, whatever it holds."""
-    return Needless(pattern, why, lambda *_: True)
+    return IgnorableTensor(pattern, why, lambda *_: True)
 
 
 # Names ----------------------------------------------------------------------------------------------------------------
 
 
-def linear(ours: str, theirs: str, *, bias: bool = True) -> list[Weight]:
+def linear(ours: str, theirs: str, *, bias: bool = True) -> list[WeightName]:
     """A PyTorch Linear: `weight` `[out, in]` and, where it has one, `bias`."""
-    kernel = Weight(f"{ours}/kernel", (f"{theirs}.weight",), Layout.TRANSPOSED)
-    return [kernel, Weight(f"{ours}/bias", (f"{theirs}.bias",))] if bias else [kernel]
+    kernel = WeightName(f"{ours}/kernel", (f"{theirs}.weight",), Layout.TRANSPOSED)
+    return [kernel, WeightName(f"{ours}/bias", (f"{theirs}.bias",))] if bias else [kernel]
 
 
-def norm(ours: str, theirs: str, *, bias: bool = True) -> list[Weight]:
+def norm(ours: str, theirs: str, *, bias: bool = True) -> list[WeightName]:
     """A norm: `weight` and, where it has one, `bias`."""
-    scale = Weight(f"{ours}/scale", (f"{theirs}.weight",))
-    return [scale, Weight(f"{ours}/bias", (f"{theirs}.bias",))] if bias else [scale]
+    scale = WeightName(f"{ours}/scale", (f"{theirs}.weight",))
+    return [scale, WeightName(f"{ours}/bias", (f"{theirs}.bias",))] if bias else [scale]
 
 
-def table(ours: str, theirs: str) -> list[Weight]:
+def table(ours: str, theirs: str) -> list[WeightName]:
     """An embedding table."""
-    return [Weight(f"{ours}/embedding", (f"{theirs}.weight",))]
+    return [WeightName(f"{ours}/embedding", (f"{theirs}.weight",))]
 
 
-def stacked(weights: Iterable[Weight], num_layers: int) -> list[Weight]:
+def stacked(weights: Iterable[WeightName], num_layers: int) -> list[WeightName]:
     """The weights of every layer, from those of one: `{i}` in their names stands for its number, from 0."""
     return [
         weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(num_layers) for name in weight.names))

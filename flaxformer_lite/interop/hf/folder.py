@@ -12,7 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from flaxformer_lite.atomic_files import check_new, written_whole
+from flaxformer_lite.atomic_files import atomic_write, require_absent
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -99,8 +99,8 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    check_new(output)
-    with written_whole(output) as unfinished:
+    require_absent(output)
+    with atomic_write(output) as unfinished:
         unfinished.mkdir()
         take_along(files, unfinished)
         for name, document in documents.items():

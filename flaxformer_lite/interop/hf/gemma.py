@@ -19,7 +19,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
     scheme,
     windows,
 )
-from flaxformer_lite.interop.hf.llama import Relative, classes
+from flaxformer_lite.interop.hf.llama import LlamaVariant, classes
 from flaxformer_lite.interop.hf.settings import GATED, Settings, SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.model.config import ModelConfig
@@ -34,7 +34,7 @@ NORMS_AROUND = Residual(pre="n", post="nda", final="n")
 TANH = "gelu_pytorch_tanh"
 
 
-def gemma(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
+def gemma(row: LlamaVariant, settings: Settings, tensors: Arrays) -> ModelConfig:
     """Gemma in our terms."""
     model = llama.model_config(row, settings, tensors)
     settings.only("use_bidirectional_attention", False)
@@ -64,7 +64,7 @@ def activation(settings: Settings, read: str) -> Activation:
     return found
 
 
-def gemma2(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
+def gemma2(row: LlamaVariant, settings: Settings, tensors: Arrays) -> ModelConfig:
     """Gemma 2: norms after sublayers too, windows, a scale of the scores and caps on them."""
     model = gemma(row, settings, tensors)
     caps = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
@@ -77,7 +77,7 @@ def gemma2(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
     )
 
 
-def gemma3(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
+def gemma3(row: LlamaVariant, settings: Settings, tensors: Arrays) -> ModelConfig:
     """Gemma 3: head norms, no cap on attention, and other rotary positions in the layers with a window."""
     model = gemma(row, settings, tensors)
     settings.ignore("attn_logit_softcapping")  # the library has no such cap here, whatever the option says
@@ -86,7 +86,7 @@ def gemma3(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
     everywhere = model.attention_window is not None and model.window_layers is None
     return dataclasses.replace(
         model,
-        attention=dataclasses.replace(model.attention, scale=scale(settings), head_norm=model.norm),
+        attention=dataclasses.replace(model.attention, scale=scale(settings), qk_norm=model.norm),
         positions=local if everywhere else model.positions,
         window_positions=None if model.window_layers is None or local == model.positions else local,
         residual=NORMS_AROUND,
@@ -147,7 +147,7 @@ def position_settings(model: ModelConfig) -> dict[str, Any]:
     return {"rope_parameters": {FULL: rope_parameters(model.positions), LOCAL: rope_parameters(local)}}
 
 
-def settings_of(row: Relative, model: ModelConfig) -> dict[str, Any]:
+def settings_of(row: LlamaVariant, model: ModelConfig) -> dict[str, Any]:
     """`config.json` of Gemma 2 or 3 for a model like that."""
     attention = model.attention
     heads = attention.heads(model.d_model, model.num_heads)
@@ -163,7 +163,7 @@ def settings_of(row: Relative, model: ModelConfig) -> dict[str, Any]:
 
 SPECIAL = SpecialIds(pad=0, bos=2, eos=1)
 
-GEMMA = Relative(
+GEMMA = LlamaVariant(
     model_type="gemma",
     classes=classes("Gemma"),
     special=SPECIAL,
@@ -174,7 +174,7 @@ GEMMA = Relative(
     activation=("hidden_act", TANH),
 )
 
-GEMMA2 = Relative(
+GEMMA2 = LlamaVariant(
     model_type="gemma2",
     classes=classes("Gemma2"),
     special=SPECIAL,

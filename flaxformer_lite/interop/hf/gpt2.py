@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.interop.hf.decoder_only import HEADS, Classes, head_weights
-from flaxformer_lite.interop.hf.family import Family, Needless, copies, norm, stacked, unused
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, copies, norm, stacked, unused
 from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Part, Weight
+from flaxformer_lite.interop.name_map import Arrays, Part, WeightName
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -82,7 +82,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     base, here, there = "transformer", "decoder/layers", "transformer.h.{i}"
     layer = [
@@ -94,20 +94,20 @@ def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
         *matrix(f"{here}/feed_forward/down", f"{there}.mlp.c_proj"),
     ]
     return [
-        Weight("embedding/embedding", (f"{base}.wte.weight",)),
-        Weight("decoder/positions/embedding", (f"{base}.wpe.weight",)),
+        WeightName("embedding/embedding", (f"{base}.wte.weight",)),
+        WeightName("decoder/positions/embedding", (f"{base}.wpe.weight",)),
         *stacked(layer, model.num_decoder_layers),
         *norm("decoder/final_norm", f"{base}.ln_f"),
         *head_weights(model),
     ]
 
 
-def matrix(ours: str, theirs: str) -> list[Weight]:
+def matrix(ours: str, theirs: str) -> list[WeightName]:
     """A dense layer whose `weight` is `[in, out]`."""
-    return [Weight(f"{ours}/kernel", (f"{theirs}.weight",)), Weight(f"{ours}/bias", (f"{theirs}.bias",))]
+    return [WeightName(f"{ours}/kernel", (f"{theirs}.weight",)), WeightName(f"{ours}/bias", (f"{theirs}.bias",))]
 
 
-def fused(ours: str, theirs: str, width: int) -> list[Weight]:
+def fused(ours: str, theirs: str, width: int) -> list[WeightName]:
     """Query, key and value side by side in one such layer."""
     return [
         weight._replace(part=Part(axis=-1, start=i * width, stop=(i + 1) * width))
@@ -118,7 +118,7 @@ def fused(ours: str, theirs: str, width: int) -> list[Weight]:
 
 NEEDLESS = (
     *copies("transformer.wte.weight", "lm_head.weight"),
-    Needless(
+    IgnorableTensor(
         r"transformer\.h\.\d+\.attn\.bias",
         "a causal mask, 1 on and below the diagonal",
         lambda x, *_: x.ndim == 4 and bool((x[0, 0] == np.tri(*x.shape[2:])).all()),

@@ -24,9 +24,9 @@ from flaxformer_lite.interop.hf.decoder_only import (
     their_gated_activation,
     windows,
 )
-from flaxformer_lite.interop.hf.family import Family, Needless, copies, linear, norm, stacked, table, unused
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, copies, linear, norm, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -37,7 +37,7 @@ from flaxformer_lite.model.residual import PRE_NORM
 
 
 @dataclass(frozen=True, kw_only=True)
-class Relative:
+class LlamaVariant:
     """What tells a family of this shape from the others. Where `config.json` is silent, the library's own defaults hold."""
 
     model_type: str
@@ -55,7 +55,7 @@ class Relative:
     """Biases in attention: as `attention_bias` says, or on query, key and value, or none."""
     feed_forward_bias: bool = False
     """Whether there is an option for biases in the feed-forward layers."""
-    head_norm: bool = False
+    qk_norm: bool = False
     """Whether queries and keys are normalised head by head."""
     activation: tuple[str, str] = ("hidden_act", "silu")
     """The option for the activation, and its default."""
@@ -71,7 +71,7 @@ class Relative:
     """The same backwards."""
 
 
-def model_config(row: Relative, settings: Settings, tensors: Arrays) -> ModelConfig:
+def model_config(row: LlamaVariant, settings: Settings, tensors: Arrays) -> ModelConfig:
     """The model in our terms; the tensors tell which head there is."""
     num_layers = settings.integer("num_hidden_layers")
     norm = RMSNorm(epsilon=settings.number("rms_norm_eps", 1e-6))
@@ -88,7 +88,7 @@ def model_config(row: Relative, settings: Settings, tensors: Arrays) -> ModelCon
             num_kv_heads=settings.optional_integer("num_key_value_heads", row.num_kv_heads),
             bias=bias,
             out_bias=bias and row.bias == "option",
-            head_norm=norm if row.head_norm else None,
+            qk_norm=norm if row.qk_norm else None,
         ),
         positions=row.positions(settings),
         **row.windows(settings, num_layers)._asdict(),
@@ -108,7 +108,7 @@ def model_config(row: Relative, settings: Settings, tensors: Arrays) -> ModelCon
     )
 
 
-def settings_of(row: Relative, model: ModelConfig) -> dict[str, Any]:
+def settings_of(row: LlamaVariant, model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if row.heads_divide and model.d_model % model.num_heads:
         raise ValueError(f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads}")
@@ -132,7 +132,7 @@ def settings_of(row: Relative, model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     return [
         *table("embedding", "model.embed_tokens"),
@@ -142,7 +142,7 @@ def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
     ]
 
 
-def layer(model: ModelConfig) -> list[Weight]:
+def layer(model: ModelConfig) -> list[WeightName]:
     """One layer, with as many norms as the model has."""
     here, there = "decoder/layers", "model.layers.{i}"
     attention = model.attention
@@ -152,7 +152,7 @@ def layer(model: ModelConfig) -> list[Weight]:
     if "n" in model.residual.post:
         norms |= {"attention_post_norm": "post_attention_layernorm"}
         norms |= {f"feed_forward_{place}_norm": f"{place}_feedforward_layernorm" for place in ("pre", "post")}
-    if attention.head_norm is not None:
+    if attention.qk_norm is not None:
         norms |= {f"attention/{name}_norm": f"self_attn.{name[0]}_norm" for name in ("query", "key")}
     return [
         *(
@@ -175,7 +175,7 @@ def layer(model: ModelConfig) -> list[Weight]:
     ]
 
 
-NEEDLESS: tuple[Needless, ...] = (
+NEEDLESS: tuple[IgnorableTensor, ...] = (
     *copies("model.embed_tokens.weight", "lm_head.weight"),
     unused(
         r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq", "unused: rotary positions follow from the config"
@@ -185,9 +185,9 @@ NEEDLESS: tuple[Needless, ...] = (
 
 
 def family(
-    row: Relative,
-    model_config: Callable[[Relative, Settings, Arrays], ModelConfig] = model_config,
-    settings_of: Callable[[Relative, ModelConfig], dict[str, Any]] = settings_of,
+    row: LlamaVariant,
+    model_config: Callable[[LlamaVariant, Settings, Arrays], ModelConfig] = model_config,
+    settings_of: Callable[[LlamaVariant, ModelConfig], dict[str, Any]] = settings_of,
 ) -> Family:
     """The family of one row."""
     return Family(
@@ -239,7 +239,7 @@ def upper_window_settings(model: ModelConfig) -> dict[str, Any]:
 
 
 RELATIVES = (
-    Relative(
+    LlamaVariant(
         model_type="llama",
         classes=classes("Llama"),
         special=SpecialIds(bos=1, eos=2),
@@ -247,7 +247,7 @@ RELATIVES = (
         bias="option",
         feed_forward_bias=True,
     ),
-    Relative(
+    LlamaVariant(
         model_type="mistral",
         classes=classes("Mistral"),
         special=SpecialIds(bos=1, eos=2),
@@ -255,7 +255,7 @@ RELATIVES = (
         windows=window_of_all,
         window_settings=lambda model: {"sliding_window": model.attention_window},
     ),
-    Relative(
+    LlamaVariant(
         model_type="qwen2",
         classes=classes("Qwen2"),
         num_kv_heads=32,
@@ -263,13 +263,13 @@ RELATIVES = (
         windows=window_of_upper,
         window_settings=upper_window_settings,
     ),
-    Relative(
+    LlamaVariant(
         model_type="qwen3",
         classes=classes("Qwen3"),
         num_kv_heads=32,
         d_key=128,
         bias="option",
-        head_norm=True,
+        qk_norm=True,
         windows=window_of_upper,
         window_settings=upper_window_settings,
     ),

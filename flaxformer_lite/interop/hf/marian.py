@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from flaxformer_lite.interop.hf.bart import HEAD_BIAS, TIED, stack_names, stack_settings, stacks, tables
-from flaxformer_lite.interop.hf.family import Family, Needless
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.positions import Sinusoidal
@@ -55,7 +55,7 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "MarianModel" if model.head is None else "MarianMTModel"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     return stack_names(model)
 
@@ -70,7 +70,7 @@ def is_sinusoidal(x: np.ndarray, weights: Arrays, model: ModelConfig) -> bool:
     return bool(np.abs(x - expected).max() < 1e-4)
 
 
-POSITIONS = Needless(
+POSITIONS = IgnorableTensor(
     r"model\.(encoder|decoder)\.embed_positions\.weight", "the sines, then the cosines, of each position", is_sinusoidal
 )
 

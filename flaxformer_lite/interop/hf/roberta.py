@@ -10,7 +10,7 @@ from typing import Any
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, unused
 from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.positions import Learned
@@ -36,7 +36,7 @@ def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
     return dataclasses.replace(
         model,
         positions=dataclasses.replace(model.positions, max_positions=room, offset=pad_id + 1),
-        uncounted_id=pad_id,
+        position_padding_id=pad_id,
         head=LanguageModelHead(bias=True, transform=HEAD_ACTIVATION) if has_head else None,
         pooler=pooler,
     )
@@ -46,13 +46,13 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     """`config.json` for a model like that."""
     if not isinstance(model.positions, Learned):
         raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
-    if model.uncounted_id is None or model.positions.offset != model.uncounted_id + 1:
+    if model.position_padding_id is None or model.positions.offset != model.position_padding_id + 1:
         raise ValueError(
-            f"model.uncounted_id is {model.uncounted_id} and model.positions.offset {model.positions.offset} (there: the "
+            f"model.position_padding_id is {model.position_padding_id} and model.positions.offset {model.positions.offset} (there: the "
             "padding id, and one more)"
         )
     rows = model.positions.max_positions + model.positions.offset
-    return bert.settings_of(model) | {"max_position_embeddings": rows, "pad_token_id": model.uncounted_id}
+    return bert.settings_of(model) | {"max_position_embeddings": rows, "pad_token_id": model.position_padding_id}
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
@@ -63,13 +63,13 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "RobertaForSequenceClassification" if classes else "RobertaModel"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     weights = bert.embeddings("roberta") + stacked(bert.layer("roberta.encoder.layer.{i}"), model.num_encoder_layers)
     if model.head is not None:
         weights += linear("head/transform", "lm_head.dense") + norm("head/norm", "lm_head.layer_norm")
         tied = model.share_target_output
-        weights += [Weight("head/bias", ("lm_head.bias",))] if tied else linear("head", "lm_head.decoder")
+        weights += [WeightName("head/bias", ("lm_head.bias",))] if tied else linear("head", "lm_head.decoder")
     if model.pooler is not None and model.pooler.num_classes:
         weights += linear("pooler/dense", "classifier.dense") + linear("pooler/classes", "classifier.out_proj")
     elif model.pooler is not None:

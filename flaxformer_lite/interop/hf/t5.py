@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same, stacked, table, unused
 from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Weight
+from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -112,7 +112,7 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "T5Model" if model.head is None else "T5ForConditionalGeneration"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
+def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
     """Every parameter under the library's names."""
     weights = table("embedding", "shared")
     for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
@@ -127,7 +127,7 @@ def name_map(model: ModelConfig, architecture: str) -> list[Weight]:
     return weights
 
 
-def layer(side: str, gated: bool) -> list[Weight]:
+def layer(side: str, gated: bool) -> list[WeightName]:
     """One layer of a stack: its sublayers are numbered."""
     here, there = f"{side}/layers", f"{side}.block.{{i}}.layer"
     attentions = {"attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if side == "decoder" else {})

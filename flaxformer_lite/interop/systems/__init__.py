@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from flaxformer_lite.interop.name_map import Weight
+from flaxformer_lite.interop.name_map import WeightName
 from flaxformer_lite.interop.systems import bert_tf, matrix_view, nlp_in_action, paddle, torch_transformer
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
@@ -15,7 +15,7 @@ class System(NamedTuple):
 
     model_config: Callable[[Mapping[str, Any]], ModelConfig]
     settings_of: Callable[[ModelConfig], dict[str, Any]]
-    name_map: Callable[[Mapping[str, Any]], list[Weight]]
+    name_map: Callable[[Mapping[str, Any]], list[WeightName]]
 
 
 SYSTEMS = {

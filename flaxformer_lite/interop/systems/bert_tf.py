@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, WeightName, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
@@ -72,7 +72,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(settings: Mapping[str, Any]) -> list[Weight]:
+def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
     """Every parameter under the published names."""
     embeddings, cls = "bert/embeddings", "cls/predictions"
     flat = {
@@ -98,8 +98,8 @@ def name_map(settings: Mapping[str, Any]) -> list[Weight]:
     }
     root, num_layers = "bert/encoder/layer_{i}", setting(settings, "num_hidden_layers")
     return [
-        *(Weight(ours, (theirs,)) for ours, theirs in flat.items()),
-        Weight("pooler/classes/kernel", ("cls/seq_relationship/output_weights",), Layout.TRANSPOSED),
+        *(WeightName(ours, (theirs,)) for ours, theirs in flat.items()),
+        WeightName("pooler/classes/kernel", ("cls/seq_relationship/output_weights",), Layout.TRANSPOSED),
         *(layers(f"encoder/layers/{ours}", f"{root}/{theirs}", num_layers) for ours, theirs in stacked.items()),
     ]
 

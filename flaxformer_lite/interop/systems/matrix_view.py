@@ -7,7 +7,7 @@ any such large negative score has weight 0, and equal ones are uniform.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, WeightName, layers, setting
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -61,20 +61,20 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(settings: Mapping[str, Any]) -> list[Weight]:
+def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
     """Every parameter under the system's names."""
     block = "transformer_block."
     names = [
-        Weight("head/kernel", ("decoder.fc_out.weight",), Layout.TRANSPOSED),
-        Weight("head/bias", ("decoder.fc_out.bias",)),
+        WeightName("head/kernel", ("decoder.fc_out.weight",), Layout.TRANSPOSED),
+        WeightName("head/bias", ("decoder.fc_out.bias",)),
     ]
     for stack, side, pairs in (
         ("encoder", "source", sublayers("attention", "")),
         ("decoder", "target", attention("attention", "", "norm") | sublayers("cross_attention", block)),
     ):
         names += [
-            Weight(f"{side}_embedding/embedding", (f"{stack}.word_embedding.weight",)),
-            Weight(f"{stack}/positions/embedding", (f"{stack}.position_embedding.weight",)),
+            WeightName(f"{side}_embedding/embedding", (f"{stack}.word_embedding.weight",)),
+            WeightName(f"{stack}/positions/embedding", (f"{stack}.position_embedding.weight",)),
         ]
         names += [
             layers(f"{stack}/layers/{ours}", f"{stack}.layers.{{i}}.{theirs}", settings["num_layers"], layout)

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.name_map import Layout, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, WeightName, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -63,14 +63,14 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(settings: Mapping[str, Any]) -> list[Weight]:
+def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
     """Every parameter and buffer under the system's names."""
     place = "pre" if setting(settings, "norm_first", bool) else "post"
     biased = setting(settings, "attention_bias", bool)
     names = [
-        Weight("source_embedding/embedding", ("transformer.src_embedding.embed.weight",)),
-        Weight("target_embedding/embedding", ("transformer.tgt_embedding.embed.weight",)),
-        Weight("head/kernel", ("lm_head.weight",), Layout.TRANSPOSED),
+        WeightName("source_embedding/embedding", ("transformer.src_embedding.embed.weight",)),
+        WeightName("target_embedding/embedding", ("transformer.tgt_embedding.embed.weight",)),
+        WeightName("head/kernel", ("lm_head.weight",), Layout.TRANSPOSED),
     ]
     for stack, short, sublayers in (
         ("encoder", "enc", {"attention": "attention"}),
@@ -89,9 +89,10 @@ def name_map(settings: Mapping[str, Any]) -> list[Weight]:
             for ours, (theirs, layout) in pairs.items()
         ]
         names += [
-            Weight(f"{stack}/{ours}", (f"{root}.{theirs}",)) for ours, (theirs, _) in norm("final_norm", "norm").items()
+            WeightName(f"{stack}/{ours}", (f"{root}.{theirs}",))
+            for ours, (theirs, _) in norm("final_norm", "norm").items()
         ]
-        names.append(Weight(f"{stack}/positions/table", (f"transformer.{short}_pos.pe",), Layout.ROW))
+        names.append(WeightName(f"{stack}/positions/table", (f"transformer.{short}_pos.pe",), Layout.ROW))
     return names
 
 

@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.name_map import Weight, layers, setting
+from flaxformer_lite.interop.name_map import WeightName, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -71,7 +71,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(settings: Mapping[str, Any]) -> list[Weight]:
+def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
     """Every parameter of the encoder under the system's names."""
     pre, post = setting(settings, "preprocess_cmd", str), setting(settings, "postprocess_cmd", str)
     prefix, num_layers = f"{settings.get('name', '')}_layer_{{i}}_", setting(settings, "n_layer")
@@ -91,7 +91,7 @@ def name_map(settings: Mapping[str, Any]) -> list[Weight]:
                 pairs |= {f"{sublayer}_{place}_norm/{leaf}": f"{norm}_{leaf}" for leaf in ("scale", "bias")}
     names = [layers(f"encoder/layers/{ours}", prefix + theirs, num_layers) for ours, theirs in pairs.items()]
     if "n" in pre:
-        names += [Weight(f"encoder/final_norm/{x}", (f"post_encoder_layer_norm_{x}",)) for x in ("scale", "bias")]
+        names += [WeightName(f"encoder/final_norm/{x}", (f"post_encoder_layer_norm_{x}",)) for x in ("scale", "bias")]
     return names
 
 

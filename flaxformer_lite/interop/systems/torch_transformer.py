@@ -7,7 +7,7 @@ are one array, in this order.
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.interop.name_map import Layout, Part, Weight, layers, setting
+from flaxformer_lite.interop.name_map import Layout, Part, WeightName, layers, setting
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -89,7 +89,7 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
     }
 
 
-def name_map(settings: Mapping[str, Any]) -> list[Weight]:
+def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
     """Every parameter under the names of the state dict."""
     settings = complete(settings)
     place = "pre" if setting(settings, "norm_first", bool) else "post"
@@ -106,7 +106,7 @@ def name_map(settings: Mapping[str, Any]) -> list[Weight]:
                         layout=weight.layout, part=weight.part
                     )
                 )
-            names.append(Weight(f"{stack}/final_norm/{NORM[leaf]}", (f"{stack}.norm.{leaf}",)))
+            names.append(WeightName(f"{stack}/final_norm/{NORM[leaf]}", (f"{stack}.norm.{leaf}",)))
     return names
 
 
@@ -114,19 +114,19 @@ NORM, LINEAR = {"weight": "scale", "bias": "bias"}, {"weight": "kernel", "bias":
 """Their leaves and ours."""
 
 
-def layer_names(leaf: str, attentions: Mapping[str, str], place: str, d_model: int) -> list[Weight]:
+def layer_names(leaf: str, attentions: Mapping[str, str], place: str, d_model: int) -> list[WeightName]:
     """All weights, or all biases, of one layer."""
     layout, ours = Layout.TRANSPOSED if leaf == "weight" else Layout.SAME, LINEAR[leaf]
     names = []
     for here, there in attentions.items():
         for number, role in enumerate(("query", "key", "value")):
             part = Part(0, number * d_model, (number + 1) * d_model)
-            names.append(Weight(f"{here}/{role}/{ours}", (f"{there}.in_proj_{leaf}",), layout, part))
-        names.append(Weight(f"{here}/out/{ours}", (f"{there}.out_proj.{leaf}",), layout))
+            names.append(WeightName(f"{here}/{role}/{ours}", (f"{there}.in_proj_{leaf}",), layout, part))
+        names.append(WeightName(f"{here}/out/{ours}", (f"{there}.out_proj.{leaf}",), layout))
     names += [
-        Weight(f"feed_forward/{here}/{ours}", (f"{there}.{leaf}",), layout)
+        WeightName(f"feed_forward/{here}/{ours}", (f"{there}.{leaf}",), layout)
         for here, there in (("up", "linear1"), ("down", "linear2"))
     ]
     for number, sublayer in enumerate([*attentions, "feed_forward"], start=1):
-        names.append(Weight(f"{sublayer}_{place}_norm/{NORM[leaf]}", (f"norm{number}.{leaf}",)))
+        names.append(WeightName(f"{sublayer}_{place}_norm/{NORM[leaf]}", (f"norm{number}.{leaf}",)))
     return names
