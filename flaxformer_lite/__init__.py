@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flaxformer_lite.run.run import Run, load
 
+__version__ = "0.1.0"
 __all__ = ["Run", "load"]
 
 

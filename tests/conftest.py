@@ -4,7 +4,9 @@ Nothing here runs long enough to be worth optimising, so programs (also those of
 they stand. `JAX_DISABLE_MOST_OPTIMIZATIONS=0 pytest` tests with the compiler as users have it and takes about twice as long.
 """
 
+import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -23,13 +25,17 @@ import jax
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
-def compilation_cache() -> Iterator[None]:
-    """Several tests train the same small model: each program is compiled once."""
-    with tempfile.TemporaryDirectory() as folder:
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
-        yield
+CACHE = "FLAXFORMER_LITE_TEST_CACHE"
+"""Names the environment variable with the folder of compiled programs: one for all workers, kept where the caller sets it."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Makes the folder of compiled programs, before any worker starts, unless the caller named one."""
+    if CACHE not in os.environ:
+        os.environ[CACHE] = tempfile.mkdtemp(prefix="flaxformer-lite-tests-")
+        config.add_cleanup(functools.partial(shutil.rmtree, os.environ[CACHE], ignore_errors=True))
+    jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.05)
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ from flaxformer_lite.text.special_ids import Special
 
 WINDOW = 1024
 """Pieces that are composed into rows together: more leave fewer gaps and take longer."""
+
+
 NUM_OTHERS = 8
 """Texts of other documents that a text may be followed by in the place of its own next one."""
 
@@ -43,17 +45,6 @@ def separate_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.nd
 def even_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
     """The document in an even number of pieces of nearly the same length, at most `most` tokens each."""
     return np.array_split(document, 2 * max(1, -(-len(document) // (2 * most))))
-
-
-def shortened(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
-    """The pieces with the longest cut at its end, a token at a time, until they have at most `room` tokens together."""
-    lengths = [len(piece) for piece in pieces]
-    while sum(lengths) > max(room, 0):
-        longest = max(range(len(pieces)), key=lambda i: lengths[i])
-        others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
-        # Down to the next longest at once, and from there one by one.
-        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(room, 0)))
-    return [list(piece[:length]) for piece, length in zip(pieces, lengths, strict=True)]
 
 
 def pack(

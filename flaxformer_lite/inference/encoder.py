@@ -14,12 +14,11 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.data.packing import shortened
 from flaxformer_lite.inference.decoder import plan_batches
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import EncodedText
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, shortened
 
 
 def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> EncodedText:

@@ -195,11 +195,11 @@ class ModelConfig:
             )
         if self.position_padding_id is not None and self.num_encoder_layers == 0:
             raise ValueError(
-                f"model.position_padding_id is {self.position_padding_id}, a source's token, but model.num_encoder_layers is 0: leave it out"
+                f"model.position_padding_id is {self.position_padding_id}, but model.num_encoder_layers is 0: leave it out"
             )
         if self.position_padding_id is not None and isinstance(self.positions, Learned) and self.positions.offset == 0:
             raise ValueError(
-                f"model.position_padding_id is {self.position_padding_id}, and such tokens have the row before the first position's: "
+                f"model.position_padding_id is {self.position_padding_id}, and such tokens have the row before the first: "
                 "set model.positions.offset to at least 1"
             )
 

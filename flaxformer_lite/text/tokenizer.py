@@ -121,3 +121,14 @@ class Tokenizers:
         """
         text = self.target.decode([token for token in tokens if token < self.target.vocab_size])
         return text.replace("\n", " ").replace("\r", " ")
+
+
+def shortened(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
+    """The pieces with the longest cut at its end, a token at a time, until they have at most `room` tokens together."""
+    lengths = [len(piece) for piece in pieces]
+    while sum(lengths) > max(room, 0):
+        longest = max(range(len(pieces)), key=lambda i: lengths[i])
+        others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
+        # Down to the next longest at once, and from there one by one.
+        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(room, 0)))
+    return [list(piece[:length]) for piece, length in zip(pieces, lengths, strict=True)]

@@ -48,8 +48,8 @@ def settings_of(model: ModelConfig) -> dict[str, Any]:
         raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
     if model.position_padding_id is None or model.positions.offset != model.position_padding_id + 1:
         raise ValueError(
-            f"model.position_padding_id is {model.position_padding_id} and model.positions.offset {model.positions.offset} (there: the "
-            "padding id, and one more)"
+            f"model.position_padding_id is {model.position_padding_id} and model.positions.offset {model.positions.offset} "
+            "(there: the padding id, and one more)"
         )
     rows = model.positions.max_positions + model.positions.offset
     return bert.settings_of(model) | {"max_position_embeddings": rows, "pad_token_id": model.position_padding_id}

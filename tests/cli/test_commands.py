@@ -1,0 +1,418 @@
+"""The commands as they are typed: what goes to stdout, what to stderr, the exit status, and every mistake in one line."""
+
+import dataclasses
+import errno
+import functools
+import gzip
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jaxtyping import PyTree
+
+import flaxformer_lite
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.training.loop import LoopState
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
+from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.paths import ROOT
+
+LINES = ["20 nov 2026", "", "20. Nov. 2026", "  ", "2026年11月20日"]
+PAIRS = [(f"{day}.{month}.2026", f"2026-{month}-{day}") for day, month in (("20", "11"), ("21", "10"), ("22", "12"))]
+LOAD = functools.cache(flaxformer_lite.load)
+"""Loads a run once, whose steps then stay compiled. (What loading does is tested in test_run.py.)"""
+
+
+def run_config(folder: Path) -> Config:
+    """Everything of one shape: eight sentences of up to 16 tokens, answers of up to 11."""
+    config = tiny_config()
+    pairs = ParallelText(source=str(folder / "pairs.source"), target=str(folder / "pairs.target"))
+    data = dataclasses.replace(config.data, eval=pairs, bucket_lengths=(16,), max_source_length=16)
+    decode = DecodeConfig(max_length_ratio=0, max_length_extra=11, batch_tokens=128)
+    model = dataclasses.replace(config.model, vocab_size=23)
+    return with_train(dataclasses.replace(config, model=model, data=data, decode=decode), keep_best=2)
+
+
+def random_params(config: Config, seed: int) -> PyTree:
+    """Parameters so large that answers to several sources differ; those of one name are alike in any tree."""
+
+    def draw(keys: tuple[object, ...], x: jax.ShapeDtypeStruct) -> np.ndarray:
+        generator = np.random.default_rng([seed, *jax.tree_util.keystr(keys).encode()])
+        scale = (0.7 if "embedding" in jax.tree_util.keystr(keys) else 4.0) * x.shape[-1] ** -0.5
+        return np.float32(scale * generator.normal(size=x.shape))
+
+    return jax.tree_util.tree_map_with_path(draw, abstract_params(config))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two checkpoints, as the trainer leaves it, with parameters by chance: commands do not know the difference."""
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    path.mkdir()
+    config = run_config(path.parent)
+    for side, lines in zip(("source", "target"), zip(*PAIRS, strict=True), strict=True):
+        (path.parent / f"pairs.{side}").write_bytes(text(list(lines)))
+    write_config_file(path / "config.json", config)
+    config.data.tokenizer.train([*LINES, *(line for pair in PAIRS for line in pair)], 23).save(path)
+    with open_checkpoints(config, RunFolder(path), read_only=False) as checkpoints:
+        for step, seed, loss in ((3, 1, 2.5), (6, 5, 3.5)):
+            params, ema = random_params(config, seed), random_params(config, seed + 1)
+            checkpoints.save(
+                step, {"params": params, "ema": ema}, dataclasses.asdict(LoopState(data="")), {"loss": loss}
+            )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    for command in ("translate", "evaluate"):
+        monkeypatch.setattr(f"flaxformer_lite.cli.commands.{command}.load", LOAD)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Types a command and gives (exit status, stdout, stderr)."""
+
+    def typed(*arguments: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["flaxformer-lite", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        status = 0
+        try:
+            main()
+        except SystemExit as exit:
+            status = int(exit.code or 0)
+        return status, *capsys.readouterr()
+
+    return typed
+
+
+def text(lines: list[str]) -> bytes:
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def test_translate_answers_every_line_in_order(folder: Path, command, tmp_path: Path):
+    """Law: one line out for each line in, an empty one for an empty one; a pipe, files and Python agree."""
+    status, out, _ = command("translate", folder, stdin=text(LINES))
+    answers = out.split("\n")[:-1]
+    assert status == 0
+    assert len(answers) == len(LINES)
+    assert [not answer for answer in answers] == [not line.strip() for line in LINES]
+    (tmp_path / "a.txt").write_bytes(text(LINES[:4]))
+    (tmp_path / "b.gz").write_bytes(gzip.compress(text(LINES[3:] + LINES[:1])))
+    both = command("translate", folder, tmp_path / "a.txt", tmp_path / "b.gz")[1]
+    assert both.split("\n")[:-1] == [*answers[:4], *answers[3:], answers[0]]
+    assert LOAD(str(folder), weights=None).translate(LINES) == answers
+
+
+def test_ends_of_lines_and_a_byte_order_mark_are_no_part_of_the_text(folder: Path, command):
+    expected = command("translate", folder, stdin=text(LINES[2:]))[1]
+    assert len(set(expected.split())) == 2, "all answers are alike: nothing was compared"
+    assert command("translate", folder, stdin=b"\xef\xbb\xbf" + text(LINES[2:])[:-1])[1] == expected
+    assert command("translate", folder, stdin=text(LINES[2:]).replace(b"\n", b"\r\n"))[1] == expected
+
+
+def test_n_best_has_index_text_and_score(folder: Path, command, tmp_path: Path):
+    status, out, _ = command("translate", folder, "--beam", 3, "--n-best", 2, stdin=text(LINES[:3]))
+    rows = [line.split(" ||| ") for line in out.splitlines()]
+    assert status == 0
+    assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
+    scores = [float(row[2]) for row in rows]
+    assert scores[0] >= scores[1]
+    assert rows[2][1] == ""
+
+
+def test_translate_does_what_the_config_says_of_hypotheses(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
+    run = LOAD(str(folder), weights=None)
+    decode = dataclasses.replace(run.config.decode, beam_size=3, num_hypotheses=2)
+    several = dataclasses.replace(run, config=dataclasses.replace(run.config, decode=decode))
+    expected = command("translate", folder, "--beam", 3, "--n-best", 2, stdin=text(LINES[:3]))
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", lambda path, weights: several)
+    assert command("translate", folder, stdin=text(LINES[:3])) == expected
+
+
+def test_scores_follow_a_tab(folder: Path, command):
+    plain = command("translate", folder, stdin=text(LINES[2:]))[1].splitlines()
+    scored = [
+        line.split("\t") for line in command("translate", folder, "--scores", stdin=text(LINES[2:]))[1].splitlines()
+    ]
+    assert [answer for answer, _ in scored] == plain
+    assert float(scored[0][1]) < 0
+
+
+def test_a_line_that_is_too_long_is_cut_with_a_warning_and_answered(folder: Path, command, tmp_path: Path):
+    status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "2" * 50]))
+    assert status == 0
+    assert len(out.splitlines()) == 2
+    assert err == "warning: stdin: line 2: the source has 50 tokens and was cut to 15 (data.max_source_length)\n"
+    (tmp_path / "a").write_bytes(text(LINES))
+    (tmp_path / "b").write_bytes(text(["20 nov 2026", "2" * 50]))
+    err = command("translate", folder, tmp_path / "a", tmp_path / "b")[2]
+    assert err.startswith(f"warning: {tmp_path}/b: line 2: the source has 50 tokens")
+
+
+def test_what_is_not_in_the_vocabulary_is_told_once(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
+    fresh = dataclasses.replace(LOAD(str(folder), weights=None))
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", lambda path, weights: fresh)
+    status, out, err = command("translate", folder, stdin=text(["20 nov 2026", "20 ß", "…ß"]))
+    assert (status, len(out.splitlines())) == (0, 3)
+    assert err == "warning: stdin: not in the vocabulary, so the model cannot read it: 'ß', '…'\n"
+
+
+class Conversation(io.RawIOBase):
+    """A stdin whose other end writes a line only when the line before has been answered on stdout."""
+
+    def __init__(self, lines: list[bytes], answered: "Answered"):
+        self.lines, self.answered, self.said = iter(lines), answered, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def]
+        assert self.answered.flushed == self.said, "it reads on without having answered"
+        line = next(self.lines, b"")
+        self.said += line.count(b"\n")
+        buffer[: len(line)] = line
+        return len(line)
+
+
+class Answered(io.StringIO):
+    """A stdout that knows how many of its lines have been flushed."""
+
+    flushed = 0
+
+    def flush(self) -> None:
+        self.flushed = self.getvalue().count("\n")
+
+
+def test_a_pipe_is_answered_as_its_lines_arrive(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    """Law: a program that writes a line and waits for the answer gets it, and a line that comes in parts is one line."""
+    long, lines = text(["2" * 50]), text(LINES)
+    chunks = [text(LINES[:3]), b"\n", lines, lines[:17], lines[17:], long, lines[:-1]]
+    out = Answered()
+    pipe = io.BufferedReader(Conversation(chunks, out))
+    monkeypatch.setattr(sys, "argv", ["flaxformer-lite", "translate", str(folder)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(pipe, encoding="utf-8"))
+    monkeypatch.setattr(sys, "stdout", out)
+    main()
+    *every, cut = LOAD(str(folder), weights=None).translate([*LINES, "2" * 15])
+    assert out.getvalue().split("\n")[:-1] == [*every[:3], "", *every, *every, cut, *every]
+    assert capsys.readouterr().err.startswith("warning: stdin: line 15: the source has 50 tokens")
+
+
+def test_evaluate_prints_json_with_signatures(folder: Path, command, tmp_path: Path):
+    """Oracle: sacreBLEU itself on the kept hypotheses; files and the split of the config agree."""
+    import sacrebleu
+
+    status, out, _ = command("evaluate", folder)
+    report = json.loads(out)
+    assert status == 0
+    assert report["split"] == "eval"
+    assert report["sentences"] == 3
+    hypotheses = (folder / "hypotheses" / "eval.txt").read_text().split("\n")[:-1]
+    references = [target for _, target in PAIRS]
+    assert report["bleu"] == pytest.approx(sacrebleu.corpus_bleu(hypotheses, [references]).score)
+    assert report["chrf"] == pytest.approx(sacrebleu.corpus_chrf(hypotheses, [references]).score)
+    assert "tok:13a" in report["bleu_signature"]
+    assert "case:lc" in report["bleu_lowercase_signature"]
+    assert report["reference_words"] == 3 * 5  # 13a takes 2026-11-20 apart
+    assert report["perplexity"] == pytest.approx(np.exp(report["loss"]))
+    files = ["--source", folder.parent / "pairs.source", "--target", folder.parent / "pairs.target"]
+    status, out, _ = command("evaluate", folder, *files)
+    assert status == 0
+    assert json.loads(out) == {**report, "split": "files"}
+
+
+def test_the_digest_is_what_its_text_says(folder: Path, command):
+    """Oracle: recomputed here from the arrays by the documented format."""
+    report = json.loads(command("inspect", folder, "--json")[1])
+    params = flaxformer_lite.load(folder).params
+    leaves: dict[str, np.ndarray] = {}
+
+    def walk(node, path: str) -> None:
+        if isinstance(node, dict):
+            for name, child in node.items():
+                walk(child, f"{path}/{name}" if path else name)
+        else:
+            leaves[path] = np.asarray(node)
+
+    walk(params, "")
+    digest = hashlib.sha256()
+    for path in sorted(leaves):
+        array = leaves[path]
+        digest.update(f"{path} {array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(array.astype(array.dtype.newbyteorder("<")).tobytes())
+    assert report["sha256"] == digest.hexdigest()
+    assert report["total"] == sum(array.size for array in leaves.values())
+    assert [c["step"] for c in report["checkpoints"]] == [3, 6]
+    assert sum(c["best"] for c in report["checkpoints"]) == 1
+
+
+def test_inspect_shows_any_step_and_weights(folder: Path, command):
+    digests = {}
+    for arguments in (["--step", 3], ["--weights", "best"], ["--weights", "last"], ["--weights", "ema"]):
+        status, out, _ = command("inspect", folder, "--json", *arguments)
+        assert status == 0
+        digests[tuple(arguments)] = json.loads(out)["sha256"]
+    assert digests["--step", 3] == digests["--weights", "best"]
+    assert len(set(digests.values())) == 3
+    status, out, _ = command("inspect", folder, "--weights", "average:2")
+    assert "encoder/layers/attention/query/kernel" in out
+    assert "SHA-256" in out
+    assert not any(digest in out for digest in digests.values())
+
+
+def test_average_makes_a_run_folder(folder: Path, command, tmp_path: Path):
+    """Oracle: the mean of the two checkpoints' parameters, in NumPy."""
+    assert command("average", folder, tmp_path / "mean", "--last", 2)[0] == 0
+    mean = flaxformer_lite.load(tmp_path / "mean")
+    first, second = (flaxformer_lite.load(folder, step=step).params for step in (3, 6))
+    jax.tree.map(
+        lambda m, a, b: np.testing.assert_allclose(m, (np.asarray(a) + np.asarray(b)) / 2, rtol=1e-6, atol=1e-7),
+        *(mean.params, first, second),
+    )
+    assert mean.tokenizers.source.encode(LINES[0]) == LOAD(str(folder), weights=None).tokenizers.source.encode(LINES[0])
+    assert command("average", folder, tmp_path / "mean")[0] == 2
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, tmp_path: Path):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    for file in (copy / "checkpoints" / "6" / "state").rglob("*"):
+        if file.is_file():
+            file.write_bytes(b"")
+    status, out, err = command("inspect", copy, "--json")
+    assert status == 0
+    assert json.loads(out)["step"] == 3
+    assert "checkpoint 6" in err
+    assert "using checkpoint 3" in err
+    shutil.rmtree(copy / "checkpoints")
+    status, out, err = command("inspect", copy)
+    assert (status, out) == (2, "")
+    assert len(err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], ["average, classify, embed, evaluate", "translate"]),
+        (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
+        (["xyz", "{run}"], ["no command xyz", "average, classify, embed, evaluate", "translate"]),
+        (["translate"], ["RUN", "flaxformer-lite translate --help"]),
+        (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam"]),
+        (["translate", "{run}", "--beam", "three"], ["--beam", "three"]),
+        (
+            ["inspect", "{run}", "3"],
+            ["inspect does not take 3", "--step, --weights, --sharding, --devices, --mesh, --json"],
+        ),
+        (["translate", "{run}/nowhere"], ["does not exist", "train.py"]),
+        (["translate", "{tmp}"], ["holds no run", "config.json"]),
+        (["translate", "{run}", "{tmp}/three", "{tmp}/no-file"], ["{tmp}/no-file"]),
+        (["translate", "{run}", "{tmp}/latin"], ["{tmp}/latin:2: not UTF-8 (byte 0xfc)"]),
+        (["translate", "{run}", "--beam", "0"], ["error: --beam is 0: give"]),
+        (["translate", "{run}", "--n-best", "5"], ["error: --n-best is 5: give 1 to decode.beam_size (--beam), which"]),
+        (["evaluate", "{run}", "--beam", "-1"], ["error: --beam is -1: give"]),
+        (["translate", "{run}", "--weights", "latest"], ["weights is 'latest'", "average:N"]),
+        (["translate", "{run}", "--weights", "average:9"], ["average:9", "train.keep_latest"]),
+        (["evaluate", "{run}", "--split", "test"], ["no data.test", "--source"]),
+        (["evaluate", "{run}", "--source", "{tmp}/a"], ["--target"]),
+        (["evaluate", "{run}", "--source", "{tmp}/three", "--target", "{tmp}/two"], ["3", "2"]),
+        (
+            ["evaluate", "{run}", "--source", "{tmp}/gap", "--target", "{tmp}/three"],
+            ["{tmp}/gap:2: the source is empty"],
+        ),
+        (["inspect", "{run}", "--step", "4"], ["4", "3, 6"]),
+        (["average", "{run}", "{tmp}/mean", "--last", "3"], ["cannot average 3", "whole are 3, 6"]),
+    ],
+    ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else None,
+)
+def test_a_mistake_is_one_line_and_status_2(
+    folder: Path, command, tmp_path: Path, arguments: list[str], words: list[str]
+):
+    (tmp_path / "three").write_text("a\nb\nc\n")
+    (tmp_path / "two").write_text("a\nb\n")
+    (tmp_path / "gap").write_text("a\n \nc\n")
+    (tmp_path / "latin").write_bytes(b"a\nGr\xfc\xdfe\n")
+    fill = lambda text: text.format(run=folder, tmp=tmp_path)  # noqa: E731
+    status, out, err = command(*map(fill, arguments))
+    assert (status, out) == (2, "")
+    (line,) = err.strip().splitlines()
+    for word in words:
+        assert fill(word) in line
+
+
+def test_stdin_that_is_not_utf8_names_its_line(folder: Path, command):
+    status, _, err = command("translate", folder, stdin=b"20 nov 2026\n\xff\xfe\n")
+    assert (status, err) == (2, "error: stdin:2: not UTF-8 (byte 0xff); convert it, for example with iconv\n")
+
+
+def test_no_stdin_and_no_stdout_are_mistakes(folder: Path, capsys: pytest.CaptureFixture, monkeypatch):
+    """As after `<&-` and `>&-` in a shell: Python then has None in their places."""
+    monkeypatch.setattr(sys, "argv", ["flaxformer-lite", "translate", str(folder)])
+    for stream, name in (("stdin", "input"), ("stdout", "output")):
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, stream, None)
+            with pytest.raises(SystemExit, match="2"):
+                main()
+        assert f"there is no standard {name}" in capsys.readouterr().err
+
+
+def test_a_reader_that_closes_ends_it_without_a_word(folder: Path):
+    """A real process, as in `… | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    words = [sys.executable, "-m", "flaxformer_lite", "inspect", str(folder)]
+    root = ROOT
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    done = subprocess.run(words, cwd=root, env=buffered, stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
+    """A real process, while it reads a file that somebody else is still writing."""
+    os.mkfifo(tmp_path / "pipe")
+    words = [sys.executable, "-m", "flaxformer_lite", "translate", str(folder), str(tmp_path / "pipe")]
+    done = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with open(tmp_path / "pipe", "wb"):  # waits until the other end is read
+        done.send_signal(signal.SIGINT)
+        assert (*done.communicate(), done.returncode) == (b"", b"", 130)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
+            "allocating 9 bytes.): give shorter texts",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
+        (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, folder: Path, command, monkeypatch):
+    def failing(path: str, weights: None) -> None:
+        raise error
+
+    monkeypatch.setattr("flaxformer_lite.cli.commands.translate.load", failing)
+    status, out, err = command("translate", folder, stdin=b"a\n")
+    assert (status, out, err.count("\n")) == (2, "", 1) and words in err
+
+
+def test_the_package_has_what_it_names():
+    assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {"Run", "load"}
+    with pytest.raises(AttributeError, match="has no attribute 'lod'"):
+        flaxformer_lite.lod  # noqa: B018

@@ -1,0 +1,233 @@
+"""Laws of the config: JSON and back is the same config, and every mistake is one line that names the setting and the way out."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+from flaxformer_lite.config.differences import differences, flatten
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, settings_of, to_json
+from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
+from flaxformer_lite.text.characters import Bytes
+from tests.support.experiments import tiny_config, with_train
+
+CONFIG = tiny_config()
+
+
+def changed(part: str, **changes) -> Config:
+    return dataclasses.replace(CONFIG, **{part: dataclasses.replace(getattr(CONFIG, part), **changes)})
+
+
+def without_eval(config: Config) -> Config:
+    data = dataclasses.replace(config.data, eval=None)
+    return dataclasses.replace(with_train(config, text_metrics=()), data=data)
+
+
+def edited(path: str, value: object) -> str:
+    """The config's JSON with one value put in; a path that is not there is added."""
+    tree = json.loads(to_json(CONFIG))
+    *parents, leaf = path.split(".")
+    node = tree
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+    return json.dumps(tree)
+
+
+def message(text: str) -> str:
+    with pytest.raises(ValueError) as caught:
+        from_json(text)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_json_and_back_is_the_same_config():
+    """Law, with another variant of every union than the default."""
+    other = Config(
+        model=dataclasses.replace(CONFIG.model, norm=RMSNorm(), positions=Learned(max_positions=40)),
+        data=dataclasses.replace(CONFIG.data, train=ParallelText(source="a", target="b"), target_tokenizer=None),
+        optimizer=OptimizerConfig(algorithm=Lion(), schedule=Cosine(peak_rate=1e-3)),
+        train=CONFIG.train,
+        decode=DecodeConfig(beam_size=3, alpha=0.5),
+    )
+    for config in (CONFIG, other):
+        assert from_json(to_json(config)) == config
+
+
+def test_whole_numbers_are_fine_where_fractions_are_expected():
+    assert from_json(edited("objective.label_smoothing", 0)).objective.label_smoothing == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("model.d_modle", 12, ["no setting model.d_modle", "model.d_model"]),
+        ("data.train.num_example", 12, ["no setting data.train.num_example", "data.train.num_examples"]),
+        ("trian", {}, ["no setting trian", "train"]),
+        ("model.d_model", "12", ["model.d_model", "'12'", "integer"]),
+        ("model.d_model", 12.5, ["model.d_model", "12.5"]),
+        ("train.text_metrics", ["blue"], ["train.text_metrics.0", "'blue'", "'bleu'"]),
+        ("model.norm", {"kind": "layernorm"}, ["model.norm", "layernorm", "'layer_norm'", "'rms_norm'"]),
+        ("model.share_target_output", "yes", ["model.share_target_output", "'yes'"]),
+    ],
+)
+def test_a_mistake_in_json_names_the_setting(path: str, value: object, words: list[str]):
+    found = message(edited(path, value))
+    for word in words:
+        assert word in found
+
+
+def test_text_that_is_not_json_is_refused_in_one_line():
+    assert "config.json" in message("{")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: changed("model", num_heads=5), ["model.d_model 12", "model.num_heads 5", "model.attention.d_key"]),
+        (lambda: changed("model", num_heads=0), ["model.num_heads is 0", "at least 1"]),
+        (
+            lambda: changed("model", target_vocab_size=17),
+            ["model.target_vocab_size is 17", "model.share_source_target"],
+        ),
+        (
+            lambda: changed("model", positions=Learned(max_positions=39)),
+            ["max_positions 39", "data.max_source_length 40"],
+        ),
+        (lambda: changed("data", target_tokenizer=Bytes()), ["data.target_tokenizer", "model.share_source_target"]),
+        (lambda: changed("data", bucket_lengths=()), ["data.bucket_lengths"]),
+        (lambda: changed("data", eval=None), ["data.eval is None", "train.text_metrics"]),
+        (
+            lambda: with_train(without_eval(CONFIG), keep_best=2),
+            ["data.eval is None", "train.keep_best"],
+        ),
+        (
+            lambda: dataclasses.replace(without_eval(CONFIG), weights="best"),
+            ["weights is 'best'", "data.eval is None"],
+        ),
+        (
+            lambda: dataclasses.replace(with_train(CONFIG, keep_best=0), weights="best"),
+            ["weights is 'best'", "train.keep_best is 0", "1 or more"],
+        ),
+        (lambda: changed("train", num_micro_batches=3), ["data.rows_multiple 8", "train.num_micro_batches 3"]),
+        (lambda: changed("train", steps=0), ["train.steps is 0", "at least 1"]),
+        (lambda: changed("train", seed=-1), ["train.seed is -1"]),
+        (lambda: changed("train", patience=0), ["train.patience is 0"]),
+        (
+            lambda: changed("train", best_metric="bleu"),
+            ["train.best_metric is 'bleu'", "train.text_metrics", "perplexity"],
+        ),
+        (lambda: dataclasses.replace(CONFIG, weights="averag:3"), ["weights is 'averag:3'", "average:N"]),
+        (lambda: dataclasses.replace(CONFIG, weights="average:4"), ["average:4", "train.keep_latest", "at least 4"]),
+        (
+            lambda: changed("optimizer", schedule=Cosine(peak_rate=1, warmup_steps=13)),
+            ["warmup_steps", "train.steps is 12"],
+        ),
+        (lambda: changed("decode", num_hypotheses=2), ["decode.num_hypotheses", "decode.beam_size"]),
+        (lambda: changed("objective", label_smoothing=-0.1), ["objective.label_smoothing is -0.1"]),
+    ],
+)
+def test_an_impossible_combination_names_all_it_involves(make, words: list[str]):
+    with pytest.raises(ValueError) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_ema_weights_need_an_ema():
+    with pytest.raises(ValueError, match=r"weights is 'ema'.*optimizer\.ema_decay"):
+        dataclasses.replace(CONFIG, weights="ema", optimizer=OptimizerConfig())
+
+
+def test_float64_needs_jax_to_compute_in_64_bits():
+    with pytest.raises(ValueError, match=r"model\.dtype is 'float64', but JAX computes in 32 bits.*JAX_ENABLE_X64=1"):
+        changed("model", dtype="float64")
+    with jax.enable_x64(True):
+        assert changed("model", dtype="float64").model.dtype == "float64"
+
+
+def test_a_resumed_run_may_only_change_its_length_and_its_cadences():
+    longer = with_train(CONFIG, steps=99, eval_every=7, checkpoint_every=8, log_every=9, keep_latest=4)
+    assert differences(CONFIG, longer) == {}
+    other = changed("optimizer", algorithm=Lion(), weight_decay=0.5)
+    assert differences(CONFIG, other)["optimizer.weight_decay"] == (0.01, 0.5)
+    assert differences(CONFIG, other)["optimizer.algorithm.kind"] == ("adamw", "lion")
+    assert differences(CONFIG, with_train(CONFIG, seed=1)) == {"train.seed": (0, 1)}
+
+
+def test_settings_are_listed_as_on_the_command_line():
+    paths = settings_of(Config)
+    assert {"train.steps", "data.train.source", "model.attention.d_key", "optimizer.schedule.peak_rate"} <= set(paths)
+    assert set(flatten(CONFIG)) <= set(paths)
+
+
+def test_overrides_reach_into_the_variant_that_the_config_chose(tmp_path: Path):
+    file = tmp_path / "small.json"
+    file.write_text(to_json(CONFIG))
+    config = load_config(
+        str(file), ["--train.checkpoint-every", "40", "--data.eval.num-examples", "50", "--model.scan-unroll", "2"]
+    )
+    assert (config.train.checkpoint_every, config.data.eval.num_examples, config.model.scan_unroll) == (40, 50, 2)
+    assert config == dataclasses.replace(
+        with_train(CONFIG, checkpoint_every=40),
+        data=dataclasses.replace(CONFIG.data, eval=dataclasses.replace(CONFIG.data.eval, num_examples=50)),
+        model=dataclasses.replace(CONFIG.model, scan_unroll=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        (["--train.stpes", "9"], ["--train.stpes", "perhaps you meant --train.steps"]),
+        (["--train.steps", "nine"], ["--train.steps", "'nine'"]),
+        (["--train.steps"], ["--train.steps"]),
+        (["--model.norm.kind", "rms_norm"], ["--model.norm.kind", "rms_norm", "layer_norm"]),
+        (["--train.text-metrics", "blue"], ["--train.text-metrics", "blue", "bleu", "chrf"]),
+        (["--model.d-model", "7"], ["model.d_model 7 is not divisible by model.num_heads 3: change one"]),
+        (["--weights", "average:9"], ["weights is 'average:9', but train.keep_latest keeps only 3 checkpoints"]),
+        (["extra"], ["extra"]),
+    ],
+    ids=lambda value: " ".join(value[:1]),
+)
+def test_a_wrong_override_is_one_line(tmp_path: Path, override: list[str], words: list[str], capsys):
+    file = tmp_path / "small.json"
+    file.write_text(to_json(CONFIG))
+    with pytest.raises(ValueError) as caught:
+        load_config(str(file), override)
+    assert capsys.readouterr() == ("", "")
+    assert "\n" not in str(caught.value)
+    for word in words:
+        assert word in str(caught.value)
+    assert "│" not in str(caught.value)
+
+
+def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
+    file = tmp_path / "small.json"
+    file.write_text(to_json(CONFIG))
+    with pytest.raises(SystemExit) as caught:
+        load_config(str(file), ["--help"])
+    assert caught.value.code == 0
+    assert "--train.checkpoint-every" in capsys.readouterr().out
+
+
+def test_a_config_file_must_have_get_config(tmp_path: Path):
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    with pytest.raises(ValueError, match=r"mine\.py has no function get_config"):
+        load_config(str(tmp_path / "mine.py"))
+    (tmp_path / "torn.py").write_text("def get_config():\n    return 1 / 0\n")
+    with pytest.raises(ValueError, match=r"torn\.py, line 2: ZeroDivisionError"):
+        load_config(str(tmp_path / "torn.py"))
+    with pytest.raises(ValueError, match=r"there is no config file .*/mime\.py; perhaps you meant .*/mine\.py$"):
+        load_config(str(tmp_path / "mime.py"))
+    with pytest.raises(ValueError, match=r"there is no config file .*; there are .*/mine\.py, .*/torn\.py"):
+        load_config(str(tmp_path))

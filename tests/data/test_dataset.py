@@ -1,0 +1,113 @@
+"""Laws of the pipeline: batches hold exactly the examples of the plan, and only long pairs are dropped or cut."""
+
+import itertools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.batch_plan import PADDING_ROW
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset, fingerprint, tokenize, truncate, zero_batch
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.text.tokenizer import Tokenizers
+from tests.support.experiments import tiny_config
+
+CONFIG = tiny_config()
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> Tokenizers:
+    pairs = CONFIG.data.train.open()
+    tokenizer = CONFIG.data.tokenizer.train((line for pair in pairs for line in pair), CONFIG.model.vocab_size)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+@pytest.fixture(scope="module")
+def dataset(tokenizers: Tokenizers) -> Dataset:
+    return Dataset(tokenize(CONFIG.data.train.open(), tokenizers), CONFIG.objective, CONFIG.data, seed=7)
+
+
+def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
+    """Oracle: rows built here by hand from the records."""
+    for step in (0, 3):
+        batch, planned = dataset.batch(step), dataset.plan.batch(step)
+        for row, example in enumerate(planned.examples):
+            source, target = ([], []) if example == PADDING_ROW else map(list, dataset.records[example][:2])
+            real = 0 if example == PADDING_ROW else 1
+            s, t = planned.bucket.lengths
+            assert batch.inputs.source_tokens[row].tolist() == (source + [EOS] * real + [PAD] * s)[:s]
+            assert batch.inputs.target_tokens[row].tolist() == ([BOS] * real + target + [PAD] * t)[:t]
+            assert batch.targets[row].tolist() == (target + [EOS] * real + [PAD] * t)[:t]
+            assert batch.weights[row].sum() == real * (len(target) + 1)
+            assert batch.inputs.source_mask[row].sum() == real * (len(source) + 1)
+            np.testing.assert_array_equal(batch.inputs.target_mask[row], batch.weights[row] > 0)
+
+
+def test_prefetched_batches_come_in_order(dataset: Dataset):
+    for step, batch in enumerate(dataset.batches(2, 7), start=2):
+        jax.tree.map(np.testing.assert_array_equal, batch, dataset.batch(step))
+    assert step == 6
+
+
+def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
+    """Oracle: counted in the batches of an epoch."""
+    positions = tokens = 0
+    for step in range(dataset.plan.batches_per_epoch):
+        inputs = dataset.batch(step).inputs
+        positions += inputs.source_tokens.size + inputs.target_tokens.size
+        tokens += int(inputs.source_mask.sum() + inputs.target_mask.sum())
+    assert dataset.padding == pytest.approx(1 - tokens / positions)
+
+
+def test_longer_pairs_are_dropped_and_counted():
+    records = [TokenPair(np.zeros(n, np.int32), np.zeros(3, np.int32)) for n in (4, 39, 40, 41)]
+    assert Dataset(records, CONFIG.objective, CONFIG.data, seed=0).dropped == 2
+    with pytest.raises(ValueError, match=r"^none of the 1 pairs fits in data\.max_source_length 40"):
+        Dataset(records[-1:], CONFIG.objective, CONFIG.data, seed=0)
+    with pytest.raises(ValueError, match=r"^there are no pairs"):
+        Dataset([], CONFIG.objective, CONFIG.data, seed=0)
+
+
+def test_cutting_keeps_room_for_eos_and_says_which_line():
+    said: list[str] = []
+    records = [TokenPair(np.arange(n, dtype=np.int32), np.arange(2, dtype=np.int32)) for n in (5, 6, 7)]
+    kept = truncate(records, Lengths(6, 9), said.append, first_line=11)
+    assert [len(record.source) for record in kept] == [5, 5, 5]
+    assert [line.split(":")[0] for line in said] == ["line 12", "line 13"]
+
+
+def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tokenizers):
+    pairs = list(CONFIG.data.train.open())
+    same = Dataset(tokenize(pairs, tokenizers), CONFIG.objective, CONFIG.data, seed=8)
+    swapped = Dataset(tokenize([pairs[1], pairs[0], *pairs[2:]], tokenizers), CONFIG.objective, CONFIG.data, seed=7)
+    assert same.fingerprint == dataset.fingerprint != swapped.fingerprint
+
+
+def test_the_fingerprint_knows_where_lines_end():
+    """Oracle: the same tokens in the same order, cut into sides and lines in every way there is for two pairs."""
+    tokens = np.arange(4, 9, dtype=np.int32)
+    found = set()
+    for ends in itertools.combinations_with_replacement(range(6), 3):
+        sides = np.split(tokens, ends)
+        found.add(fingerprint([TokenPair(*sides[:2]), TokenPair(*sides[2:])]))
+    assert len(found) == math.comb(8, 3)
+
+
+def test_the_rows_of_the_default_buckets():
+    """Oracle: 4,096 / length / 64, rounded to at least 1, times 64: 64 rows of 256 are four times 4,096 positions."""
+    config = DataConfig(train=Dates())
+    rows = {bucket.lengths.source: bucket.rows for bucket in config.buckets_to(config.longest)}
+    assert rows == {8: 512, 16: 256, 24: 192, 32: 128, 48: 64, 64: 64, 96: 64, 128: 64, 192: 64, 256: 64}
+
+
+def test_a_blank_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
+    bucket = dataset.plan.batch(0).bucket
+    blank = zero_batch(CONFIG.objective, bucket)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), dataset.batch(0)
+    )
+    assert not blank.weights.any()

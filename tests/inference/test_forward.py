@@ -1,0 +1,133 @@
+"""Oracle: the model itself, applied by hand; and by-hand shapes, ids and positions. The library's own numbers are in test_hf.py."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.forward import forward, inputs_of
+from flaxformer_lite.model.config import ModelConfig, Pooler
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.transformer import Transformer
+from tests.interop.hf.test_folders import DECODER, TRAINED_HERE, random_params
+
+IDS = np.array([[5, 6, 7], [8, 9, 0]])
+MASK = np.array([[1, 1, 1], [1, 1, 0]])
+BOTH = {**DECODER, "num_encoder_layers": 1}
+DECODE = DecodeConfig(pad_id=0, bos_id=2, eos_id=7)
+
+
+def ask(model: ModelConfig, **given: Any) -> Any:
+    return forward(Transformer(model), {"params": random_params(model)}, DECODE, **given)
+
+
+REFUSED = [
+    (
+        "bert",
+        {"input_ids": IDS, "labels": IDS},
+        "labels is nothing that this model reads: give input_ids, attention_mask, pos",
+    ),
+    ("distilbert", {"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids is nothing that this model reads"),
+    (
+        "llama",
+        {"attention_mask": MASK},
+        "input_ids is missing: this model reads input_ids, attention_mask, position_ids",
+    ),
+    ("llama", {"input_ids": IDS[0]}, r"input_ids has the shape \(3,\): give numbers \[batch, length\]"),
+    ("llama", {"input_ids": IDS, "attention_mask": MASK[:, :2]}, r"attention_mask has the shape \(2, 2\)"),
+    ("llama", {"input_ids": IDS + 30}, "input_ids has 39, which is no token id: they are 0 to 36"),
+    ("bert", {"input_ids": -IDS}, "input_ids has -9, which is no token id"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "complaint"), REFUSED)
+def test_an_argument_that_does_not_fit_is_named(name: str, given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        ask(TRAINED_HERE[name], **given)
+
+
+def test_an_encoder_decoder_needs_both_sides() -> None:
+    with pytest.raises(ValueError, match="decoder_input_ids is missing"):
+        ask(ModelConfig(**BOTH), input_ids=IDS)
+    vectors = ModelConfig(**{**BOTH, "vocab_size": 0, "head": None})
+    with pytest.raises(
+        ValueError, match=r"inputs_embeds has the shape \(2, 3, 5\): give vectors \[batch, length, 12\]"
+    ):
+        ask(vectors, inputs_embeds=np.zeros((2, 3, 5)), decoder_inputs_embeds=np.zeros((2, 3, 12)))
+
+
+def test_what_there_is_comes_out_and_the_rest_is_none() -> None:
+    model = TRAINED_HERE["bert"]
+    found = ask(model, input_ids=IDS.tolist(), attention_mask=MASK)
+    inputs = Inputs(jnp.asarray(IDS), source_mask=jnp.asarray(MASK > 0), token_types=jnp.zeros((2, 3), jnp.int32))
+    expected: Any = Transformer(model).apply({"params": jax.tree.map(jnp.asarray, random_params(model))}, inputs)
+    parts = {"logits": "logits", "pooled": "pooled", "class_logits": "class_logits", "last_hidden_state": "memory"}
+    for name, theirs in parts.items():
+        assert isinstance(getattr(found, name), np.ndarray)
+        np.testing.assert_allclose(getattr(found, name), getattr(expected, theirs), rtol=1e-4, atol=1e-4)
+    assert found.encoder_last_hidden_state is None
+    classifier = ask(TRAINED_HERE["bert classes"], input_ids=IDS)
+    assert classifier.logits.shape == (2, 3) and (classifier.logits == classifier.class_logits).all()
+    sentences = ask(TRAINED_HERE["bert sentences"], input_ids=IDS)
+    assert sentences.logits is None and np.allclose(np.linalg.norm(sentences.pooled, axis=1), 1)
+
+
+def test_positions_are_those_given_or_places_whatever_the_mask_shows() -> None:
+    """As the library has it, whose GPT-2 with padding on the left and no positions says what this one says."""
+    model = TRAINED_HERE["llama"]
+    left = {"input_ids": IDS, "attention_mask": MASK[:, ::-1]}
+    assert inputs_of(model, left, DECODE).target_positions is None
+    found = inputs_of(model, left | {"position_ids": IDS}, DECODE).target_positions
+    assert found is not None and found.tolist() == IDS.tolist()
+
+
+def test_positions_are_rows_of_a_table() -> None:
+    """RoBERTa's count from its padding on: hand-counted, they are what the model finds by itself."""
+    table = Learned(max_positions=5, offset=2, stddev=1.0)
+    model = dataclasses.replace(TRAINED_HERE["distilbert"], positions=table, position_padding_id=1)
+    ids = np.array([[5, 6, 7], [8, 1, 9]])
+    same = ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, 1, 3]]).logits
+    np.testing.assert_allclose(same, ask(model, input_ids=ids).logits, rtol=1e-5)
+    for wrong in (7, -1):
+        with pytest.raises(
+            ValueError, match=f"position_ids has {wrong}, but the table of positions has the rows 0 to 6"
+        ):
+            ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, wrong, 3]])
+
+
+LAST = Pooler(token="last", activation=None, num_classes=3, class_bias=False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "mask", "places"),
+    [
+        (DECODER, None, [2, 2]),  # the last that is no padding, 0: also in the middle
+        (DECODER, [[1, 1, 0, 0], [1, 1, 1, 1]], [1, 3]),
+        (BOTH, None, [2, 3]),  # the last end, 7
+        (BOTH, [[1, 1, 1, 0], [1, 1, 1, 1]], [2, 3]),
+    ],
+)
+def test_classes_are_read_at_the_last_token(
+    settings: dict[str, Any], mask: list[list[int]] | None, places: list[int]
+) -> None:
+    """Hand-counted; what attends to what is left alone: hidden states are those of a model that is told nothing of an end."""
+    model = ModelConfig(**{**settings, "head": None, "pooler": LAST, "share_target_output": False})
+    ids = np.array([[5, 7, 7, 0], [7, 0, 8, 7 if settings is BOTH else 0]])
+    found = ask(model, input_ids=ids, attention_mask=mask)
+    kernel = random_params(model)["pooler"]["classes"]["kernel"]
+    expected = found.last_hidden_state[[0, 1], places] @ kernel
+    np.testing.assert_allclose(found.logits, expected, rtol=1e-4, atol=1e-5)
+    if mask is None:
+        told = ask(model, input_ids=ids, attention_mask=np.ones_like(ids))
+        np.testing.assert_array_equal(found.last_hidden_state, told.last_hidden_state)
+
+
+def test_a_text_without_the_end_where_classes_are_read_is_named() -> None:
+    model = ModelConfig(**{**BOTH, "head": None, "pooler": LAST, "share_target_output": False})
+    with pytest.raises(ValueError, match=r"input_ids, row 1 has no end \(decode.eos_id is 7\)"):
+        ask(model, input_ids=IDS)

@@ -1,0 +1,548 @@
+"""What decoder-only families read in `config.json`, and what they write for models that were trained here.
+
+Oracle: the options and defaults of the library's own configuration classes (version 5), written down here. That the numbers are the
+library's is the matter of test_hf.py.
+"""
+
+import dataclasses
+import functools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.interop.hf import FAMILIES, read_folder
+from flaxformer_lite.interop.hf.decoder_only import layer_types
+from flaxformer_lite.interop.hf.export import export, first_fitting
+from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
+from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
+from flaxformer_lite.model.residual import Residual
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.transformer import Transformer
+from tests.support.paths import FIXTURES
+
+DATA = FIXTURES / "hf"
+GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}
+SIZES = {"vocab_size": 41, "hidden_size": 12, "num_attention_heads": 3, "num_hidden_layers": 4, "intermediate_size": 7}
+DECODERS = ("gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+
+
+def sizes(model_type: str) -> dict[str, Any]:
+    return {"model_type": model_type} | (GPT2 if model_type == "gpt2" else SIZES | {"num_key_value_heads": 1})
+
+
+def read(model_type: str, tensors: tuple[str, ...] = (), /, **options: Any) -> ModelConfig:
+    """The model of a few sizes and these options."""
+    return read_config(sizes(model_type) | options, tensors)
+
+
+def read_config(config: dict[str, Any], tensors: tuple[str, ...] = ()) -> ModelConfig:
+    settings = Settings(config)
+    model = FAMILIES[config["model_type"]].model_config(settings, dict.fromkeys(tensors, np.zeros(1)))
+    settings.finish()
+    return model
+
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+SAY_NOTHING = {
+    *("dtype", "torch_dtype", "transformers_version", "use_cache", "pretraining_tp", "cache_implementation"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id", "task_specific_params"),
+    *("reorder_and_upcast_attn", "n_ctx", "_sliding_window_pattern"),
+    *("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout"),
+}
+"""Options that no number of the model depends on."""
+
+SAY_NOTHING_HERE = {
+    "max_position_embeddings": lambda config: True,  # there is a table only in GPT-2, which calls it n_positions
+    "max_window_layers": lambda config: "layer_types" in config or not config["use_sliding_window"],
+    "sliding_window": lambda config: not config.get("use_sliding_window", True),
+    "use_sliding_window": lambda config: "sliding_attention" not in config.get("layer_types", ["sliding_attention"]),
+    "attn_logit_softcapping": lambda config: config["model_type"] == "gemma3_text",
+}
+"""Options that say nothing in some configs."""
+
+
+def configs() -> list[str]:
+    files = [file for file in DATA.glob("*/*/config.json") if json.loads(file.read_text())["model_type"] in DECODERS]
+    return sorted(str(file.parent.relative_to(DATA)) for file in files)
+
+
+def another(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool) or value is None:
+        return not value
+    if isinstance(value, int | float):
+        return 2 * value + 1
+    return (
+        "unheard_of" if isinstance(value, str) else value | {"unheard_of": 1} if isinstance(value, dict) else value[1:]
+    )
+
+
+@pytest.mark.parametrize("label", configs())
+def test_every_option_counts_or_is_refused(label: str) -> None:
+    """An option with another value makes another model, or an error that names it: none is passed over."""
+    config = json.loads((DATA / label / "config.json").read_text())
+    model = model_or_error(config)
+    if isinstance(model, str):
+        assert label in ("gpt2/layer_scaled", "llama/dynamic", "llama/longrope", "gemma3/bidirectional"), model
+        return
+    for name in config.keys() - {"model_type", "architectures"}:
+        found = model_or_error(config | {name: another(config[name])})
+        silent = name in SAY_NOTHING or SAY_NOTHING_HERE.get(name, lambda config: False)(config)
+        if isinstance(found, str):
+            assert name in found or "model." in found, (name, found)
+        else:
+            assert (found == model) == silent, name
+
+
+def model_or_error(config: dict[str, Any]) -> ModelConfig | str:
+    try:
+        return read_config(config)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_an_unknown_option_is_refused(model_type: str) -> None:
+    with pytest.raises(ValueError, match=r"^config\.json: unheard_of is 3: "):
+        read(model_type, unheard_of=3)
+
+
+# model_type: width of a head, key heads, tied, activation, base, window, its layers. The sizes say 3 heads of width 4, 1 key head.
+DEFAULTS = {
+    "llama": (4, 3, False, "swiglu", 1e4, None, None),
+    "mistral": (4, 8, False, "swiglu", 1e4, 4096, None),
+    "qwen2": (4, 32, False, "swiglu", 1e4, None, None),
+    "qwen3": (128, 32, False, "swiglu", 1e4, None, None),
+    "gemma": (256, 16, True, "geglu_tanh", 1e4, None, None),
+    "gemma2": (256, 4, True, "geglu_tanh", 1e4, 4096, (0, 2)),
+    "gemma3_text": (
+        256,
+        4,
+        True,
+        "geglu_tanh",
+        1e4,
+        4096,
+        None,
+    ),  # 4 layers, and the first without a window is the sixth
+}
+
+
+@pytest.mark.parametrize("model_type", DEFAULTS)
+def test_what_a_config_leaves_out_is_as_in_the_library(model_type: str) -> None:
+    num_heads = max(3, DEFAULTS[model_type][1])  # a multiple of the key heads
+    config = SIZES | {"model_type": model_type, "num_attention_heads": num_heads, "hidden_size": 4 * num_heads}
+    model = read_config(config)
+    heads = model.attention.heads(model.d_model, model.num_heads)
+    found = (heads.d_key, heads.num_kv_heads, model.share_target_output, model.activation)
+    assert isinstance(model.positions, Rotary) and model.positions.scaling is None
+    assert (*found, model.positions.base, model.attention_window, model.window_layers) == DEFAULTS[model_type]
+    assert model.norm == RMSNorm(epsilon=1e-6, offset=float(model_type.startswith("gemma")))
+    assert model.attention.bias == (model_type == "qwen2") and model.attention.out_bias is False
+    if model_type in ("gemma2", "gemma3_text"):
+        assert model.attention.scale == 1 / 16
+
+
+def test_what_gpt2_leaves_out_is_as_in_the_library() -> None:
+    model = read_config({"model_type": "gpt2"})
+    assert (model.vocab_size, model.d_model, model.num_heads, model.num_decoder_layers) == (50257, 768, 12, 12)
+    assert (model.d_ff, model.activation, model.share_target_output) == (3072, "gelu_tanh", True)
+    assert model.positions == Learned(max_positions=1024) and model.norm == LayerNorm(epsilon=1e-5)
+
+
+AMPLITUDE = (0.2 * math.log(4) + 1) / (0.1 * math.log(4) + 1)  # mscale 2, mscale_all_dim 1, factor 4
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "beta_fast": 8}
+# older and newer words for the same, and a part of the model that they make
+SPELLINGS: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
+    ("llama", {"rope_theta": 50, "rope_scaling": None}, {"rope_parameters": {"rope_theta": 50.0}}, Rotary(base=50.0)),
+    (
+        "mistral",
+        {"rope_theta": 50, "rope_scaling": {"type": "linear", "factor": 2}},
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 50.0, "factor": 2.0}},
+        Rotary(base=50.0, scaling=LinearScaling(factor=2.0)),
+    ),
+    (
+        "llama",
+        {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}}
+        | {"max_position_embeddings": 64},
+        {"rope_parameters": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 4}}
+        | {"max_position_embeddings": 64},
+        Rotary(scaling=Llama3Scaling(original_length=64)),
+    ),
+    (
+        "qwen3",
+        {"rope_theta": 50, "rope_scaling": YARN | {"type": "yarn", "mscale": 2.0, "mscale_all_dim": 1.0}},
+        {
+            "rope_parameters": YARN
+            | {"rope_type": "yarn", "rope_theta": 50, "attention_factor": AMPLITUDE}
+            | {"truncate": True}
+        },
+        Rotary(base=50.0, scaling=YarnScaling(fast_turns=8.0, original_length=16, amplitude=AMPLITUDE)),
+    ),
+    (
+        "gemma3_text",
+        {"rope_theta": 70, "rope_local_base_freq": 30, "rope_scaling": {"rope_type": "linear", "factor": 8}}
+        | {"sliding_window_pattern": 3},
+        {"layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]}
+        | {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 70, "factor": 8},
+                "sliding_attention": {"rope_theta": 30},
+            }
+        },
+        Rotary(base=70.0, scaling=LinearScaling(factor=8.0)),
+    ),
+    (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 3},
+        {
+            "use_sliding_window": True,
+            "sliding_window": 5,
+            "layer_types": ["full_attention"] * 3 + ["sliding_attention"],
+        },
+        Rotary(),
+    ),
+    ("qwen2", {"sliding_window": 5, "max_window_layers": 1}, {"use_sliding_window": False}, Rotary()),
+    ("gemma", {"hidden_act": "gelu", "hidden_activation": None}, {"hidden_act": "gelu_pytorch_tanh"}, Rotary()),
+    ("gemma2", {"hidden_act": "gelu", "hidden_activation": "gelu_new"}, {}, Rotary()),
+]
+
+
+@pytest.mark.parametrize(("model_type", "older", "newer", "positions"), SPELLINGS)
+def test_older_words_mean_the_same(
+    model_type: str, older: dict[str, Any], newer: dict[str, Any], positions: Rotary
+) -> None:
+    before, after = read(model_type, **older), read(model_type, **newer)
+    assert before == after and before.positions == positions
+
+
+def test_the_layers_with_a_window() -> None:
+    upper = {"use_sliding_window": True, "sliding_window": 5}
+    assert layer_types(read("qwen2", **upper, max_window_layers=3)) == ["full_attention"] * 3 + ["sliding_attention"]
+    assert read("qwen2", **upper, max_window_layers=0).window_layers is None
+    assert read("qwen2", **upper, max_window_layers=4).attention_window is None
+    assert read("gemma3_text", sliding_window_pattern=2, sliding_window=5).window_layers == (0, 2)
+
+
+def test_gemma3_has_one_position_scheme_where_all_layers_are_of_one_type() -> None:
+    given = {"rope_theta": 70, "rope_local_base_freq": 30}
+    for kind, base in (("full_attention", 70), ("sliding_attention", 30)):
+        model = read("gemma3_text", **given, layer_types=[kind] * 4)
+        assert (model.positions, model.window_positions) == (Rotary(base=base), None)
+    mixed = read("gemma3_text", **given, layer_types=["full_attention"] * 3 + ["sliding_attention"])
+    assert (mixed.positions, mixed.window_positions) == (Rotary(base=70), Rotary(base=30))
+
+
+REFUSED = {
+    "a rope type": (
+        "llama",
+        {"rope_scaling": {"type": "dynamic", "factor": 2}},
+        r"rope_scaling\.type is \"dynamic\": .*yarn",
+    ),
+    "a word of another rope type": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "beta_fast": 3}},
+        r"rope_parameters\.beta_fast is 3: ",
+    ),
+    "a rope type without its factor": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear"}},
+        r"rope_parameters\.factor is missing",
+    ),
+    "a part of the head": ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor is 0\.5: only 1\.0"),
+    "both spellings": (
+        "llama",
+        {"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_theta": 7}},
+        "rope_parameters",
+    ),
+    "one rope for two types": (
+        "gemma3_text",
+        {"rope_parameters": {"rope_theta": 7}},
+        r"rope_parameters\.rope_theta is 7",
+    ),
+    "a type of layer": (
+        "qwen2",
+        {"layer_types": ["full_attention"] * 3 + ["linear"]},
+        "layer_types is .* num_hidden_layers 4 times",
+    ),
+    "too few types": ("gemma2", {"layer_types": ["full_attention"]}, "layer_types is .* num_hidden_layers 4 times"),
+    "a window of no width": (
+        "qwen3",
+        {"layer_types": ["full_attention", *["sliding_attention"] * 3]},
+        "layer_types is .*layer 1 has a window, but .*use_sliding_window",
+    ),
+    "a pattern of nothing": ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0: .*at least 1"),
+    "an activation": ("gpt2", {"activation_function": "quick_gelu"}, 'activation_function is "quick_gelu": .*gelu_new'),
+    "a gated activation": ("llama", {"hidden_act": "tanh"}, 'hidden_act is "tanh": of gated .*silu'),
+    "two activations": ("gemma", {"hidden_activation": "silu"}, 'hidden_activation is "silu": .*different things'),
+    "an activation that is not read": ("gemma2", {"hidden_act": "relu"}, 'hidden_act is "relu": .*different things'),
+    "both directions": ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
+    "scores by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
+    "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
+    "quantisation": ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is "),
+    "layer types of Mistral": ("mistral", {"layer_types": ["full_attention"] * 4}, "layer_types is "),
+    "a number for a word": ("llama", {"hidden_act": 3}, "hidden_act is 3: it should be a word"),
+    "no sizes": ("llama", {"hidden_size": None}, "hidden_size is missing"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_implemented_is_refused_by_name(case: str) -> None:
+    model_type, options, message = REFUSED[case]
+    with pytest.raises(ValueError, match=message):
+        read(model_type, **options)
+
+
+# Heads ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensors", "options", "head", "pooler"),
+    [
+        ((), {"architectures": ["LlamaModel"]}, False, False),
+        ((), {}, False, False),  # neither a class nor a tensor speaks of a head
+        ((), {"tie_word_embeddings": True}, True, False),
+        ((), {"architectures": ["LlamaForCausalLM"]}, True, False),  # then lm_head.weight is missing, by name
+        (("lm_head.weight",), {"architectures": ["LlamaModel"]}, True, False),
+        (
+            ("score.weight",),
+            {"architectures": ["LlamaForCausalLM"], "id2label": {"0": "a", "1": "b", "2": "c"}},
+            False,
+            True,
+        ),
+    ],
+)
+def test_which_head_there_is(tensors: tuple[str, ...], options: dict[str, Any], head: bool, pooler: bool) -> None:
+    model = read("llama", tensors, **options)
+    assert (model.head is not None, model.pooler is not None) == (head, pooler)
+    if model.pooler is not None:
+        assert model.pooler == Pooler(token="last", activation=None, num_classes=3, class_bias=False)
+
+
+def changed(label: str, output: Path, tensors: dict[str, np.ndarray | None], **options: Any) -> Path:
+    """A fixture with some tensors replaced, added or (None) left out, and some options."""
+    config = json.loads((DATA / label / "config.json").read_text()) | options
+    arrays = {name: x for name, x in (read_tensors(DATA / label) | tensors).items() if x is not None}
+    write_folder(output, {"config.json": config}, arrays, output)
+    return output
+
+
+def test_tied_matrices_may_be_stored_twice_or_under_the_other_name(tmp_path: Path) -> None:
+    label, name = "llama/gqa_llama3", "model.embed_tokens.weight"
+    table = read_tensors(DATA / label)[name]
+    for tensors in ({"lm_head.weight": table}, {"lm_head.weight": table, name: None}):
+        found = read_folder(changed(label, tmp_path / str(len(tensors)), tensors))
+        assert found.model.share_target_output
+        np.testing.assert_array_equal(found.params["embedding"]["embedding"], table)
+
+
+@pytest.mark.parametrize("label", ["llama/gqa_llama3", "gpt2/tied"])
+def test_matrices_that_differ_are_not_tied(label: str, tmp_path: Path) -> None:
+    """As the library itself has it, whatever `tie_word_embeddings` says."""
+    matrix = np.random.default_rng(3).normal(size=(41, 18 if label.startswith("llama") else 15)).astype(np.float32)
+    found = read_folder(changed(label, tmp_path / "changed", {"lm_head.weight": matrix}))
+    np.testing.assert_array_equal(found.params["head"]["kernel"], matrix.T)
+    assert export(found.model, found.params, found.family).config["tie_word_embeddings"] is False
+
+
+@pytest.mark.parametrize(
+    ("label", "tensors", "message"),
+    [
+        (
+            "gpt2/hub_layout",
+            {"h.0.attn.bias": np.ones((1, 1, 29, 29), np.float32)},
+            r"transformer\.h\.0\.attn\.bias .*causal",
+        ),
+        (
+            "gpt2/tied",
+            {"transformer.h.1.mlp.c_fc.bias": None},
+            r"1 array missing: transformer\.h\.1\.mlp\.c_fc\.bias \(60,\)",
+        ),
+        ("llama/mha", {"score.bias": np.zeros(2, np.float32)}, r"1 array left over: score\.bias"),
+        ("llama/mha", {"lm_head.weight": None}, r"1 array missing: lm_head\.weight \(41, 20\)"),
+        (
+            "qwen2/plain",
+            {"model.norm.weight": np.zeros(3, np.float32)},
+            r"model\.norm\.weight \(\(3,\), the config needs \(16,\)\)",
+        ),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_named(
+    label: str, tensors: dict[str, np.ndarray | None], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        read_folder(changed(label, tmp_path / "changed", tensors))
+
+
+# Models that were trained here ----------------------------------------------------------------------------------------
+
+PLAIN = ModelConfig(
+    vocab_size=41, d_model=12, num_heads=6, d_ff=7, num_encoder_layers=0, num_decoder_layers=3, scale_embeddings=False
+)
+LIKE_GPT2 = dataclasses.replace(
+    PLAIN, positions=Learned(max_positions=13), activation="gelu_tanh", norm=LayerNorm(epsilon=1e-5)
+)
+LIKE_LLAMA = dataclasses.replace(
+    PLAIN,
+    attention=DotProduct(num_kv_heads=2, bias=False),
+    positions=Rotary(base=50.0),
+    feed_forward_bias=False,
+    activation="swiglu",
+    norm=RMSNorm(),
+)
+LLAMA3_OF_ITS_OWN = Llama3Scaling(factor=3.0, low_frequency_factor=2.0, high_frequency_factor=5.0, original_length=16)
+YARN_OF_ITS_OWN = YarnScaling(
+    factor=3.0, fast_turns=8.0, slow_turns=2.0, original_length=16, whole_pairs=False, amplitude=1.5
+)
+AROUND_ONE = RMSNorm(epsilon=1e-3, offset=1.0)
+LIKE_GEMMA = dataclasses.replace(LIKE_LLAMA, norm=AROUND_ONE, activation="geglu_tanh", scale_embeddings=True)
+LIKE_GEMMA2 = dataclasses.replace(
+    LIKE_GEMMA,
+    residual=Residual(pre="n", post="nda", final="n"),
+    attention=DotProduct(num_kv_heads=2, bias=False, d_key=8, scale=0.2, soft_cap=3.0),
+    head=LanguageModelHead(soft_cap=5.0),
+    attention_window=4,
+    window_layers=(1,),
+)
+LIKE_GEMMA3 = dataclasses.replace(
+    LIKE_GEMMA2,
+    attention=DotProduct(num_kv_heads=2, bias=True, qk_norm=AROUND_ONE),
+    window_positions=Rotary(base=7.0, scaling=LinearScaling(factor=2.0)),
+    head=LanguageModelHead(),
+)
+WINDOW = {"attention_window": 4}
+CLASSES = {"head": None, "pooler": Pooler(token="last", activation=None, num_classes=3, class_bias=False)}
+BIAS_OF_THREE = DotProduct(num_kv_heads=2, out_bias=False)
+
+# name: (the class it becomes, the model)
+TRAINED = {
+    "gpt2": ("GPT2LMHeadModel", LIKE_GPT2),
+    "gpt2, relu, unscaled": (
+        "GPT2LMHeadModel",
+        dataclasses.replace(LIKE_GPT2, activation="relu", attention=DotProduct(scale=1.0), share_target_output=False),
+    ),
+    "gpt2 for classes": ("GPT2ForSequenceClassification", dataclasses.replace(LIKE_GPT2, **CLASSES)),
+    "llama": ("LlamaForCausalLM", LIKE_LLAMA),
+    "llama without a head": ("LlamaModel", dataclasses.replace(LIKE_LLAMA, head=None)),
+    "llama, untied, biases, scaled": (
+        "LlamaForCausalLM",
+        dataclasses.replace(
+            LIKE_LLAMA,
+            attention=DotProduct(),
+            feed_forward_bias=True,
+            share_target_output=False,
+            positions=Rotary(scaling=LLAMA3_OF_ITS_OWN),
+        ),
+    ),
+    "llama, yarn": (
+        "LlamaForCausalLM",
+        dataclasses.replace(LIKE_LLAMA, positions=Rotary(scaling=YARN_OF_ITS_OWN)),
+    ),
+    "heads that do not divide": (
+        "MistralForCausalLM",  # Llama's config class wants them to
+        dataclasses.replace(LIKE_LLAMA, d_model=11, attention=DotProduct(d_key=4, bias=False)),
+    ),
+    "mistral": ("MistralForCausalLM", dataclasses.replace(LIKE_LLAMA, **WINDOW)),
+    "qwen2": ("Qwen2ForCausalLM", dataclasses.replace(LIKE_LLAMA, attention=BIAS_OF_THREE)),
+    "qwen2, lower window": (
+        "Qwen2ForCausalLM",
+        dataclasses.replace(LIKE_LLAMA, attention=BIAS_OF_THREE, **WINDOW, window_layers=(0, 2)),
+    ),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        dataclasses.replace(LIKE_LLAMA, attention=DotProduct(bias=False, qk_norm=RMSNorm())),
+    ),
+    "gemma": ("GemmaForCausalLM", LIKE_GEMMA),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        dataclasses.replace(LIKE_GEMMA2, attention=DotProduct(scale=7**-0.5, soft_cap=3.0)),
+    ),
+    "gemma2 without windows": (
+        "Gemma2ForCausalLM",
+        dataclasses.replace(LIKE_GEMMA2, attention_window=None, window_layers=None),
+    ),
+    "gemma3": ("Gemma3ForCausalLM", LIKE_GEMMA3),
+    "gemma3, windows everywhere": (
+        "Gemma3ForCausalLM",
+        dataclasses.replace(LIKE_GEMMA3, window_layers=None, window_positions=None),
+    ),
+    "gemma3 for classes": ("Gemma3TextForSequenceClassification", dataclasses.replace(LIKE_GEMMA3, **CLASSES)),
+}
+
+
+@functools.cache
+def parameters(model: ModelConfig) -> Any:
+    """Random parameters of the model's shapes."""
+    rng = np.random.default_rng(5)
+    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
+    return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_model_trained_here_finds_its_family(name: str) -> None:
+    architecture, model = TRAINED[name]
+    assert first_fitting(model, parameters(model)).config["architectures"] == [architecture]
+
+
+@pytest.mark.parametrize("name", ["gpt2 for classes", "gemma3"])
+def test_a_model_trained_here_is_read_again(name: str, tmp_path: Path) -> None:
+    architecture, model = TRAINED[name]
+    exported = first_fitting(model, parameters(model))
+    write_folder(tmp_path / "out", {"config.json": exported.config}, exported.tensors, tmp_path)
+    again = read_folder(tmp_path / "out")
+    assert differing(again.model, model) == "" and again.architecture == architecture
+    found, expected = (jax.tree.leaves_with_path(params) for params in (again.params, parameters(model)))
+    assert all(a == b and x.tobytes() == y.tobytes() for (a, x), (b, y) in zip(found, expected, strict=True))
+
+
+# name: (family, a model of its shape, what is another, the message)
+UNLIKE = {
+    "rotary": ("gpt2", LIKE_GPT2, {"positions": Rotary()}, r"model\.positions is Rotary.* \(there: Learned\)"),
+    "no bias": ("gpt2", LIKE_GPT2, {"feed_forward_bias": False}, r"model\.feed_forward_bias is False \(there: True"),
+    "gated": ("gpt2", LIKE_GPT2, {"activation": "swiglu"}, 'activation_function is "swiglu"'),
+    "scale": ("gpt2", LIKE_GPT2, {"attention": DotProduct(scale=0.3)}, r"model\.attention\.scale is 0\.3"),
+    "learned": ("llama", LIKE_LLAMA, {"positions": Learned()}, r"model\.positions is Learned.*Rotary"),
+    "ALiBi": ("mistral", LIKE_LLAMA, {"positions": ALiBi()}, r"model\.positions is ALiBi.*Rotary"),
+    "interleaved": (
+        "llama",
+        LIKE_LLAMA,
+        {"positions": Rotary(layout="interleaved")},
+        r"model\.positions\.layout is 'interleaved' \(there: 'half_split'\)",
+    ),
+    "not gated": ("llama", LIKE_LLAMA, {"activation": "gelu"}, r"model\.activation is gelu \(there: .*swiglu"),
+    "another norm": ("llama", LIKE_LLAMA, {"norm": LayerNorm()}, r"model\.norm is LayerNorm"),
+    "a window": ("llama", LIKE_LLAMA, WINDOW, r"model\.attention_window is 4 \(there: None\)"),
+    "some layers": (
+        "mistral",
+        LIKE_LLAMA,
+        WINDOW | {"window_layers": (0,)},
+        r"model\.window_layers is \(0,\) \(there: None\)",
+    ),
+    "a cap": ("llama", LIKE_LLAMA, {"head": LanguageModelHead(soft_cap=3.0)}, r"model\.head\.soft_cap is 3\.0"),
+    "heads": ("llama", LIKE_LLAMA, {"d_model": 11, "attention": DotProduct(d_key=4)}, "11 is not divisible"),
+    "an encoder": ("llama", LIKE_LLAMA, {"num_encoder_layers": 1}, r"model\.num_encoder_layers is 1 \(there: 0\)"),
+    "a scale of no whole number": (
+        "gemma2",
+        LIKE_GEMMA2,
+        {"attention": DotProduct(num_kv_heads=2, bias=False, scale=0.3)},
+        r"model\.attention\.scale is 0\.3",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_a_family_cannot_say_is_named(name: str) -> None:
+    family, model, changes, message = UNLIKE[name]
+    with pytest.raises(ValueError, match=f"^{family} has no model like this one: .*{message}"):
+        export(dataclasses.replace(model, **changes), parameters(model), FAMILIES[family])

@@ -1,0 +1,107 @@
+"""What is particular to T5, BART and Marian: how files spell what is tied and scaled. By hand from the library's own classes."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite.interop.hf import bart, marian, read_folder, t5
+from flaxformer_lite.interop.hf.export import export
+from flaxformer_lite.interop.hf.settings import Settings
+from tests.interop.hf.test_hf import DATA
+
+T5_FILE = dict.fromkeys(("shared.weight", "decoder.block.0.layer.0.layer_norm.weight"), np.zeros((3, 2)))
+OWN_HEAD = {"lm_head.weight": np.ones((3, 2))}
+
+
+@pytest.mark.parametrize(
+    ("options", "tensors", "scaled", "tied"),
+    [
+        ({}, {}, True, True),
+        ({"tie_word_embeddings": True}, {"lm_head.weight": np.zeros((3, 2))}, True, True),
+        ({"tie_word_embeddings": False}, OWN_HEAD, False, False),
+        ({"tie_word_embeddings": True, "scale_decoder_outputs": False}, OWN_HEAD, False, False),
+        ({"tie_word_embeddings": True}, OWN_HEAD, True, False),
+        ({"tie_word_embeddings": False}, {}, False, False),
+        ({"tie_word_embeddings": False}, {"lm_head.weight": np.zeros((3, 2))}, False, True),
+    ],
+)
+def test_the_file_says_whether_t5_has_a_head_of_its_own(
+    options: dict[str, Any], tensors: dict[str, np.ndarray], scaled: bool, tied: bool
+) -> None:
+    model = t5.model_config(Settings({"d_model": 16} | options), T5_FILE | tensors)
+    assert model.head is not None and model.share_target_output is tied
+    assert model.head.scale == (0.25 if scaled else 1.0)
+    there = Settings(t5.settings_of(model))
+    assert t5.model_config(there, T5_FILE | ({} if tied else OWN_HEAD)).head == model.head
+
+
+def test_a_head_that_t5_should_have_is_missed(tmp_path: Path) -> None:
+    """Version 1.1 does not tie it, so that without its matrix the file is not whole."""
+    folder = Path(shutil.copytree(DATA / "t5_1_1/gated_gelu", tmp_path / "model"))
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"lm_head\.weight"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("options", "activation"),
+    [
+        ({}, "relu"),
+        ({"feed_forward_proj": "gelu"}, "gelu"),
+        ({"feed_forward_proj": "gated-gelu"}, "geglu_tanh"),
+        ({"feed_forward_proj": "gated-silu"}, "swiglu"),
+        ({"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": True}, "geglu_tanh"),
+        ({"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}, "geglu"),
+    ],
+)
+def test_t5s_feed_forward_layers_and_back(options: dict[str, Any], activation: str) -> None:
+    model = t5.model_config(Settings(options), T5_FILE)
+    assert model.activation == activation
+    assert t5.model_config(Settings(t5.settings_of(model)), T5_FILE).activation == activation
+
+
+@pytest.mark.parametrize(
+    ("family", "option", "value"),
+    [
+        (t5, "feed_forward_proj", "half-gelu"),
+        (t5, "feed_forward_proj", "gated-tanh"),
+        (bart, "normalize_before", True),
+        (bart, "static_position_embeddings", True),
+        (bart, "add_final_layer_norm", True),
+        (bart, "num_hidden_layers", 7),
+        (marian, "normalize_embedding", True),
+        (marian, "decoder_vocab_size", 11),
+    ],
+)
+def test_what_is_not_implemented_is_named(family: Any, option: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^config\.json: {option} is "):
+        family.model_config(Settings({option: value}), T5_FILE)
+
+
+@pytest.mark.parametrize("label", ["bart/plain", "marian/shared", "t5/relu_tied"])
+def test_a_head_of_its_own_goes_there_and_comes_back(label: str) -> None:
+    """The library reads it from the tensor, whatever `tie_word_embeddings` says of the other tables."""
+    found = read_folder(DATA / label)
+    model = dataclasses.replace(found.model, share_target_output=False)
+    kernel = np.random.default_rng(0).standard_normal((model.d_model, model.output_size)).astype(np.float32)
+    params = found.params | {"head": {**found.params.get("head", {}), "kernel": kernel}}
+    exported = export(model, params, found.family)
+    np.testing.assert_array_equal(exported.tensors["lm_head.weight"], kernel.T)
+
+
+def test_copies_that_differ_are_refused() -> None:
+    """A table of positions that is none of sines, and a stored table that should be the shared one."""
+    found = read_folder(DATA / "marian/shared")
+    wanted = {name for weight in found.names for name in weight.names}
+    tensors = dict(export(found.model, found.params, found.family).tensors)
+    positions, table = "model.encoder.embed_positions.weight", "model.encoder.embed_tokens.weight"
+    for name, wrong in ((positions, np.zeros((29, 16))), (table, np.zeros((41, 16)))):
+        with pytest.raises(ValueError, match=rf"the tensor {name} should be "):
+            found.family.pick(tensors | {name: wrong}, wanted, found.model)

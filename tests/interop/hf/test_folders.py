@@ -1,0 +1,354 @@
+"""Oracle: the files themselves. What cannot be imported or exported is refused by name; commands go there and back."""
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
+from flaxformer_lite.interop.hf.export import export, first_fitting
+from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.name_map import our_shapes
+from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
+from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
+from flaxformer_lite.objectives import Classification, Seq2Seq
+from flaxformer_lite.run.run import load, write_run
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.interop.hf.test_hf import DATA, fixture
+from tests.interop.test_import_export import type_command
+from tests.support.experiments import use_one_device
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 23,
+    "num_encoder_layers": 0,
+    "num_decoder_layers": 2,
+    "scale_embeddings": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_one_device(monkeypatch)
+
+
+def copied(label: str, folder: Path) -> Path:
+    """A fixture's folder that may be changed."""
+    return Path(shutil.copytree(DATA / label, folder / "model"))
+
+
+def with_options(folder: Path, **options: Any) -> Path:
+    """The folder with options added to its config.json."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | options))
+    return folder
+
+
+def with_tensors(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
+    """The folder with its tensors changed in place by `change`."""
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+    return folder
+
+
+# Options --------------------------------------------------------------------------------------------------------------
+
+REFUSED = [
+    ({"model_type": "mamba"}, "model_type 'mamba' is none of the families that are known here: .*bert"),
+    ({"model_type": None}, "config.json has no model_type, which names the family: here gpt2, "),
+    ({"model_type": ["bert"]}, r"model_type \['bert'\] is none of the families"),
+    ({"position_embedding_type": "relative_key"}, 'position_embedding_type is "relative_key": only "absolute"'),
+    ({"is_decoder": True}, "is_decoder is true: only false is implemented"),
+    ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu": it should be one of gelu, '),
+    ({"quantization_config": {"bits": 4}}, r'quantization_config is {"bits": 4}: that is not implemented|only null'),
+    ({"pruned_heads": {"0": [1]}}, "pruned_heads is "),
+    ({"a_new_option": 0.5}, "a_new_option is 0.5: this option is not implemented here"),
+    ({"hidden_size": "15"}, 'hidden_size is "15": it should be a whole number'),
+    ({"layer_norm_eps": True}, "layer_norm_eps is true: it should be a number"),
+    ({"hidden_size": 16}, "d_model"),
+]
+
+
+@pytest.mark.parametrize(("options", "complaint"), REFUSED, ids=lambda x: next(iter(x)) if isinstance(x, dict) else "")
+def test_an_option_that_is_not_implemented_is_named(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        read_folder(with_options(copied("bert/model", tmp_path), **options))
+
+
+def test_options_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
+    """Among them null for an option that is not known, and dropout of another rate."""
+    harmless = {"torch_dtype": "float16", "use_cache": False, "a_new_option": None, "max_length": 20, "do_sample": True}
+    model = read_folder(with_options(copied("bert/model", tmp_path), **harmless, hidden_dropout_prob=0.3)).model
+    assert model.dropout.residual_rate == 0.3
+    assert model == dataclasses.replace(read_folder(DATA / "bert/model").model, dropout=model.dropout)
+
+
+PROBLEMS = [("multi_label_classification", 3, "any number of them"), ("regression", 2, "the head gives 2")]
+
+
+@pytest.mark.parametrize(("problem", "count", "complaint"), PROBLEMS)
+def test_another_problem_than_classes_or_one_number_is_refused(problem: str, count: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=f'problem_type is "{problem}": .*{complaint}'):
+        _ = Settings({"problem_type": problem, "num_labels": count}).num_labels
+    assert Settings({"problem_type": "regression", "num_labels": 1}).num_labels == 1
+
+
+def test_a_tokenizer_that_knows_no_limit_limits_nothing(tmp_path: Path) -> None:
+    assert max_length(tmp_path, {}, ModelConfig(**DECODER)) is None
+    for length, expected in ((10**30, None), (77, 77)):
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+        assert max_length(tmp_path, {}, ModelConfig(**DECODER)) == expected
+
+
+# Tensors --------------------------------------------------------------------------------------------------------------
+
+BIAS = "bert.pooler.dense.bias"
+TENSORS_REFUSED = [
+    (lambda x: x.pop(BIAS), rf"1 array missing: {BIAS} \(15,\)"),
+    (lambda x: x.update(stray=np.zeros(3, np.float32)), r"1 array left over: stray \(3,\)"),
+    (lambda x: x.update({BIAS: np.zeros(7, np.float32)}), rf"{BIAS} \(\(7,\), the config needs \(15,\)\)"),
+    (lambda x: x.update({BIAS: np.zeros(15, np.float64)}), rf"not float32, float16 or bfloat16: {BIAS} \(float64\)"),
+    (lambda x: x.update({BIAS: np.zeros(15, np.int8)}), rf"{BIAS} \(int8\)"),
+    (lambda x: x["bert.embeddings.position_ids"].fill(1), "bert.embeddings.position_ids should be 0, 1, 2, …"),
+    (
+        lambda x: x["cls.predictions.decoder.weight"].fill(1),
+        "cls.predictions.decoder.weight should be equal to bert.emb",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "complaint"), TENSORS_REFUSED)
+def test_a_tensor_that_does_not_fit_is_named(change: Callable[..., Any], complaint: str, tmp_path: Path) -> None:
+    folder = with_tensors(copied("bert/hub_layout", tmp_path), change)
+    with pytest.raises(ValueError, match=complaint):
+        read_folder(folder)
+
+
+def test_a_tied_table_may_stand_under_its_other_name(tmp_path: Path) -> None:
+    table = "bert.embeddings.word_embeddings.weight"
+    folder = with_tensors(copied("bert/hub_layout", tmp_path), lambda x: x.pop(table))
+    found = read_folder(folder).params["embedding"]["embedding"]
+    assert (found == load_file(DATA / "bert/hub_layout" / WEIGHTS)[table]).all()
+
+
+# Files ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
+    folder = copied("bert/model", tmp_path)
+    whole = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(whole[:-9])
+    with pytest.raises(ValueError, match=f"{WEIGHTS} cannot be read as safetensors, copy it again"):
+        read_folder(folder)
+    (folder / WEIGHTS).unlink()
+    with pytest.raises(ValueError, match=f"has neither {WEIGHTS} nor {INDEX}"):
+        read_folder(folder)
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(ValueError, match=r"pytorch_model.bin, which is a pickle .* it is not read. .*save_pretrained"):
+        read_folder(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json cannot be read as JSON"):
+        read_folder(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(ValueError, match=r"has no config\.json"):
+        read_folder(folder)
+    with pytest.raises(ValueError, match="is not there"):
+        read_folder(tmp_path / "nowhere")
+
+
+def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path: Path) -> None:
+    folder = copied("llama/mqa_sharded", tmp_path)
+    first, second = sorted(path.name for path in folder.glob("model-*"))
+    index = json.loads((folder / INDEX).read_text())
+    name = next(name for name, file in index["weight_map"].items() if file == first)
+    (folder / INDEX).write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: second}}))
+    with pytest.raises(ValueError, match=f"does not fit {first}, which has besides {name}"):
+        read_folder(folder)
+    (folder / INDEX).write_text(json.dumps(index))
+    (folder / second).unlink()
+    with pytest.raises(ValueError, match=f"names {second}, which is not in the folder"):
+        read_folder(folder)
+    (folder / INDEX).write_text("{}")
+    with pytest.raises(ValueError, match="has no weight_map"):
+        read_folder(folder)
+
+
+SENTENCES_REFUSED = [
+    (
+        "1_Pooling/config.json",
+        {"pooling_mode": "weightedmean"},
+        'pooling_mode is "weightedmean": it should be one of mean',
+    ),
+    ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case is true"),
+    ("config_sentence_transformers.json", {"default_prompt_name": "query"}, 'default_prompt_name is "query"'),
+]
+
+
+@pytest.mark.parametrize(
+    ("file", "options", "complaint"), SENTENCES_REFUSED, ids=lambda x: x if isinstance(x, str) else ""
+)
+def test_a_step_of_a_sentence_encoder_that_is_not_implemented_is_named(
+    file: str, options: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    folder = copied("minilm/mean", tmp_path)
+    (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | options))
+    with pytest.raises(ValueError, match=complaint):
+        read_folder(folder)
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_sentence_encoder_goes_there_and_back_through_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """With its tokenizer, which makes of the sentences what the library's did, and every file as it came."""
+    theirs, run, out = DATA / "minilm/hub_layout", tmp_path / "run", tmp_path / "out"
+    type_command(monkeypatch, "import", "hf", theirs, run)
+    type_command(monkeypatch, "export", "hf", run, out)
+    for name in ("tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json"):
+        assert (out / name).read_bytes() == (theirs / name).read_bytes()
+    assert (out / WEIGHTS).read_bytes() == (theirs / WEIGHTS).read_bytes()
+    loaded, (arrays, meta) = load(run), fixture("minilm/hub_layout")
+    assert loaded.config.data.max_source_length == 17
+    tokenizer = loaded.required_tokenizers.source
+    rows = [tokenizer.wrapped(tokenizer.encode(sentence)).tokens for sentence in meta["sentences"]]
+    assert rows == [
+        row[mask == 1].tolist() for row, mask in zip(arrays["in/input_ids"], arrays["in/attention_mask"], strict=True)
+    ]
+    assert np.abs(loaded.embed(meta["sentences"]) - arrays["out/pooled"]).max() < 1e-5
+    capsys.readouterr()
+    type_command(monkeypatch, "import", "hf", DATA / "bert/hub_layout", tmp_path / "bert")
+    said = capsys.readouterr().err
+    assert "bert.embeddings.position_ids is not needed and was left out" in said and "no tokenizer" in said
+
+
+def test_commands_refuse_what_makes_no_sense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def refused(*words: str | Path) -> str:
+        with pytest.raises(SystemExit) as stopped:
+            type_command(monkeypatch, *words)
+        assert stopped.value.code == 2
+        return capsys.readouterr().err
+
+    folder = DATA / "distilbert/model"
+    assert "leave it out" in refused("import", "hf", folder, tmp_path / "x", "--config", "c.json")
+    assert "--config is missing" in refused("import", "paddle", "w.npz", tmp_path / "x")
+    assert "bert/causal: config.json: is_decoder is true" in refused(
+        "import", "hf", DATA / "bert/causal", tmp_path / "x"
+    )
+    type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
+    assert "exists already" in refused("import", "hf", folder, tmp_path / "run")
+    assert "exists already" in refused("export", "hf", tmp_path / "run", tmp_path)
+    assert "no model like this one: model.num_token_types" in refused(
+        "export", "hf", tmp_path / "run", tmp_path / "o", "--family", "bert"
+    )
+    assert "none of the families" in refused("export", "hf", tmp_path / "run", tmp_path / "o", "--family", "elmo")
+    assert "--family bert: paddle has no such option" in refused(
+        "export", "paddle", tmp_path / "run", "o", "--family", "bert"
+    )
+    assert not (tmp_path / "o").exists() and not list(tmp_path.glob(".*unfinished"))
+
+
+# Models trained here --------------------------------------------------------------------------------------------------
+
+
+def random_params(model: ModelConfig) -> Any:
+    generator = np.random.default_rng(0)
+    flat = {path: generator.standard_normal(shape).astype(np.float32) for path, shape in our_shapes(model).items()}
+    return unflatten_dict(flat, sep="/")
+
+
+ENCODER: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 23,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 0,
+    "positions": Learned(max_positions=19),
+    "activation": "gelu",
+    "norm": LayerNorm(epsilon=1e-12),
+    "residual": POST_NORM,
+    "embedding_norm": True,
+    "scale_embeddings": False,
+}
+HEAD = LanguageModelHead(bias=True, transform="gelu")
+TRAINED_HERE: dict[str, ModelConfig] = {
+    "bert": ModelConfig(**ENCODER, num_token_types=2, head=HEAD, pooler=Pooler(num_classes=2)),
+    "bert classes": ModelConfig(**ENCODER, num_token_types=2, head=None, pooler=Pooler(num_classes=3)),
+    "bert sentences": ModelConfig(**ENCODER, num_token_types=1, head=None, sentence_embedding=SentenceEmbedding()),
+    "distilbert": ModelConfig(**ENCODER, head=HEAD),
+    "gpt2": ModelConfig(**DECODER, positions=Learned(max_positions=19), activation="gelu_tanh"),
+    "llama": ModelConfig(
+        **DECODER,
+        positions=Rotary(),
+        norm=RMSNorm(),
+        activation="swiglu",
+        attention=DotProduct(bias=False, d_key=4, num_kv_heads=1),
+        feed_forward_bias=False,
+        share_target_output=False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED_HERE)
+def test_a_model_that_was_trained_here_becomes_a_folder(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first family that has such a model, which read again is the same, with the names of its classes."""
+    model = TRAINED_HERE[name]
+    classes = model.head is None and model.pooler is not None
+    config = Config(
+        model=model,
+        objective=Classification(classes=("yes", "no", "perhaps")) if classes else Seq2Seq(),
+        data=DataConfig(tokenizer=None, max_source_length=19, max_target_length=19),
+    )
+    params = random_params(model)
+    write_run(RunFolder(tmp_path / "run"), config, 5, params, "a test")
+    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
+    found = read_folder(tmp_path / "out")
+    assert found.family.model_type == name.partition(" ")[0] and differing(found.model, model) == ""
+    assert flatten_dict(found.params).keys() == flatten_dict(params).keys()
+    assert all((x == flatten_dict(params)[path]).all() for path, x in flatten_dict(found.params).items())
+    if classes:
+        assert found.config["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
+
+
+def test_a_model_that_no_family_has_is_refused_with_what_is_in_the_way_of_the_nearest() -> None:
+    """Oracle: made from a family's own model by hand, so that this family is the nearest and these settings are the difference."""
+    bert, llama = TRAINED_HERE["bert classes"], TRAINED_HERE["llama"]
+    residual = r"model\.residual\.pre is 'n' \(there: ''\); model\.residual\.post is 'da' \(there: 'dan'\)"
+    for model, nearest, reason in (
+        (ModelConfig(**DECODER, positions=ALiBi()), "gpt2", r"model\.positions is ALiBi \(there: Learned\)"),
+        (dataclasses.replace(llama, activation="relu"), "llama", r"model\.activation is relu \(there: reglu, geglu"),
+        (dataclasses.replace(bert, scale_embeddings=True), "bert", r"model\.scale_embeddings is True \(there: False\)"),
+        (dataclasses.replace(bert, residual=PRE_NORM), "bert", residual),
+    ):
+        message = rf"^no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reason}"
+        with pytest.raises(ValueError, match=message) as raised:
+            first_fitting(model, random_params(model))
+        assert "docs/systems/huggingface.md" in str(raised.value) and len(str(raised.value)) < 450
+    model = dataclasses.replace(TRAINED_HERE["bert"], scale_embeddings=True)
+    with pytest.raises(ValueError, match=r"model.scale_embeddings is True \(there: False\)"):
+        export(model, random_params(model), FAMILIES["bert"])

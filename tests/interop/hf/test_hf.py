@@ -1,0 +1,120 @@
+"""Oracle: tiny models that Hugging Face's library made and ran (tests/fixtures/hf); both ways, every family."""
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.forward import ModelOutput, arguments, forward
+from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
+from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
+from flaxformer_lite.interop.hf.export import export
+from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
+from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.model.transformer import Transformer
+from tests.support.paths import FIXTURES
+
+DATA = FIXTURES / "hf"
+TOLERANCE = 1e-4
+
+
+def variants() -> list[str]:
+    """Every fixture of a family that is supported."""
+    folders = sorted(file.parent for file in DATA.glob("*/*/config.json"))
+    supported = [f for f in folders if json.loads((f / "config.json").read_text())["model_type"] in FAMILIES]
+    return [str(folder.relative_to(DATA)) for folder in supported]
+
+
+@cache
+def imported(label: str) -> Imported:
+    return read_folder(DATA / label)
+
+
+@cache
+def fixture(label: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of io.npz, and what it says of them."""
+    with np.load(DATA / label / "io.npz", allow_pickle=False) as file:
+        return {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))
+
+
+def refused(label: str) -> bool:
+    """Whether the fixture has an option that ordinary checkpoints do not have, and importing it is an error that names it."""
+    try:
+        imported(label)
+    except ValueError as error:
+        complaint = error
+    else:
+        return False
+    assert fixture(label)[1]["exotic"], complaint
+    option = str(complaint).partition("config.json: ")[2].partition(" is ")[0].partition(".")[0]
+    assert option in json.loads((DATA / label / "config.json").read_text()), complaint
+    return True
+
+
+def answer(found: Imported, given: dict[str, np.ndarray]) -> ModelOutput:
+    return forward(Transformer(found.model), {"params": found.params}, found.decode, **given)
+
+
+def worst(found: ModelOutput, expected: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> float:
+    """The largest difference of any output, where the mask is 1."""
+    errors = []
+    for name in ("logits", "last_hidden_state", "pooled", "next_sentence_logits", "encoder_last_hidden_state"):
+        if name in expected:
+            ours = getattr(found, name.replace("next_sentence", "class"))
+            mask = masks.get("attention_mask" if name.startswith("encoder") else "decoder_attention_mask")
+            mask = masks["attention_mask"] if mask is None else mask
+            shown = np.broadcast_to(mask[..., None].astype(bool), ours.shape) if ours.ndim == 3 else ...
+            assert ours.shape == expected[name].shape, name
+            errors.append(float(np.abs(ours - expected[name])[shown].max()))
+    assert errors
+    return max(errors)
+
+
+@pytest.mark.parametrize("label", variants())
+def test_the_model_says_what_the_library_says(label: str, record_property: Any) -> None:
+    if refused(label):
+        return
+    found, (arrays, meta) = imported(label), fixture(label)
+    for side in ("in", "left"):
+        given = {name.partition("/")[2]: x for name, x in arrays.items() if name.startswith(f"{side}/")}
+        expected = given if side == "left" else {n.partition("/")[2]: x for n, x in arrays.items() if n[:4] == "out/"}
+        given = {name: x for name, x in given.items() if name not in ModelOutput._fields}
+        if given.keys() - arguments(found.model):  # options of the call that ordinary checkpoints do not need
+            assert meta["exotic"]
+            with pytest.raises(ValueError, match="is nothing that this model reads"):
+                answer(found, given)
+        elif given:
+            error = worst(answer(found, given), expected, given)
+            record_property(f"{label} {side}", error)
+            assert error < TOLERANCE
+
+
+@pytest.mark.parametrize("label", variants())
+def test_what_is_exported_is_what_was_imported(label: str, tmp_path: Path) -> None:
+    """Every tensor bit for bit, in half precision as it was widened; and the new folder gives the same model."""
+    if refused(label):
+        return
+    found = imported(label)
+    exported = export(found.model, found.params, found.family, found.architecture)
+    full = found.family.full_names(exported.tensors)
+    theirs = found.family.full_names(read_tensors(DATA / label))
+    assert theirs.keys() - full.keys() == set(found.left_out) - full.keys() and not full.keys() - theirs.keys()
+    for name, array in full.items():
+        assert array.tobytes() == theirs[name].astype(np.float32).tobytes(), name
+        assert array.shape == theirs[name].shape, name
+    documents = {
+        "config.json": special_ids(found.decode, found.model) | exported.config,
+        "generation_config.json": generation_config(found.decode, found.model, 20),
+    }
+    limit = documents["generation_config.json"].get("max_new_tokens") if found.model.num_decoder_layers else None
+    write_folder(tmp_path / "out", documents, exported.tensors, DATA / label)
+    again = read_folder(tmp_path / "out")
+    assert differing(again.model, found.model) == ""
+    assert again.decode == dataclasses.replace(found.decode, max_new_tokens=limit)
+    pairs = zip(jax.tree.leaves(again.params), jax.tree.leaves(found.params), strict=True)
+    assert all(x.tobytes() == y.tobytes() for x, y in pairs)

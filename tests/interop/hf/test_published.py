@@ -1,0 +1,38 @@
+"""Oracle: `config.json` and `generation_config.json` of well-known checkpoints, and how many parameters these are known to have.
+
+The weights are not needed: `tensors` names those by which a family tells its heads.
+"""
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.interop.hf import FAMILIES
+from flaxformer_lite.interop.hf.decoding import decode_config, notes
+from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.name_map import our_shapes
+from tests.support.paths import FIXTURES
+
+PUBLISHED = json.loads((FIXTURES / "published_configs.json").read_text())
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_checkpoint_is_read(name: str) -> None:
+    given = PUBLISHED[name]
+    config, generation = given["config"], given["generation_config"]
+    family, settings = FAMILIES[config["model_type"]], Settings(config)
+    tensors = {tensor: np.full((2, 2), i) for i, tensor in enumerate(given["tensors"])}
+    model = family.model_config(settings, tensors)
+    settings.finish()
+    assert sum(map(math.prod, our_shapes(model).values())) == given["parameters"]
+    decode = decode_config(config, generation, model, family.special)
+    found: dict[str, Any] = {setting: getattr(decode, setting) for setting in given["decode"]}
+    if decode.sampling is not None:
+        found["sampling"] = {
+            setting: getattr(decode.sampling, setting) for setting in ("temperature", "top_k", "top_p")
+        }
+    assert json.loads(json.dumps(found)) == given["decode"]
+    assert bool(notes(config, generation, model)) == (model.num_encoder_layers == 0 and "max_length" in generation)

@@ -1,0 +1,138 @@
+"""Oracle: `torch.nn.Transformer` itself, as it was saved and run (tests/fixtures/hf/pytorch_transformer), through the commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.forward import forward
+from flaxformer_lite.interop.name_map import from_params, to_params
+from flaxformer_lite.interop.systems import settings_for, torch_transformer
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.model.transformer import Transformer
+from tests.support.experiments import use_one_device
+from tests.support.paths import FIXTURES
+
+DATA = FIXTURES / "hf/pytorch_transformer"
+VARIANTS = sorted(folder.name for folder in DATA.iterdir())
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_one_device(monkeypatch)
+
+
+def type_command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
+    monkeypatch.setattr("sys.argv", ["flaxformer-lite", *map(str, words)])
+    main()
+
+
+def fixture(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The arguments of the constructor, and the inputs and outputs."""
+    with np.load(DATA / name / "io.npz", allow_pickle=False) as file:
+        return json.loads(str(file["meta"]))["options"], {key: file[key] for key in file.files if key != "meta"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
+    """Padding masks included; PyTorch's causal mask is what a decoder here always has."""
+    options, io = fixture(name)
+    weights = load_file(DATA / name / "model.safetensors")
+    names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
+    params = to_params(weights, names, model)
+    assert (io["in/tgt_mask"] == ~np.tri(io["in/tgt"].shape[1], dtype=bool)).all()
+    source_mask, target_mask = ~io["in/src_key_padding_mask"], ~io["in/tgt_key_padding_mask"]
+    given = {"inputs_embeds": io["in/src"], "attention_mask": source_mask}
+    given |= {"decoder_inputs_embeds": io["in/tgt"], "decoder_attention_mask": target_mask}
+    said = forward(Transformer(model), {"params": params}, DecodeConfig(), **given)
+    assert said.logits is None and said.encoder_last_hidden_state is not None
+    assert np.abs(said.last_hidden_state - io["out/last_hidden_state"])[target_mask].max() < 1e-4
+    assert np.abs(said.encoder_last_hidden_state - io["out/encoder_last_hidden_state"])[source_mask].max() < 1e-4
+    back = from_params(params, names)
+    assert back.keys() == weights.keys() and all((back[key] == weights[key]).all() for key in weights)
+
+
+def test_the_commands_take_it_in_and_give_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, config, run = DATA / "pre_gelu/model.safetensors", tmp_path / "arguments.json", tmp_path / "run"
+    config.write_text(json.dumps(fixture("pre_gelu")[0]))
+    type_command(monkeypatch, "import", "torch-transformer", weights, run, "--config", config)
+    type_command(monkeypatch, "export", "torch-transformer", run, tmp_path / "back.safetensors")
+    there, back = load_file(weights), load_file(tmp_path / "back.safetensors")
+    assert there.keys() == back.keys()
+    assert all(there[key].tobytes() == back[key].tobytes() and there[key].shape == back[key].shape for key in there)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_arguments_translate_back(name: str) -> None:
+    options, _ = fixture(name)
+    model = torch_transformer.model_config(options)
+    assert settings_for("torch-transformer", model) == options
+
+
+def test_arguments_that_are_not_given_are_the_constructors_own() -> None:
+    """By hand from its signature: six layers of width 512, post-norm, relu, epsilon 1e-5."""
+    model = torch_transformer.model_config({})
+    assert (model.d_model, model.num_heads, model.d_ff) == (512, 8, 2048)
+    assert model.num_encoder_layers == model.num_decoder_layers == 6
+    assert (model.activation, model.norm.epsilon, model.residual.post) == ("relu", 1e-5, "dan")
+    assert torch_transformer.model_config({"batch_first": False, "device": None, "custom_encoder": None}) == model
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"custom_encoder": "mine"},
+            r"^the config has custom_encoder 'mine', which is not known here: it may have activation, ",
+        ),
+        ({"activation": "silu"}, r"^the config's activation is 'silu': choose relu or gelu\Z"),
+        ({"nhead": "8"}, r"^the config's nhead is '8': it should be int\Z"),
+        ({"num_encoder_layers": 0}, r"^the config's num_encoder_layers is 0: a stack needs at least 1 layer here\Z"),
+        ({"nhead": 7}, r"model\.d_model 512 is not divisible by model\.num_heads 7"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_named(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        torch_transformer.model_config(options)
+
+
+def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options, _ = fixture("post_relu")
+    weights = load_file(DATA / "post_relu/model.safetensors")
+    names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
+    fused = "decoder.layers.1.multihead_attn.in_proj_weight"
+    with pytest.raises(ValueError, match=rf"of another shape: {fused} \(\(44, 15\), the config needs \(45, 15\)\)"):
+        to_params(weights | {fused: weights[fused][1:]}, names, model)
+    with pytest.raises(ValueError, match=rf"1 array missing: {fused} \(45, 15\)"):
+        to_params({key: x for key, x in weights.items() if key != fused}, names, model)
+    config = tmp_path / "arguments.json"
+    config.write_text(json.dumps(options))
+    save_file({"embedding.weight": np.zeros((3, 15), np.float32), **weights}, tmp_path / "more.safetensors")
+    words = ("import", "torch-transformer", tmp_path / "more.safetensors", tmp_path / "run", "--config", config)
+    with pytest.raises(SystemExit) as raised:
+        type_command(monkeypatch, *words)
+    assert raised.value.code == 2 and not (tmp_path / "run").exists()
+
+
+def test_pickles_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "model.pt").write_bytes(b"PK")
+    (tmp_path / "arguments.json").write_text("{}")
+    words = ("import", "torch-transformer", tmp_path / "model.pt", tmp_path / "run")
+    with pytest.raises(SystemExit):
+        type_command(monkeypatch, *words, "--config", tmp_path / "arguments.json")
+    assert "is a pickle, which could run any code" in capsys.readouterr().err
+
+
+def test_models_of_another_kind_are_refused() -> None:
+    model = torch_transformer.model_config({})
+    with pytest.raises(ValueError, match=r"torch-transformer has no model like this one: model\.norm is RMSNorm"):
+        settings_for("torch-transformer", ModelConfig(**{**vars(model), "norm": RMSNorm(epsilon=1e-5)}))
+    with pytest.raises(ValueError, match=r"model\.vocab_size is 9"):
+        settings_for("torch-transformer", ModelConfig(vocab_size=9, residual=PRE_NORM))

@@ -1,0 +1,94 @@
+"""Contracts by discovery: whatever lies in `configs/` or in the package keeps the rules, newcomers included."""
+
+import ast
+import functools
+import re
+from pathlib import Path
+
+import jax
+import pytest
+
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from tests.support.paths import ROOT
+
+CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
+MODULES = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_lowers(path: Path):
+    """Its whole train step is traced and lowered, from shapes alone: at the first and the last that it trains."""
+    config = load_config(str(path))
+    assert from_json(to_json(config)) == config
+    task = TrainTask.of(config)
+    buckets = batch_shapes(config.objective, config.data)
+    for bucket in {buckets[0], buckets[-1]}:
+        batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), zero_batch(config.objective, bucket))
+        state = jax.eval_shape(functools.partial(init_state, task), batch)
+        jax.jit(functools.partial(train_step, task)).lower(state, batch)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_runs_on_eight_devices(path: Path):
+    """char_lm excepted: it has the 12 rows of the system that it is compared with."""
+    config, devices = load_config(str(path)), 4 if path.stem == "char_lm" else 8
+    check_rows(config.data.rows_multiple, make_mesh(devices=jax.devices()[:devices]), config.train.num_micro_batches)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_says_source_command_and_expectation(path: Path):
+    header = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    for word in ("Source:", "Command:", "Expected:"):
+        assert word in header
+    assert f"configs/{path.name}" in header
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_files_and_functions_stay_small(path: Path):
+    """A file is at most 400 lines, a function at most 60: past that, look for the second idea."""
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert (node.end_lineno or 0) - node.lineno <= 60, node.name
+
+
+def test_the_file_map_of_the_readme_is_true():
+    """Every file it names is there, and every module is named."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = readme.split("## The files", 1)[1].split("```")[1]
+    named, folder = set(), ""
+    for line in block.strip().splitlines():
+        name = line.split()[0]
+        if not line.startswith(" "):
+            folder = ""
+        path = folder + name
+        assert (ROOT / path).exists(), path
+        if name.endswith("/") and not line.startswith("  "):
+            folder = path
+        named.add(path)
+    for module in (ROOT / "flaxformer_lite").glob("*.py"):
+        if not module.stem.startswith("__"):
+            assert f"flaxformer_lite/{module.name}" in named, module.name
+
+
+def test_the_readme_names_commands_and_settings_that_exist():
+    """Every `python -m flaxformer_lite COMMAND` of the README and the guides is a command."""
+    commands = {path.stem for path in (ROOT / "flaxformer_lite" / "cli" / "commands").glob("*.py")}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for command in re.findall(r"python -m flaxformer_lite ([\w-]+)", page.read_text(encoding="utf-8")):
+            assert command in commands, f"{page.name}: {command}"
+
+
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
+
+
+@pytest.mark.parametrize("path", [*PAGES, *CONFIGS, *MODULES, ROOT / "train.py"], ids=lambda path: path.name)
+def test_nothing_is_left_to_be_filled_in(path: Path):
+    found = re.findall(r"\b(?:TODO|TBD|XXX|FIXME|[Ll]orem)\b", path.read_text(encoding="utf-8"))
+    assert not found, f"{path.name} still says {found[0]}"

@@ -1,0 +1,84 @@
+"""The house's one line of imports, held for every import there is: nested ones and those under TYPE_CHECKING too."""
+
+import ast
+import graphlib
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+PACKAGE = ROOT / "flaxformer_lite"
+LINE = """
+cli
+run planning
+training
+workdir interop
+config
+objectives
+data inference
+model text
+optim parallel
+console atomic_files
+"""
+"""Each room imports only rooms below it; rooms on one row do not import each other."""
+
+ROWS = {room: row for row, rooms in enumerate(LINE.split("\n")) for room in rooms.split()}
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+NAMES = {module_name(path) for path in MODULES}
+
+
+def imports(path: Path) -> set[str]:
+    """Returns the modules of this package that a file imports, wherever the import stands in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: import by the full name, as every file here does"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                found.add(full if full in NAMES else str(node.module))
+    return {name for name in found if name.split(".")[0] == "flaxformer_lite"}
+
+
+def room(module: str) -> str:
+    """Returns the first part below the package: the room, or the file beside the rooms."""
+    return [*module.split("."), ""][1]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: module_name(path).removeprefix("flaxformer_lite."))
+def test_imports_go_down_the_line(path: Path):
+    here = room(module_name(path))
+    if here in ("", "__main__"):  # the front door may import every room
+        return
+    assert here in ROWS, f"{here} has no place in the line of imports: give it one in LINE and in docs/architecture.md"
+    for imported in imports(path):
+        there = room(imported)
+        assert there == here or (there in ROWS and ROWS[there] > ROWS[here]), (
+            f"{path}: {here} may not import {imported}"
+        )
+
+
+@pytest.mark.parametrize("here", ROWS)
+def test_no_circle_of_files_inside_a_room(here: str):
+    """A folder's `__init__`, its face, counts as a file that imports what it names."""
+    graph = defaultdict(set)
+    for path in MODULES:
+        if room(module_name(path)) == here:
+            graph[module_name(path)] = {name for name in imports(path) if room(name) == here}
+    graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_nothing_is_imported_by_a_string():
+    """`importlib` would hide an import from the two laws above: only the command line loads its commands so."""
+    for path in MODULES:
+        if "import_module" in path.read_text(encoding="utf-8"):
+            assert room(module_name(path)) == "cli", f"{path} imports by a string"

@@ -1,0 +1,110 @@
+"""Oracle: four existing systems in their own frameworks, whose outputs and gradients are in `.npz` fixtures.
+
+Every fixture of a folder is discovered and every `out/`, `grad/`, `grad_in/` and `f64/` entry in it compared. The folder is
+`tests/fixtures/oracles`, or what the environment variable FLAXFORMER_ORACLES says.
+"""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tests.support.paths import FIXTURES
+from tests.support.seed_cases import MODULES, Case
+from tests.support.seed_models import MODELS
+from tests.support.seed_runs import RUNS
+
+FOLDER = Path(os.environ.get("FLAXFORMER_ORACLES", FIXTURES / "oracles"))
+CASES = sorted(FOLDER.glob("*.npz"))
+KINDS = MODULES | MODELS | RUNS
+COMPARED: dict[str, int] = {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def report(pytestconfig: pytest.Config) -> Iterator[None]:
+    """Says at the end how much was compared."""
+    yield
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\nseed systems: {len(COMPARED)} cases, {sum(COMPARED.values())} entries compared")
+
+
+def tolerance(config: dict[str, Any], entry: str, precise: bool, expected: np.ndarray) -> np.ndarray:
+    """The largest error allowed at each element.
+
+    1e-10 in float64. In float32 1e-5; a millionth for rates and cross-entropies; a millionth, too, for those gradients, and sums
+    weighed by a cotangent, that are above 10, where float32 itself has steps of 1e-6 and more.
+    """
+    if precise:
+        return np.full(expected.shape, 1e-10)
+    size = np.abs(np.nan_to_num(expected.astype(np.float64)))
+    weighed = entry == "out/loss" and config.get("loss", "dot") == "dot" and "vocab_size" not in config
+    if re.match(r"out/(lr_|.*loss)", entry) and not weighed:
+        return 1e-6 * size
+    return np.maximum(1e-5, 1e-6 * size) if weighed or entry.startswith("grad") else np.full(expected.shape, 1e-5)
+
+
+def compute(config: dict[str, Any], arrays: dict[str, np.ndarray], dtype: Any) -> dict[str, np.ndarray]:
+    """What this package says of the case, in the given type."""
+    kind = (config["system"], config["kind"])
+    assert kind in KINDS, f"no adapter for cases of kind {kind}"
+
+    def under(prefix: str) -> dict[str, np.ndarray]:
+        return {name.removeprefix(prefix): x for name, x in arrays.items() if name.startswith(prefix)}
+
+    with jax.enable_x64(dtype == np.float64):
+        inputs = {name: jnp.asarray(x, dtype if x.dtype.kind == "f" else None) for name, x in under("in/").items()}
+        found = KINDS[kind](Case(config, under("param/"), inputs, jnp.dtype(dtype)))
+        return {name: np.asarray(x) for name, x in found.items()}
+
+
+def assert_agree(
+    config: dict[str, Any], entries: dict[str, np.ndarray], found: dict[str, np.ndarray], precise: bool
+) -> None:
+    """Every entry was computed, and is as expected. Raises: AssertionError naming the entry."""
+    for entry, theirs in entries.items():
+        assert entry in found, f"{entry} was not compared: the case's adapter does not compute it"
+        ours = found[entry]
+        assert ours.shape == theirs.shape, f"{entry}: shape {ours.shape}, not {theirs.shape}"
+        assert np.array_equal(np.isnan(ours), np.isnan(theirs)), f"{entry}: not a number in other places"
+        error = np.abs(np.nan_to_num(ours.astype(np.float64) - theirs))
+        excess = (error - tolerance(config, entry, precise, theirs)).max(initial=0)
+        assert excess <= 0, f"{entry} ({'float64' if precise else 'float32'}): {excess} beyond the tolerance"
+
+
+@pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
+def test_every_entry_agrees(file: Path) -> None:
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    config = json.loads(str(arrays.pop("config")))
+    entries = {name: x for name, x in arrays.items() if not name.startswith(("param/", "in/"))}
+    single = {name: x for name, x in entries.items() if not name.startswith("f64/")}
+    double = {name.removeprefix("f64/"): x for name, x in entries.items() if name.startswith("f64/")}
+    # Both at once: nearly all the time is compiling, which two threads can share.
+    with ThreadPoolExecutor(2) as pool:
+        answers = [(single, pool.submit(compute, config, arrays, np.float32), False)]
+        answers += [(double, pool.submit(compute, config, arrays, np.float64), True)] if double else []
+        for wanted, answer, precise in answers:
+            assert_agree(config, wanted, answer.result(), precise)
+    COMPARED[file.stem] = len(entries) + len(config.get("errors", ()))
+    assert COMPARED[file.stem], "nothing was compared"
+
+
+def test_there_are_cases_of_every_kind() -> None:
+    """A folder that went missing would otherwise pass in silence."""
+    found = set()
+    for file in CASES:
+        with np.load(file) as archive:
+            config = json.loads(str(archive["config"]))
+        found.add((config["system"], config["kind"]))
+    assert CASES, f"no .npz files in {FOLDER}"
+    if "FLAXFORMER_ORACLES" not in os.environ:
+        assert found == KINDS.keys()

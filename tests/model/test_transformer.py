@@ -1,0 +1,308 @@
+"""Oracles: a float64 numpy Transformer of one unpadded sentence at a time; laws of causality, padding, packing and the cache;
+a slow search over full passes."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.beam import beam_search
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.inputs import Inputs, check_inputs
+from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.model.positions import RelativeBias, Rotary
+from flaxformer_lite.model.transformer import Transformer
+from tests.inference import test_inference as test_decoding
+from tests.support.small_models import (
+    CONFIGS,
+    GROUPED,
+    LIKE_T5,
+    NOTHING_SHARED,
+    TIED,
+    WITHOUT_MASKS,
+    B,
+    S,
+    T,
+    V,
+    arrays,
+    inputs_of,
+    params_of,
+    slow,
+)
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@functools.cache
+def forward(name: str):
+    """Logits, hidden, memory and the sown intermediates."""
+    config = CONFIGS[name]
+
+    @jax.jit
+    def run(params, *data):
+        outputs, sown = Transformer(config).apply({"params": params}, inputs_of(*data), mutable=["intermediates"])
+        return outputs.logits, outputs.hidden, outputs.memory, sown["intermediates"]
+
+    data = arrays(config)
+    return run(params_of(config), *(data[:2] if name == WITHOUT_MASKS else data))
+
+
+# The whole forward pass ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_forward_equals_the_float64_reference(name):
+    """Logits, memory and the attention weights of every layer, of the tokens that count, as if each sentence stood alone."""
+    source, target, source_lengths, target_lengths = arrays(CONFIGS[name])
+    logits, _, memory, sown = forward(name)
+    assert logits.dtype == jnp.float64
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-11, atol=1e-11)
+    for b in range(B):
+        s, t = (S, T) if name == WITHOUT_MASKS else (source_lengths[b], target_lengths[b])
+        model = slow(CONFIGS[name])
+        wanted_logits, wanted_memory = model(source[b, :s], target[b, :t])
+        close(logits[b, :t], wanted_logits)
+        close(memory[b, :s], wanted_memory)
+        encoder, decoder = sown["encoder"]["layers"], sown["decoder"]["layers"]
+        close(encoder["attention"]["weights"][0][:, b, :, :s, :s], model.weights["encoder"])
+        close(decoder["attention"]["weights"][0][:, b, :, :t, :t], model.weights["decoder"])
+        close(decoder["cross_attention"]["weights"][0][:, b, :, :t, :s], model.weights["cross"])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_intermediates_have_every_layer(name):
+    """Shapes [L, B, N, T, S] and [L, B, T, D]; weights sum to 1 over keys and are 0 beyond the source and in the future."""
+    config, (*_, sown) = CONFIGS[name], forward(name)
+    d, n = config.d_model, config.num_heads
+    assert jax.tree.map(np.shape, sown) == {
+        "encoder": {
+            "embedded": ((B, S, d),),
+            "layers": {"attention": {"weights": ((3, B, n, S, S),)}, "output": ((3, B, S, d),)},
+        },
+        "decoder": {
+            "embedded": ((B, T, d),),
+            "layers": {
+                "attention": {"weights": ((2, B, n, T, T),)},
+                "cross_attention": {"weights": ((2, B, n, T, S),)},
+                "output": ((2, B, T, d),),
+            },
+        },
+    }
+    own, cross = (np.asarray(sown["decoder"]["layers"][of]["weights"][0]) for of in ("attention", "cross_attention"))
+    over_source = np.asarray(sown["encoder"]["layers"]["attention"]["weights"][0])
+    for weights in (own, cross, over_source):
+        np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-12)
+    assert (own[..., ~np.tri(T, dtype=bool)] == 0).all() and (own[..., np.tri(2, T, dtype=bool)[1]] >= 0).all()
+    if name != WITHOUT_MASKS:
+        assert all((weights[:, 1, :, :, 3:] == 0).all() for weights in (cross, over_source))
+        assert (own[:, 1, :, :, 2:] == 0).all()
+
+
+def test_hidden_is_what_the_head_reads():
+    """Tied: the hidden states times the target table; post-norm: the hidden states are the last layer's output as it is."""
+    logits, hidden, *_ = forward(TIED)
+    table = params_of(CONFIGS[TIED])["target_embedding"]["embedding"]
+    np.testing.assert_allclose(logits, np.asarray(hidden) @ table.T, rtol=1e-12, atol=1e-12)
+    _, hidden, memory, sown = forward(NOTHING_SHARED)
+    np.testing.assert_array_equal(hidden, sown["decoder"]["layers"]["output"][0][-1])
+    np.testing.assert_array_equal(memory, sown["encoder"]["layers"]["output"][0][-1])
+
+
+# Laws by gradient ----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def pull_back():
+    """Logits, and the parameters' gradient of `sum(logits * cotangent)`."""
+    config = CONFIGS[NOTHING_SHARED]
+
+    @jax.jit
+    def run(params, source, target, cotangent):
+        data = inputs_of(source, target, *arrays(config)[2:])
+
+        def value(params):
+            logits = Transformer(config).apply({"params": params}, data).logits
+            return (logits * cotangent).sum(), logits
+
+        gradient, logits = jax.grad(value, has_aux=True)(params)
+        return logits, gradient
+
+    return functools.partial(run, params_of(config))
+
+
+def test_causality_by_gradient():
+    """Position t depends on the target tokens 0 … t, all of them, and on no later one; and on every source token."""
+    source, target, *_ = arrays(CONFIGS[NOTHING_SHARED])
+    for t in range(T):
+        cotangent = np.zeros((B, T, 19))
+        cotangent[0, t] = np.random.default_rng(4).normal(size=19)
+        _, gradient = pull_back()(source, target, cotangent)
+        reaches = (np.asarray(gradient["target_embedding"]["embedding"])[target[0]] != 0).any(-1)
+        assert reaches.tolist() == [u <= t for u in range(T)]
+        assert (np.asarray(gradient["source_embedding"]["embedding"])[source[0]] != 0).any(-1).all()
+
+
+def test_padding_does_not_matter():
+    """Other tokens in the padding of source and target move neither the real logits nor any gradient."""
+    source, target, source_lengths, target_lengths = arrays(CONFIGS[NOTHING_SHARED])
+    real_source, real_target = (np.arange(n) < x[:, None] for n, x in ((S, source_lengths), (T, target_lengths)))
+    others = np.where(real_source, source, (source + 1) % V), np.where(real_target, target, (target + 1) % 19)
+    cotangent = np.random.default_rng(5).normal(size=(B, T, 19)) * real_target[..., None]
+    logits, gradient = pull_back()(source, target, cotangent)
+    other_logits, other_gradient = pull_back()(*others, cotangent)
+    assert np.isfinite(logits).all() and not np.allclose(logits[1, 2:], other_logits[1, 2:])  # the padding did change
+    np.testing.assert_allclose(np.asarray(logits)[real_target], np.asarray(other_logits)[real_target], rtol=1e-13)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13), gradient, other_gradient)
+
+
+# Packed pairs ----------------------------------------------------------------------------------------------------------
+
+FIRST, SECOND = (slice(0, 4), slice(0, 2)), (slice(4, 9), slice(2, 6))  # each of the source and of the target
+SOURCE = np.array([3, 0, 5, 1, 7, 12, 6, 9, 11, 6, 9])
+TARGET = np.array([4, 2, 8, 10, 7, 12, 8])
+
+
+@functools.cache
+def packed():
+    """Logits of two pairs and padding in one row, and the parameters' gradient of the second pair's loss."""
+    config = CONFIGS[LIKE_T5]
+    cotangent = np.zeros((1, len(TARGET), config.d_model))
+    cotangent[:, SECOND[1]] = np.random.default_rng(7).normal(size=(4, config.d_model))
+    numbers, places = ([np.zeros(len(tokens), int) for tokens in (SOURCE, TARGET)] for _ in range(2))
+    for n, pair in enumerate((FIRST, SECOND), 1):
+        for side, part in enumerate(pair):
+            numbers[side][part], places[side][part] = n, np.arange(part.stop - part.start)
+    rows = {"source_segments": numbers[0], "target_segments": numbers[1]}
+    rows |= {"source_positions": places[0], "target_positions": places[1]}
+
+    @jax.jit
+    def run(params, source, target):
+        def value(params):
+            inputs = Inputs(source[None], target[None], **{name: jnp.asarray(row)[None] for name, row in rows.items()})
+            outputs = Transformer(config).apply({"params": params}, inputs)
+            return (outputs.hidden * cotangent).sum(), outputs.logits[0]
+
+        gradient, logits = jax.grad(value, has_aux=True)(params)
+        return logits, gradient
+
+    return functools.partial(run, params_of(config))
+
+
+def test_packed_pairs_are_each_as_if_alone():
+    logits, _ = packed()(SOURCE, TARGET)
+    assert np.isfinite(logits).all()
+    for source, target in (FIRST, SECOND):
+        alone, _ = slow(CONFIGS[LIKE_T5])(SOURCE[source], TARGET[target])
+        np.testing.assert_allclose(logits[target], alone, rtol=1e-11, atol=1e-11)
+
+
+def test_the_first_pair_moves_nothing_of_the_second():
+    """Bit for bit: logits and gradients stay, and the embeddings of tokens that the second pair has not have no gradient."""
+    source, target = SOURCE.copy(), TARGET.copy()
+    source[FIRST[0]], target[FIRST[1]], source[-2:], target[-1:] = [5, 1, 4, 2], [0, 3], [0, 4], [1]
+    (logits, gradient), (moved, moved_gradient) = packed()(SOURCE, TARGET), packed()(source, target)
+    assert not np.allclose(logits[FIRST[1]], moved[FIRST[1]])
+    np.testing.assert_array_equal(logits[SECOND[1]], moved[SECOND[1]])
+    jax.tree.map(np.testing.assert_array_equal, gradient, moved_gradient)
+    touched = (np.asarray(gradient["embedding"]["embedding"]) != 0).any(-1)
+    assert set(np.flatnonzero(touched)) == {*SOURCE[SECOND[0]], *TARGET[SECOND[1]]}
+
+
+@pytest.mark.parametrize(("given", "lacking"), [("source", "target"), ("target", "source")])
+def test_segments_of_one_side_only_are_named(given, lacking):
+    """Were they taken, every target would see all sources."""
+    inputs = Inputs(**dict.fromkeys(("source_tokens", "target_tokens", f"{given}_segments"), jnp.ones((B, T), int)))
+    with pytest.raises(
+        ValueError, match=rf"^the inputs have {given}_segments, but no {lacking}_segments .*: give both\Z"
+    ):
+        check_inputs(CONFIGS[LIKE_T5], inputs)
+
+
+# Decoding ------------------------------------------------------------------------------------------------------------
+
+
+def decoded(config: ModelConfig, params: dict, source, source_mask, target) -> jax.Array:
+    """The logits of `target` one token at a time, in a cache with room to spare and rubbish in it."""
+    model = Transformer(config)
+
+    @jax.jit
+    def run(params, source, source_mask, target):
+        variables = {"params": params}
+        memory = model.apply(variables, Inputs(source, source_mask=source_mask), method="encode")
+        cache = model.apply(variables, memory, T + 2, method="start_cache")
+        cache = cache._replace(own=jax.tree.map(lambda x: x + 50, cache.own))
+
+        def step(cache, now):
+            index, tokens = now
+            logits, cache = model.apply(variables, tokens[:, None], index, cache, source_mask, method="decode_step")
+            return cache, logits[:, 0]
+
+        return jax.lax.scan(step, cache, (jnp.arange(T), target.T))[1]
+
+    return run(params, jnp.asarray(source), source_mask, jnp.asarray(target)).swapaxes(0, 1)
+
+
+def test_cached_decoding_equals_the_full_pass():
+    source, target, source_lengths, _ = arrays(CONFIGS[GROUPED])
+    config, data = CONFIGS[GROUPED], inputs_of(source, target, source_lengths)
+    logits = decoded(config, params_of(config), source, data.source_mask, target)
+    full, *_ = forward(GROUPED)
+    np.testing.assert_allclose(logits[0], full[0], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(logits[1, :2], full[1, :2], rtol=1e-12, atol=1e-12)  # what follows is padding there
+
+
+def test_cached_decoding_in_float32_is_close_to_float64():
+    """Without masks; the float32 pass is bound to the float64 one, and so to the full pass, within rounding."""
+    config = CONFIGS[WITHOUT_MASKS]
+    source, target, *_ = arrays(config)
+    params = jax.tree.map(lambda leaf: leaf.astype(np.float32), params_of(config))
+    with jax.enable_x64(False):
+        logits = decoded(dataclasses.replace(config, dtype="float32"), params, source, None, target)
+    assert logits.dtype == jnp.float32
+    full, *_ = forward(WITHOUT_MASKS)
+    np.testing.assert_allclose(logits, full, atol=1e-5 * float(jnp.abs(full).max()))
+
+
+SMALL = ModelConfig(
+    vocab_size=11,
+    d_model=13,
+    num_heads=6,
+    d_ff=17,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    attention=DotProduct(d_key=5, bias=False, scale=1.0),
+    positions=RelativeBias(num_buckets=8, max_distance=7),
+    norm=RMSNorm(),
+    activation="geglu_tanh",
+    feed_forward_bias=False,
+    scale_embeddings=False,
+    head=LanguageModelHead(scale=0.6),
+    dtype="float64",
+)
+LIKE_T5_WINDOW = dataclasses.replace(SMALL, attention_window=5)
+GROUPED_ROTARY = dataclasses.replace(
+    SMALL, attention=DotProduct(d_key=5, num_kv_heads=2, soft_cap=7.0), positions=Rotary(base=37.0)
+)
+BEAM = DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False)
+SEARCHES = {
+    "greedy_like_t5_window": (greedy, test_decoding.reference_greedy, DecodeConfig(), LIKE_T5_WINDOW),
+    "beam_like_t5_window": (beam_search, test_decoding.reference_beam, BEAM, LIKE_T5_WINDOW),
+    "beam_rotary": (beam_search, test_decoding.reference_beam, BEAM, GROUPED_ROTARY),
+}
+
+
+@pytest.mark.parametrize(("search", "uncached", "settings", "config"), SEARCHES.values(), ids=SEARCHES)
+def test_searches_with_relative_positions_equal_uncached_reference(search, uncached, settings, config):
+    """Oracle: the algorithm in plain Python over full passes, to 1e-10; some answers reach far beyond the window."""
+    model, params = test_decoding.model_of(config, seed=0)
+    sources = [source for source in test_decoding.SOURCES if len(source) == 4]
+    found = test_decoding.decode(search, model, params, sources, settings, 11)
+    expected = [uncached(model, params, source, 11, settings) for source in sources]
+    test_decoding.assert_same(test_decoding.answers(found), expected, tolerance=1e-10)
+    assert found.lengths.max() == 11

@@ -1,0 +1,148 @@
+"""Laws of a loaded run: it scores and translates as the trainer did, its weights are those asked for, its limits the config's."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import flaxformer_lite
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.run.run import Run
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training.loop import train
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import tiny_config, use_one_device, with_train
+
+TINY = tiny_config()
+CONFIG = dataclasses.replace(
+    with_train(TINY, steps=4, eval_every=4, checkpoint_every=2, log_every=4),
+    data=dataclasses.replace(TINY.data, bucket_lengths=(40,)),
+)
+LONG = ("1" * 60, "2" * 60)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of four steps, evaluated at the last."""
+    path = tmp_path_factory.mktemp("runs") / "tiny"
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        train(CONFIG, path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def untrained() -> Run:
+    """A run whose model knows no more positions than the config's longest texts have, and that was never trained."""
+    config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40)))
+    generator = np.random.default_rng(1)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    tokenizer = Characters().train(["0123456789"], 149)
+    return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
+
+
+def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
+    """Law: the metrics are those of the evaluation while training, the translations those that it kept."""
+    pairs = list(CONFIG.data.eval.open())
+    run = flaxformer_lite.load(folder)
+    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    metrics = run.metrics(pairs)
+    assert metrics == {name: pytest.approx(row[name], rel=1e-5) for name in ("loss", "accuracy", "perplexity")}
+    kept = (folder / "hypotheses" / "eval-step-00000004.txt").read_text().split("\n")[:-1]
+    assert run.translate([pair.source for pair in pairs]) == kept
+
+
+def test_weights_are_those_asked_for(folder: Path):
+    """Oracle: the mean of two checkpoints in NumPy; all others differ."""
+    params = {
+        words: jax.tree.leaves(flaxformer_lite.load(folder, **dict(words)).params)
+        for words in (
+            (("step", 2),),
+            (("step", 4),),
+            (("weights", "ema"),),
+            (("weights", "ema"), ("step", 2)),
+            (("weights", "average:2"),),
+        )
+    }
+    first, last, ema, first_ema, mean = ([np.asarray(leaf) for leaf in leaves] for leaves in params.values())
+    for m, a, b in zip(mean, first, last, strict=True):
+        np.testing.assert_allclose(m, (a + b) / 2, rtol=1e-6, atol=1e-7)
+    assert len({b"".join(leaf.tobytes() for leaf in leaves) for leaves in (first, last, ema, first_ema, mean)}) == 5
+    for weights in ("last", "best"):
+        leaves = jax.tree.leaves(flaxformer_lite.load(folder, weights=weights).params)
+        assert all((np.asarray(a) == b).all() for a, b in zip(leaves, last, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"weights": "newest"}, "weights is 'newest': choose last, best, ema or average:N"),
+        ({"weights": "average:2", "step": 4}, "weights 'average:2' have no --step of their own"),
+        ({"weights": "best", "step": 4}, "weights 'best' have no --step of their own"),
+        ({"step": 3}, "step 3 is not in .*: the steps there are 2, 4"),
+    ],
+)
+def test_weights_that_are_not_there_are_refused(folder: Path, asked: dict, words: str):
+    with pytest.raises(ValueError, match=words):
+        flaxformer_lite.load(folder, **asked)
+
+
+def test_a_text_that_is_no_list_of_texts_is_refused(untrained: Run):
+    with pytest.raises(ValueError, match=r"texts is one string, '20 nov 2026': give a list"):
+        untrained.translate("20 nov 2026")
+
+
+def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("flaxformer_lite.run.run.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:3]))
+    with pytest.raises(ValueError, match=r"data\.rows_multiple is 8, which 3 devices do not divide"):
+        untrained.metrics([Pair("1", "2")])
+
+
+def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
+    """Law: the kernel that the training named changes nothing of what the run says on a CPU."""
+    plain = flaxformer_lite.load(folder)
+    attention = dataclasses.replace(plain.config.model.attention, implementation="splash")
+    config = dataclasses.replace(plain.config, model=dataclasses.replace(plain.config.model, attention=attention))
+    by_kernel = dataclasses.replace(plain, config=config, decoders={})
+    pairs = list(CONFIG.data.eval.open())[:2]
+    assert by_kernel.translate([pairs[0].source]) == plain.translate([pairs[0].source])
+    assert by_kernel.metrics(pairs) == plain.metrics(pairs)
+    assert by_kernel.attention("20-11-2026", "2026-11").encoder is not None
+
+
+def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):
+    """Law: softmax rows sum to 1; the decoder sees no later piece."""
+    weights = untrained.attention("20-11-2026", "2026-11")
+    assert weights.source_pieces == [*"20", "<unk>", *"11", "<unk>", *"2026", "</s>"]
+    assert weights.target_pieces == ["<s>", *"2026", "<unk>", *"11"]
+    assert (weights.encoder.shape, weights.decoder.shape) == ((2, 3, 11, 11), (2, 3, 8, 8))
+    assert weights.cross.shape == (2, 3, 8, 11)
+    for each in (weights.encoder, weights.decoder, weights.cross):
+        np.testing.assert_allclose(each.sum(-1), 1, rtol=1e-5)
+    assert not np.triu(weights.decoder, 1).any()
+
+
+def test_attention_ends_where_the_positions_do(untrained: Run, capsys: pytest.CaptureFixture):
+    """Law: a text that is too long is looked at as the text that it is cut to, and a warning says so."""
+    weights = untrained.attention(*LONG)
+    assert weights.cross.shape == (2, 3, 11, 40)
+    assert (len(weights.source_pieces), len(weights.target_pieces)) == (40, 11)
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "warning: line 1: the source has 60 tokens and was cut to 39 (data.max_source_length)",
+        "warning: line 1: the target has 60 tokens and was cut to 10 (data.max_target_length)",
+    ]
+    np.testing.assert_array_equal(weights.cross, untrained.attention("1" * 39, "2" * 10).cross)
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,339 @@
+"""Laws of reading whole texts: in any company and order a text gets the answer that it gets alone; mistakes are one line."""
+
+import dataclasses
+import importlib
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tokenizers
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.data.sources import TSV
+from flaxformer_lite.inference.encoder import class_logits
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.objectives import Classification, MaskedLM
+from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import tiny_config, use_one_device
+from tests.support.paths import FIXTURES
+
+MODEL = ModelConfig(
+    vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0,
+    positions=Learned(max_positions=23), num_token_types=2, pooler=Pooler(num_classes=3),
+    sentence_embedding=SentenceEmbedding(), dropout=DropoutRates(),
+)  # fmt: skip
+LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
+TEXTS = ["abc", "", "a" * 15, "hello", "bcdefgh", "y", "x" * 9, "cba", "the", "fox", "ran"]
+NAMES = ("low", "middle", "high")
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+
+
+def make_run(model: ModelConfig = MODEL, tokenizer: Tokenizer | None = None, **parts: Any) -> Run:
+    """A run with random parameters and no folder."""
+    base = tiny_config()
+    data = dataclasses.replace(base.data, train=None, eval=None, max_source_length=16)
+    train = dataclasses.replace(base.train, text_metrics=())
+    parts = {"objective": Classification(classes=NAMES), **parts}
+    config = dataclasses.replace(base, model=model, data=data, train=train, weights="last", **parts)
+    rng = np.random.default_rng(4)
+    params = jax.tree.map(lambda x: np.float32(0.5 * rng.normal(size=x.shape)), abstract_params(config))
+    tokenizer = tokenizer or CharacterTokenizer(LETTERS)
+    return Run(RunFolder("nowhere"), config, params, Tokenizers(tokenizer, tokenizer), 0)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return make_run()
+
+
+def alone(run: Run, first: str, second: str | None = None) -> Any:
+    """What the model says of one text or pair without any padding."""
+    tokenizer = run.required_tokenizers.source
+    ids = [tokenizer.encode(text) for text in (first, second) if text is not None]
+    tokens, types = tokenizer.wrapped(*ids)
+    inputs = Inputs(source_tokens=jnp.array([tokens]), token_types=jnp.array([types]))
+    return jax.jit(run.model.apply)({"params": run.params}, inputs)
+
+
+def test_texts_are_embedded_as_each_alone_and_in_order(run: Run):
+    done: list[tuple[int, int]] = []
+    found = run.embed(TEXTS[:5], progress=lambda *numbers: done.append(numbers), warn=lambda line: None)
+    assert found.shape == (5, 12) and found.dtype == np.float32
+    assert done[-1] == (5, 5)
+    for i in (0, 1, 3):
+        np.testing.assert_allclose(found[i], alone(run, TEXTS[i]).embedding[0], rtol=2e-5, atol=2e-6)
+    assert run.embed([]).shape == (0, 12)
+
+
+def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
+    """Eleven texts of many lengths compile at most three times, and nothing more for other texts of such lengths."""
+    said: list[str] = []
+    run.classify(TEXTS, warn=said.append, first_line=5)
+    assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
+    encoder = run.reader.encoder(class_logits, run.config.decode.bos_id)
+    compiled = encoder.ask._cache_size()
+    assert compiled <= 3
+    run.classify(TEXTS[::-1], warn=said.append)
+    assert encoder.ask._cache_size() == compiled
+    cut, whole = run.classify(["a" * 15, "a" * 14], warn=said.append)
+    assert cut.scores == pytest.approx(whole.scores, rel=1e-5)
+
+
+def test_pairs_have_types_and_names_have_probabilities(run: Run):
+    """Oracle: softmax of the model's scores in float64."""
+    for texts in (("abc", "de"), ("de", "abc")):
+        scores = np.asarray(alone(run, *texts).class_logits[0], np.float64)
+        (answer,) = run.classify([texts])
+        wanted = np.exp(scores) / np.exp(scores).sum()
+        assert answer.scores == pytest.approx(dict(zip(NAMES, wanted, strict=True)), rel=1e-4)
+        assert answer.label == NAMES[int(scores.argmax())] and answer.score == max(answer.scores.values())
+
+
+@pytest.fixture(scope="module")
+def masked() -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return make_run(objective=MaskedLM(mask_token=30))
+
+
+def test_masks_are_filled_as_the_model_says(masked: Run):
+    """Oracle: softmax at each mask's place, in float64, sorted; texts with one, two and three masks together."""
+    texts = ["ab[MASK]c", "[MASK]a[MASK]", "[MASK][MASK]x[MASK]"]
+    found = masked.fill_mask(texts, 4)
+    tokenizer = masked.required_tokenizers.source
+    assert [len(masks) for masks in found] == [1, 2, 3]
+    for text, masks in zip(texts, found, strict=True):
+        ids, parts = [2], text.split("[MASK]")
+        for number, part in enumerate(parts):
+            ids += ([30] if number else []) + tokenizer.encode(part)
+        ids.append(3)
+        inputs = Inputs(source_tokens=jnp.array([ids]), token_types=jnp.zeros((1, len(ids)), jnp.int32))
+        logits = np.asarray(jax.jit(masked.model.apply)({"params": masked.params}, inputs).logits[0], np.float64)
+        for place, guesses in zip([i for i, token in enumerate(ids) if token == 30], masks, strict=True):
+            probabilities = np.exp(logits[place]) / np.exp(logits[place]).sum()
+            best = np.argsort(-probabilities)[:4]
+            assert [guess.id for guess in guesses] == best.tolist()
+            np.testing.assert_allclose([guess.probability for guess in guesses], probabilities[best], rtol=1e-4)
+            known = [guess.token for guess in guesses if guess.id < 29]
+            assert known == tokenizer.pieces([i for i in best if i < 29])
+
+
+class WithMask(CharacterTokenizer):
+    """Characters, of which one is the mask, as in a tokenizer from elsewhere."""
+
+    mask_id = 4
+
+
+def test_a_mask_of_the_tokenizers_own_is_written_either_way():
+    run = make_run(tokenizer=WithMask(["#", *LETTERS]), objective=MaskedLM())
+    assert run.fill_mask(["a[MASK]b"]) == run.fill_mask(["a#b"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "method", "words"),
+    [
+        ({"sentence_embedding": None}, "embed", r"^model\.sentence_embedding is None, so the run nowhere makes no"),
+        (
+            {"pooler": None},
+            "classify",
+            r"^model\.pooler has no classes \(model\.pooler\.num_classes\), so the run nowhere",
+        ),
+        ({"pooler": Pooler()}, "classify", r"^model\.pooler has no classes"),
+        ({"head": None}, "fill_mask", r"^model\.head is None, so the run nowhere fills no masks"),
+        (
+            {"num_decoder_layers": 1, "num_token_types": 0, "num_encoder_layers": 0},
+            "fill_mask",
+            r"^model\.num_decoder_layers is 1, so the run nowhere fills no masks",
+        ),
+        (
+            {"num_decoder_layers": 1},
+            "embed",
+            r"^the model has an encoder and a decoder .*, but the run nowhere reads whole",
+        ),
+        ({}, "fill_mask", r"^the tokenizer of nowhere has no id for the mask"),
+    ],
+)
+def test_a_model_that_lacks_the_part_is_named_with_its_setting(changes: dict, method: str, words: str):
+    run = make_run(dataclasses.replace(MODEL, **changes))
+    with pytest.raises(ValueError, match=words) as caught:
+        getattr(run, method)(["[MASK]"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["embed", "classify", "fill_mask"])
+def test_one_text_is_no_list_of_them(run: Run, masked: Run, method: str):
+    with pytest.raises(ValueError, match=r"^texts is one string, 'abc': give a list"):
+        getattr(masked if method == "fill_mask" else run, method)("abc")
+
+
+class Typed:
+    """Types a command for a run that is loaded already."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+        self.monkeypatch, self.capsys = monkeypatch, capsys
+
+    def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
+        """The lines of stdout and stderr."""
+        module = importlib.import_module(f"flaxformer_lite.cli.commands.{command}")
+        self.monkeypatch.setattr(module, "load", lambda path, weights: run)
+        self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        main()
+        out, err = self.capsys.readouterr()
+        return out.splitlines(), err.splitlines()
+
+    def errors(self) -> list[str]:
+        """The lines of stderr of a command that failed."""
+        return self.capsys.readouterr().err.splitlines()
+
+
+@pytest.fixture
+def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Typed:
+    return Typed(monkeypatch, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "words"),
+    [
+        (["classify"], b"a\tb\tc\n", "stdin, line 1: 3 texts with tabs between them, but one or two are read"),
+        (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts with tabs between them, but 2 are read"),
+        (["embed", "--similarity", "--output", "x"], b"", "--output is for vectors and --similarity for their cosines"),
+        (["fill-mask", "--top", "0"], b"", "--top is 0: give at least 1"),
+        (["embed", "--output", "{tmp}"], b"", "{tmp} exists already: give a file that does not"),
+        (["embed", "--output", "{tmp}/file/x.npy"], b"", "{tmp}/file/x.npy cannot be made: {tmp}/file is no folder"),
+        (["classify", "--scores", "nowhere.txt"], b"", "nowhere.txt: no such file"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str],
+    stdin: bytes,
+    words: str,
+    masked: Run,
+    type_command: Typed,
+    tmp_path: Path,
+):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit) as ended:
+        type_command(masked, *(argument.format(tmp=tmp_path) for argument in arguments), stdin=stdin)
+    assert ended.value.code == 2
+    (error,) = type_command.errors()
+    assert error.startswith(f"error: {words.format(tmp=tmp_path)}")
+
+
+def test_a_pipe_is_answered_line_by_line(run: Run, type_command: Typed):
+    """Law: an answer for each line, in order, an empty one included; `--scores` says the same."""
+    outs = [type_command(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
+    labels = [answer.label for answer in run.classify(["abc", "", "hello"])]
+    assert [line.split("\t")[0] for line in outs[0]] == labels
+    assert [max(scores, key=scores.get) for scores in map(json.loads, outs[1])] == labels
+
+
+def test_a_line_that_cannot_be_filled_is_passed_over_with_a_word(masked: Run, type_command: Typed):
+    """Law: the other lines have the answers that they have alone, under their own numbers."""
+    lines = ["ab[MASK]c", "abc", "[MASK]" + "a" * 20 + "[MASK]", "", "[MASK]a[MASK]"]
+    out, err = type_command(masked, "fill-mask", "--top", "2", stdin="\n".join(lines).encode())
+    assert [line.split(" ||| ")[:2] for line in out[::2]] == [["0", "0"], ["2", "0"], ["4", "0"], ["4", "1"]]
+    for i in (0, 4):
+        (alone,) = masked.fill_mask([lines[i]], 2)
+        found = [line.split(" ||| ") for line in out if line.startswith(f"{i} ")]
+        assert [float(line[3]) for line in found] == pytest.approx([g.probability for m in alone for g in m], abs=2e-5)
+    assert err == [
+        "warning: stdin: line 2 has no mask: write [MASK] where a token is to be told",
+        "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
+        "warning: stdin: line 3: of its masks 1 were cut off",
+        "warning: stdin: line 4 has no mask: write [MASK] where a token is to be told",
+    ]
+    assert type_command(masked, "fill-mask", stdin=b"abc\n")[0] == []
+
+
+@pytest.mark.parametrize("command", ["classify", "embed", "fill-mask"])
+def test_what_is_not_in_the_vocabulary_is_told_once(
+    command: str, run: Run, masked: Run, type_command: Typed, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither the tab between two texts nor the sign for a mask is text."""
+    chosen = masked if command == "fill-mask" else run
+    monkeypatch.setitem(chosen.__dict__, "reader", None)
+    del chosen.__dict__["reader"]  # it remembers what it has told
+    line = "a[MASK]ßb" if command == "fill-mask" else "aß\tb" if command == "classify" else "aßb"
+    err = type_command(chosen, command, stdin=f"{line}\n{line}\n".encode())[1]
+    assert err == ["warning: stdin: not in the vocabulary, so the model cannot read it: 'ß'"]
+
+
+def test_vectors_go_into_a_new_file(run: Run, type_command: Typed, tmp_path: Path):
+    """Law: whole or not at all; an error before the end leaves nothing, nor what was there before."""
+    file = tmp_path / "new" / "x.npy"
+    assert type_command(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
+    np.testing.assert_array_equal(np.load(file), run.embed(["abc", "hello"]))
+    assert list(file.parent.iterdir()) == [file]
+    with pytest.raises(SystemExit):
+        type_command(run, "embed", "--output", str(tmp_path / "y.npy"), stdin=b"abc\n\xff\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+
+
+def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_command: Typed):
+    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    data = dataclasses.replace(run.config.data, train=train)
+    single = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
+    with pytest.raises(SystemExit):
+        type_command(single, "classify", stdin=b"a\nb\tc\n")
+    assert type_command.errors() == [
+        "error: stdin, line 2 has two texts, and this run has learned from single ones: leave out the tab"
+    ]
+
+
+# Classes of an encoder and a decoder ------------------------------------------------------------------------------------
+
+
+def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed, monkeypatch: pytest.MonkeyPatch):
+    """Oracle: softmax of the library's own scores; the fixture's ids as words of a tokenizer, together and alone."""
+    theirs = FIXTURES / "hf/bart/classification"
+    shutil.copytree(theirs, tmp_path / "theirs")
+    with np.load(theirs / "io.npz") as file:
+        ids, mask, logits = (file[name] for name in ("in/input_ids", "in/attention_mask", "out/logits"))
+    words = ["<s>", "<pad>", "</s>", *(f"w{i}" for i in range(3, 41))]
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="<s>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 2)]
+    )
+    tokenizer.save(str(tmp_path / "theirs" / "tokenizer.json"))
+    names = {"pad_token": "<pad>", "eos_token": "</s>", "bos_token": "<s>"}
+    (tmp_path / "theirs" / "tokenizer_config.json").write_text(json.dumps(names))
+    monkeypatch.setattr(
+        sys, "argv", ["flaxformer-lite", "import", "hf", str(tmp_path / "theirs"), str(tmp_path / "run")]
+    )
+    main()
+    run = load(tmp_path / "run")
+    texts = [" ".join(words[i] for i in row[shown == 1][:-1]) for row, shown in zip(ids, mask, strict=True)]
+    powers = np.exp(logits.astype(np.float64))
+    out, _ = type_command(run, "classify", "--scores", stdin="\n".join(texts).encode())
+    for line, row in zip(out, powers / powers.sum(1, keepdims=True), strict=True):
+        assert json.loads(line) == pytest.approx({f"LABEL_{i}": p for i, p in enumerate(row)}, abs=1e-5)
+    (alone,) = run.classify(texts[1:2])
+    assert alone.scores == pytest.approx(json.loads(out[1]), abs=1e-5)
+    (pair,) = run.classify([("w3 w4", "w5 w6 w7")])  # two ends, of which the last counts
+    scores = np.exp(run.forward(input_ids=[[3, 4, 2, 5, 6, 7, 2]]).logits[0].astype(np.float64))
+    assert list(pair.scores.values()) == pytest.approx(list(scores / scores.sum()), rel=1e-4)
+    endless = dataclasses.replace(run.config, decode=dataclasses.replace(run.config.decode, eos_id=40))
+    with pytest.raises(ValueError, match=r"ends no text with decode.eos_id 40, .*: use Run.forward from Python"):
+        dataclasses.replace(run, config=endless).classify(["w3"])

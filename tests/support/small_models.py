@@ -1,0 +1,283 @@
+"""Small encoder–decoders and decoders that differ in every part, their random parameters, their inputs, and the slow reference
+of each.
+
+Dimensions are distinct primes, or products where heads must divide them.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
+from flaxformer_lite.model.residual import POST_NORM, Residual
+from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.transformer import Transformer
+from tests.support import reference
+
+B, S, T, V, F = 2, 11, 5, 13, 17
+SHAPE = {"vocab_size": V, "d_ff": F, "num_encoder_layers": 3, "num_decoder_layers": 2, "dtype": "float64"}
+CONFIGS = {
+    "pre_norm_all_shared": ModelConfig(d_model=10, num_heads=2, **SHAPE),
+    "post_norm_nothing_shared": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=2, d_value=5),
+        target_vocab_size=19,
+        share_source_target=False,
+        share_target_output=False,
+        residual=POST_NORM,
+        positions=Learned(max_positions=23),
+        activation="tanh",
+        scale_embeddings=False,
+        **SHAPE,
+    ),
+    "rms_gated_own_head": ModelConfig(
+        d_model=7,
+        num_heads=6,
+        attention=DotProduct(d_key=5, num_kv_heads=2, bias=False),
+        share_target_output=False,
+        norm=RMSNorm(),
+        positions=Sinusoidal(layout="half_split"),
+        activation="swiglu",
+        **SHAPE,
+    ),
+    "two_tables_tied_output": ModelConfig(
+        d_model=7,
+        num_heads=1,
+        decoder_d_ff=11,
+        target_vocab_size=19,
+        share_source_target=False,
+        norm=LayerNorm(bias=False),
+        positions=NoPositions(),
+        activation="geglu_tanh",
+        **SHAPE,
+    ),
+    "relative_bias_no_biases": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=5, bias=False, scale=1.0),
+        positions=RelativeBias(num_buckets=8, max_distance=7),
+        norm=RMSNorm(),
+        activation="geglu_tanh",
+        feed_forward_bias=False,
+        scale_embeddings=False,
+        head=LanguageModelHead(scale=7**-0.5),
+        **SHAPE,
+    ),
+}
+WITHOUT_MASKS = "pre_norm_all_shared"
+NOTHING_SHARED = "post_norm_nothing_shared"
+GROUPED = "rms_gated_own_head"
+TIED = "two_tables_tied_output"
+LIKE_T5 = "relative_bias_no_biases"
+
+ALONE = {"vocab_size": 19, "d_ff": F, "num_encoder_layers": 0, "num_decoder_layers": 2, "dtype": "float64"}
+WINDOW = 3
+DECODERS = {
+    "rotary": ModelConfig(
+        d_model=7,
+        num_heads=6,
+        attention=DotProduct(d_key=11, num_kv_heads=2, bias=False, qk_norm=RMSNorm()),
+        positions=Rotary(base=101.0, scaling=Llama3Scaling(original_length=23, factor=3.0)),
+        norm=RMSNorm(),
+        activation="swiglu",
+        feed_forward_bias=False,
+        scale_embeddings=False,
+        share_target_output=False,
+        **ALONE,
+    ),
+    "rotary_window_caps": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm()),
+        attention_window=WINDOW,
+        positions=Rotary(layout="interleaved", share=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
+        activation="geglu_tanh",
+        head=LanguageModelHead(soft_cap=2.3, bias=True),
+        **ALONE,
+    ),
+    "windows_by_layer": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=4, num_kv_heads=1, bias=False, qk_norm=RMSNorm(offset=1.0)),
+        attention_window=WINDOW,
+        window_layers=(0,),
+        window_positions=Rotary(base=11.0),
+        positions=Rotary(base=101.0, scaling=LinearScaling(factor=1.7)),
+        residual=Residual(pre="n", post="nda", final="n"),
+        norm=RMSNorm(offset=1.0),
+        activation="geglu_tanh",
+        **ALONE,
+    ),
+    "alibi": ModelConfig(
+        d_model=7, num_heads=3, attention=DotProduct(d_key=5), positions=ALiBi(), share_target_output=False, **ALONE
+    ),
+    "relative_bias": ModelConfig(
+        d_model=7,
+        num_heads=3,
+        attention=DotProduct(d_key=5, scale=1.0, soft_cap=2.3),
+        positions=RelativeBias(num_buckets=4, max_distance=5),
+        head=LanguageModelHead(scale=7**-0.5),
+        **ALONE,
+    ),
+    "learned": ModelConfig(
+        d_model=10, num_heads=2, positions=Learned(max_positions=11), activation="gelu_tanh", **ALONE
+    ),
+    "fixed_table": ModelConfig(d_model=10, num_heads=2, positions=FixedTable(max_positions=11), **ALONE),
+    "sinusoidal": ModelConfig(d_model=10, num_heads=2, residual=POST_NORM, **ALONE),
+    "no_positions": ModelConfig(d_model=10, num_heads=2, positions=NoPositions(), norm=LayerNorm(bias=False), **ALONE),
+}
+"""Decoders alone, at least one for each position scheme."""
+
+
+def initial(config: ModelConfig):
+    """The function from a key to first values."""
+
+    def init(key):
+        tokens = jnp.zeros((B, T), jnp.int32)
+        source = tokens if config.num_encoder_layers else None
+        return Transformer(config).init(key, Inputs(source_tokens=source, target_tokens=tokens))["params"]
+
+    return init
+
+
+@functools.cache
+def shapes(config: ModelConfig) -> dict:
+    """The parameters' shapes and types."""
+    return jax.eval_shape(initial(config), jax.random.key(6))
+
+
+@functools.cache
+def params_of(config: ModelConfig) -> dict:
+    """Random numbers everywhere, also in biases and scales."""
+    rng = np.random.default_rng(2)
+    return jax.tree.map(lambda leaf: rng.normal(scale=0.6, size=leaf.shape), shapes(config))
+
+
+@functools.cache
+def arrays(config: ModelConfig) -> tuple:
+    """Source and target tokens without repetition in a sentence, and the lengths that count; the rest are not PAD but tokens
+    too, and must not matter."""
+    rng = np.random.default_rng(3)
+    source = [rng.permutation(V)[:S] for _ in range(B)]
+    target = [rng.permutation(config.target_vocab_size or V)[:T] for _ in range(B)]
+    return tuple(np.array(numbers, np.int32) for numbers in (source, target, [S, 3], [T, 2]))
+
+
+def inputs_of(source, target, source_lengths=None, target_lengths=None) -> Inputs:
+    """The model's inputs; without lengths, without masks."""
+
+    def mask(lengths, room):
+        return None if lengths is None else jnp.arange(room) < jnp.asarray(lengths)[:, None]
+
+    return Inputs(
+        source_tokens=jnp.asarray(source),
+        target_tokens=jnp.asarray(target),
+        source_mask=mask(source_lengths, S),
+        target_mask=mask(target_lengths, T),
+    )
+
+
+def by_path(tree: dict) -> dict:
+    """Leaves by path, `encoder/layers/attention/query/kernel`."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in jax.tree.leaves_with_path(tree)
+    }
+
+
+# The slow reference ----------------------------------------------------------------------------------------------------
+
+
+def slow(config: ModelConfig) -> reference.Transformer:
+    """The same model in the reference's terms, with the same parameters."""
+
+    def norm(x, params):
+        if isinstance(config.norm, RMSNorm):
+            return reference.rms_norm(x, config.norm.offset + params["scale"])
+        return reference.layer_norm(x, params["scale"], params.get("bias", np.zeros(len(x))))
+
+    attention, head = config.attention, config.head
+    return reference.Transformer(
+        params_of(config),
+        num_heads=config.num_heads,
+        num_kv_heads=attention.num_kv_heads or config.num_heads,
+        activation=config.activation,
+        post_norm=config.residual == POST_NORM,
+        scale_embeddings=config.scale_embeddings,
+        norm=norm,
+        scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention.qk_norm),
+        double_norm=config.residual.post == "nda",
+        window=config.attention_window,
+        window_layers=config.window_layers,
+        window_turn=None if config.window_positions is None else turn(config.window_positions),
+        logit_scale=head.scale,
+        logit_cap=head.soft_cap,
+        **slow_positions(config),
+    )
+
+
+def qk_norm(norm) -> dict:
+    """The argument of the reference's attention."""
+    if norm is None:
+        return {}
+    if isinstance(norm, RMSNorm):
+        return {"qk_norm": lambda head, params: reference.rms_norm(head, norm.offset + params["scale"])}
+    return {"qk_norm": lambda head, params: reference.layer_norm(head, params["scale"], params["bias"])}
+
+
+def slow_positions(config: ModelConfig) -> dict:
+    """The hook of the reference that the position scheme works by."""
+    scheme = config.positions
+    match scheme:
+        case Sinusoidal():
+            return {"position": lambda params, t, width: reference.sinusoid(t, width, scheme.layout)}
+        case Learned():
+            return {"position": lambda params, t, width: params["embedding"][t]}
+        case FixedTable():
+            return {"position": lambda params, t, width: params["table"][t]}
+        case Rotary():
+            return {"turn": turn(scheme)}
+        case ALiBi():
+            slopes = reference.alibi_slopes(config.num_heads)
+            return {"bias": lambda params, n, offset, causal: -slopes[n] * abs(offset)}
+        case RelativeBias():
+            sizes = scheme.num_buckets, scheme.max_distance
+            return {
+                "bias": lambda params, n, offset, causal: params["embedding"][
+                    reference.relative_bucket(offset, *sizes, causal), n
+                ]
+            }
+    return {}
+
+
+def turn(scheme: Rotary):
+    """The reference's `turn` for a scheme."""
+    return lambda head, t: reference.rotary(head, t, rates(scheme, len(head)), scheme.layout, amplitude(scheme))
+
+
+def rates(scheme: Rotary, width: int) -> list[float]:
+    """How fast each pair of a head of that width turns."""
+    plain = reference.rotary_rates(int(scheme.share * width) // 2, scheme.base)
+    match s := scheme.scaling:
+        case LinearScaling():
+            return [rate / s.factor for rate in plain]
+        case Llama3Scaling():
+            low, high = s.low_frequency_factor, s.high_frequency_factor
+            return [reference.llama3_rate(rate, s.factor, low, high, s.original_length) for rate in plain]
+        case YarnScaling():
+            return reference.yarn_rates(plain, s.factor, s.fast_turns, s.slow_turns, s.original_length, s.whole_pairs)
+    return plain
+
+
+def amplitude(scheme: Rotary) -> float:
+    """What turned pairs are multiplied by."""
+    if not isinstance(scheme.scaling, YarnScaling):
+        return 1.0
+    return scheme.scaling.amplitude or 1 + math.log(scheme.scaling.factor) / 10

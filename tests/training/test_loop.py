@@ -1,0 +1,512 @@
+"""Laws of the loop: a run that was stopped, crashed or killed anywhere ends bit for bit like one that never was."""
+
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import functools
+import json
+import os
+import pty
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import train as command_line
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.console import warn
+from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.translation import Translation
+from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
+from flaxformer_lite.optim.optimizers import OptimizerConfig
+from flaxformer_lite.optim.schedules import Constant
+from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.data import check_special_ids
+from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.paths import ROOT
+
+CONFIG = dataclasses.replace(
+    tiny_config(),
+    model=dataclasses.replace(tiny_config().model, num_encoder_layers=1, num_decoder_layers=1),
+    data=dataclasses.replace(tiny_config().data, bucket_lengths=(40,)),
+)
+NO_TEXT = with_train(CONFIG, text_metrics=())
+
+
+class Crash(Exception):
+    pass
+
+
+compiled_once = functools.cache(Compiled.of)
+task_once = functools.cache(TrainTask.of)
+
+
+def task_of(config: Config) -> TrainTask:
+    """The config's task. Its rate is constant, so tasks that differ in steps and cadences only are one."""
+    return task_once(dataclasses.replace(config, train=NO_TEXT.train))
+
+
+def share_programs(patch: pytest.MonkeyPatch) -> None:
+    """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
+    use_one_device(patch)
+    patch.setattr(TrainTask, "of", task_of)
+    patch.setattr(Compiled, "of", compiled_once)
+    patch.setattr(
+        trainer, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
+    )
+
+
+@pytest.fixture(autouse=True)
+def shared_programs(monkeypatch: pytest.MonkeyPatch):
+    share_programs(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def hangups_are_heard():
+    """As on a terminal, also where the tests themselves run under nohup."""
+    old = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, old)
+
+
+def open_run(folder: Path) -> loop.Checkpoints:
+    run = RunFolder(folder)
+    return loop.open_checkpoints(run.config(), run, read_only=True)
+
+
+def final_state(folder: Path) -> list[tuple[str, bytes]]:
+    """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
+    config = RunFolder(folder).config()
+    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    target = compiled.abstract_state
+    with open_run(folder) as checkpoints:
+        state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
+    leaves = jax.tree_util.tree_leaves_with_path((state, average))
+    return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of metrics.jsonl, without what the clock decides."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    """Bit for bit the same numbers, the same checkpoints, the same rows."""
+    assert final_state(folder) == final_state(other)
+    assert saved(folder) == saved(other)
+    assert rows(folder) == rows(other)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "uninterrupted"
+    with pytest.MonkeyPatch.context() as patch:
+        share_programs(patch)
+        loop.train(NO_TEXT, folder)
+    return folder
+
+
+@pytest.fixture
+def copy(uninterrupted: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(uninterrupted, tmp_path / "copy"))
+
+
+def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
+    """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
+    original = loop.Trainer.show
+
+    def show(self: loop.Trainer, at: int) -> None:
+        if at == step:
+            action()
+        original(self, at)
+
+    monkeypatch.setattr(loop.Trainer, "show", show)
+
+
+def crash() -> None:
+    raise Crash
+
+
+def test_rows_are_written_once_and_in_order(uninterrupted: Path):
+    """Oracle: worked by hand for 12 steps, log every 3, evaluation every 5 and at the end."""
+    found = [(row["step"], row["split"]) for row in rows(uninterrupted)]
+    assert found == [(3, "train"), (5, "eval"), (6, "train"), (9, "train"), (10, "eval"), (12, "train"), (12, "eval")]
+    assert all(
+        row["perplexity"] == pytest.approx(np.exp(row["loss"])) for row in rows(uninterrupted) if row["split"] == "eval"
+    )
+
+
+def test_the_run_folder_explains_itself(uninterrupted: Path):
+    assert {p.name for p in uninterrupted.iterdir()} == {
+        "config.json", "metrics.jsonl", "checkpoints", "tokenizer.characters.json", "samples", "train.log", ".lock"
+    }  # fmt: skip
+    assert saved(uninterrupted) == ["10", "12", "8"]
+
+
+def test_samples_are_always_written_and_all_translations_where_they_are_scored(uninterrupted: Path, tmp_path: Path):
+    """Oracle: worked by hand for 20 sentences, whose translations here are the numbers of their tokens."""
+    loop.train(with_train(CONFIG, steps=1), tmp_path / "run")
+    pairs = list(CONFIG.data.eval.open())
+    for sample in (uninterrupted / "samples/eval-step-00000005.txt", tmp_path / "run/samples/eval-step-00000001.txt"):
+        blocks = sample.read_text().split("\n\n")
+        assert len(blocks) == 10
+        assert blocks[7].splitlines() == [
+            f"source:     {pairs[7].source}",
+            f"reference:  {pairs[7].target}",
+            f"hypothesis: {len(pairs[7].source)}",
+        ]
+    assert len((tmp_path / "run/hypotheses/eval-step-00000001.txt").read_text().splitlines()) == 20
+    assert rows(tmp_path / "run")[-1]["exact_match"] == 0
+
+
+# Stopped -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "number"),
+    [(1, signal.SIGTERM), (7, signal.SIGHUP), (11, signal.SIGINT)],
+    ids=lambda value: str(int(value)),
+)
+def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, number: signal.Signals
+):
+    """Law: the same run, whatever the signal and wherever it falls; step 11's falls between checkpoints and rows."""
+    with monkeypatch.context() as patch:
+        during_step(patch, step, lambda: os.kill(os.getpid(), number))
+        loop.train(NO_TEXT, tmp_path / "run")
+    with open_run(tmp_path / "run") as checkpoints:
+        assert checkpoints.latest() == step
+        assert checkpoints.interim(step)
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch, step: int):
+    """Law: as after a signal; in step 6 the newest checkpoint is 5's, in step 12 it is 10's."""
+    with monkeypatch.context() as patch:
+        during_step(patch, step, crash)
+        with pytest.raises(Crash):
+            loop.train(NO_TEXT, tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path, monkeypatch):
+    """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "mean_metrics", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
+        loop.train(NO_TEXT, tmp_path / "run")
+    assert [row["step"] for row in rows(tmp_path / "run")] == [3]
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+    with open_run(tmp_path / "run") as checkpoints:
+        assert checkpoints.metrics(10) is not None
+
+
+def test_a_second_interrupt_stops_at_once():
+    stop, before = loop.StopRequest(), signal.getsignal(signal.SIGINT)
+    with stop.listening():
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signal == "SIGINT"
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored():
+    """As under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with (stop := loop.StopRequest()).listening():
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.signal is None
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
+def test_a_closed_terminal_does_not_stop_it(
+    uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]
+):
+    """Law: the same run where nobody is left to read stderr: a terminal that was closed, a pipe to a program that ended."""
+    theirs, ours = stderr()
+    tokenizers = RunFolder.tokenizers
+    monkeypatch.setattr(RunFolder, "tokenizers", lambda *a: os.close(theirs) or tokenizers(*a))
+    with open(ours, "w") as file:
+        monkeypatch.setattr(sys, "stderr", file)
+        loop.train(NO_TEXT, tmp_path / "run")
+        warn("nobody reads this either")
+    assert_same_run(tmp_path / "run", uninterrupted)
+    assert "all 12 steps are done" in (tmp_path / "run" / "train.log").read_text()
+
+
+# Started again -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_does_nothing(uninterrupted, capfd):
+    before = {
+        p: p.stat().st_mtime_ns
+        for p in uninterrupted.rglob("*")
+        if p.is_file() and p.name not in ("train.log", "config.json", ".lock")
+    }
+    loop.train(NO_TEXT, uninterrupted)
+    assert "all 12 steps are done" in capfd.readouterr().err
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+
+
+def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
+    """A step at next to no rate changes no parameter; step and optimizer are fresh, the average starts at the parameters."""
+    still = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-30), weight_decay=0.0)
+    config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
+    loop.train(config, tmp_path / "run")
+    assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
+    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    target = compiled.abstract_state
+    with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
+        old, new = before.restore(target)[1], after.restore(target)[1]
+    assert int(new.step) == 1 and int(old.step) > 1
+    jax.tree.map(np.testing.assert_array_equal, new.params, old.params)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), new.ema, old.params)
+
+
+def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
+    """Law: 5 steps and then 12 end like 12 at once, because nothing else depends on the number of steps."""
+    loop.train(with_train(NO_TEXT, steps=5), tmp_path / "run")
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert final_state(tmp_path / "run") == final_state(uninterrupted)
+
+
+def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monkeypatch, capfd):
+    """Oracle: by hand. Step 7 is interim until it is one of the steps that the run saves anyway."""
+    with monkeypatch.context() as patch:
+        during_step(patch, 7, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        loop.train(NO_TEXT, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "other")
+    loop.train(with_train(NO_TEXT, steps=6), tmp_path / "run")
+    assert "7 steps are done already, and train.steps is 6; --train.steps can be raised" in capfd.readouterr().err
+    assert rows(tmp_path / "run")[-1]["step"] == 6
+    loop.train(with_train(NO_TEXT, steps=7), tmp_path / "run")
+    with open_run(tmp_path / "run") as checkpoints:
+        assert checkpoints.metrics(7) is not None
+        assert not checkpoints.interim(7)
+    loop.train(with_train(NO_TEXT, checkpoint_every=7), tmp_path / "other")
+    assert saved(tmp_path / "other") == ["10", "12", "7"]
+
+
+def test_another_config_is_refused_with_what_differs(uninterrupted):
+    other = dataclasses.replace(
+        NO_TEXT, optimizer=OptimizerConfig(schedule=Constant(peak_rate=2e-2), weight_decay=0.01, ema_decay=0.9)
+    )
+    with pytest.raises(ValueError, match=r"optimizer\.schedule\.peak_rate was 0\.01 and is now 0\.02"):
+        loop.train(other, uninterrupted)
+
+
+def test_other_data_is_refused(copy, monkeypatch):
+    """The config is the same, the files it names are not: here the generator is made to give other dates."""
+    monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)
+    with pytest.raises(ValueError, match="the training data is not what"):
+        loop.train(with_train(NO_TEXT, steps=13), copy)
+
+
+def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"holds files but no config\.json"):
+        loop.train(NO_TEXT, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
+    with pytest.raises(ValueError, match=r"holiday\.jpg is a file: give a folder"):
+        loop.train(NO_TEXT, tmp_path / "holiday.jpg")
+
+
+def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path):
+    for name in (".lock", ".config.json.4321.unfinished"):
+        (tmp_path / name).write_bytes(b"")
+    with RunFolder(tmp_path).lock(NO_TEXT):
+        assert RunFolder(tmp_path).config() == NO_TEXT
+
+
+def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
+    config = write_config_file(tmp_path / "tiny.json", NO_TEXT)
+    monkeypatch.setattr(sys, "argv", ["train.py", str(config), "--workdir", str(copy)])
+    with RunFolder(copy).lock(NO_TEXT):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit:
+            command_line.main()
+        assert exit.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f"error: another process is training in {copy}: ")
+    command_line.main()
+    assert "all 12 steps are done" in capsys.readouterr().err
+
+
+def test_where_nothing_can_be_locked_it_says_so_and_goes_on(copy, monkeypatch, capfd):
+    def flock(number: int) -> Callable[..., None]:
+        def fail(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
+    for number in (errno.ENOLCK, errno.ENOTSUP):
+        monkeypatch.setattr(fcntl, "flock", flock(number))
+        with RunFolder(copy).lock(NO_TEXT):
+            assert f"cannot be locked ({os.strerror(number)})" in capfd.readouterr().err
+    monkeypatch.setattr(fcntl, "flock", flock(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"), RunFolder(copy).lock(NO_TEXT):
+        pass
+
+
+# Ended otherwise ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, capfd):
+    """Oracle: losses given by hand; 3.0, 2.0, then two evaluations without a better one."""
+    losses = iter([3.0, 2.0, 2.5, 2.0])
+    monkeypatch.setattr(loop, "mean_metrics", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
+    config = with_train(NO_TEXT, steps=12, eval_every=2, patience=2, keep_latest=1, keep_best=1)
+    loop.train(config, tmp_path / "run")
+    with open_run(tmp_path / "run") as checkpoints:
+        assert (checkpoints.latest(), checkpoints.best(), checkpoints.steps()) == (8, 4, [4, 8])
+    loop.train(config, tmp_path / "run")
+    assert "stopped early at step 8, after 2 evaluations without a better loss" in capfd.readouterr().err
+
+
+def test_a_damaged_newest_checkpoint_costs_only_the_steps_since_the_one_before(uninterrupted, copy, capfd):
+    """Law: with step 12 garbled the run goes on from step 10, says so, and ends the same."""
+    (copy / "checkpoints" / "12" / "meta" / "meta.json").write_bytes(b"{")
+    loop.train(NO_TEXT, copy)
+    assert capfd.readouterr().err.count("using checkpoint 10 instead") == 1
+    assert_same_run(copy, uninterrupted)
+
+
+def test_a_mistake_at_the_first_start_can_be_mended(tmp_path):
+    """Nothing was trained, so the folder does not insist on the wrong config."""
+    wrong = dataclasses.replace(
+        NO_TEXT, data=dataclasses.replace(NO_TEXT.data, train=ParallelText(source="no", target="where"))
+    )
+    with pytest.raises(ValueError, match="no"):
+        loop.train(wrong, tmp_path / "run")
+    loop.train(with_train(NO_TEXT, steps=1), tmp_path / "run")
+
+
+def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
+    lines = (copy / "metrics.jsonl").read_bytes().split(b"\n")
+    lines[1] = b"\0" * 8
+    (copy / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    loop.train(with_train(NO_TEXT, steps=13), copy)
+    assert "line 2 is not a row of metrics" in capfd.readouterr().err
+    assert len(rows(copy)) == 6 + 2
+
+
+@pytest.mark.parametrize("log_every", [1, 50])
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, log_every: int):
+    """Parameters spoilt after step 6 are noticed in step 7, at its row or at the checkpoint of step 8, which is not saved."""
+
+    def spoil(self: loop.Trainer, step: int) -> None:
+        if step == 6:
+            nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
+            self.state = self.state._replace(params=nan)
+
+    monkeypatch.setattr(loop.Trainer, "show", spoil)
+    with pytest.raises(ValueError, match=r"the loss is nan .* at step 7: lower optimizer\.schedule\.peak_rate"):
+        loop.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
+    assert saved(tmp_path / "run") == ["4", "5"]
+
+
+# Real processes --------------------------------------------------------------------------------------------------------
+
+
+def start(config: Path, folder: Path, cache: Path) -> subprocess.Popen:
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    environment |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    command = [sys.executable, str(ROOT / "train.py"), str(config), "--workdir", str(folder)]
+    return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_killed_at_random_times_it_ends_the_same(tmp_path):
+    """Law, with SIGKILL on real processes at five random moments between the first row and the end of the run."""
+    config = write_config_file(
+        tmp_path / "tiny.json", with_train(CONFIG, steps=400, eval_every=100, checkpoint_every=20)
+    )
+    first = start(config, tmp_path / "whole", tmp_path / "cache")
+    assert first.wait(300) == 0
+    generator = random.Random(0)
+    for _ in range(5):
+        process = start(config, tmp_path / "killed", tmp_path / "cache")
+        deadline = time.monotonic() + 120
+        seen = (
+            len((tmp_path / "killed" / "metrics.jsonl").read_text())
+            if (tmp_path / "killed" / "metrics.jsonl").exists()
+            else 0
+        )
+        while process.poll() is None and time.monotonic() < deadline:
+            metrics = tmp_path / "killed" / "metrics.jsonl"
+            if metrics.exists() and len(metrics.read_text()) > seen:
+                break
+            time.sleep(0.05)
+        time.sleep(generator.uniform(0, 0.5))
+        process.kill()
+        process.wait()
+    assert start(config, tmp_path / "killed", tmp_path / "cache").wait(300) == 0
+    assert final_state(tmp_path / "killed") == final_state(tmp_path / "whole")
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.Signals):
+    """After SIGHUP also with nobody left to read its stderr, as when a terminal is closed."""
+    config = write_config_file(tmp_path / "tiny.json", with_train(CONFIG, steps=10_000))
+    process = start(config, tmp_path / "run", tmp_path / "cache")
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.1)
+    if number == signal.SIGHUP:
+        process.stderr.close()
+    process.send_signal(number)
+    assert process.wait(60) == 0
+    assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("objective", "decode", "complaint"),
+    [
+        (CausalLM(), {"eos_id": 8, "bos_id": 7}, None),  # its padding is read by nothing
+        (CausalLM(), {"eos_id": 5, "more_eos_ids": (8,), "bos_id": 7}, None),
+        (CausalLM(), {"eos_id": 8}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
+        (CausalLM(), {"eos_id": None, "bos_id": 7}, "decode.eos_id is None, but the tokenizer's is 8"),
+        (Seq2Seq(), {"eos_id": 8, "pad_id": 6, "bos_id": 1}, None),
+        (Seq2Seq(), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_id is 3, but the tokenizer's is 8"),
+        (SpanCorruption(first_sentinel=300), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (MaskedLM(mask_token=9), {}, None),
+    ],
+)
+def test_special_ids_of_decoding_are_those_that_are_learned(
+    objective: Any, decode: dict[str, Any], complaint: str | None
+) -> None:
+    """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
+    with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
+        check_special_ids(objective, DecodeConfig(**decode), Special(pad=6, bos=7, eos=8))

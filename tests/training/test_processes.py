@@ -1,0 +1,334 @@
+"""Laws of several processes, real ones on this machine: they are one process, they end together, any others go on from there."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.training import loop
+from flaxformer_lite.workdir.digests import unsealed
+from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.paths import ROOT
+
+TINY = tiny_config()
+CONFIG = dataclasses.replace(
+    TINY,
+    model=dataclasses.replace(
+        TINY.model, vocab_size=152, d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
+    ),
+    data=dataclasses.replace(TINY.data, bucket_lengths=(40,), eval=None),
+    train=TrainConfig(steps=6, log_every=1, checkpoint_every=2),
+)
+
+
+class Processes:
+    """Processes that train together: `python train.py` with virtual devices, and what each said on stderr.
+
+    All get the same flags, and then each its own where there are some.
+    """
+
+    def __init__(
+        self,
+        config: Path,
+        run: Path,
+        cache: Path,
+        number: int,
+        devices: int,
+        *flags: str,
+        own: Sequence[Sequence[str]] = (),
+        own_devices: Sequence[int] = (),
+    ):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            coordinator = f"127.0.0.1:{probe.getsockname()[1]}"
+        environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        }
+        command = [sys.executable, str(ROOT / "train.py"), str(config), "--workdir", str(run), *flags]
+        if number > 1:
+            command += ["--train.coordinator", coordinator, "--train.num-processes", str(number)]
+        self.started = []
+        for i in range(number):
+            here = ["--train.process-id", str(i)] if number > 1 else []
+            here += own[i] if own else []
+            count = own_devices[i] if own_devices else devices
+            environment["XLA_FLAGS"] = re.sub("device_count=8", f"device_count={count}", os.environ["XLA_FLAGS"])
+            with open(run.with_name(f"{run.name}.{i}.err"), "w") as stderr:
+                process = subprocess.Popen([*command, *here], env=environment, cwd=ROOT, stderr=stderr, stdout=stderr)
+            self.started.append(process)
+        self.run = run
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.started:
+            process.kill()
+            process.wait()
+
+    def ends(self, seconds: float = 240) -> list[int]:
+        """Their exit statuses."""
+        deadline = time.monotonic() + seconds
+        return [process.wait(max(0.1, deadline - time.monotonic())) for process in self.started]
+
+    def said(self, i: int) -> str:
+        return self.run.with_name(f"{self.run.name}.{i}.err").read_text()
+
+    def wait_for_step(self, step: int, seconds: float = 240) -> None:
+        """Waits for the row of a step in the metrics."""
+        deadline = time.monotonic() + seconds
+        while len(losses(self.run)) < step:
+            assert all(process.poll() is None for process in self.started), self.said(0)
+            assert time.monotonic() < deadline, self.said(0)
+            time.sleep(0.1)
+
+
+def losses(run: Path) -> list[float]:
+    """The losses that a run has written, a step each."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]
+        rows = [json.loads(line) for line in lines]
+        assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
+        return [row["loss"] for row in rows]
+    return []
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def alone(config: Config, run: Path) -> list[float]:
+    """The losses of a single process with a single device, here."""
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        loop.train(config, run)
+    return losses(run)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    return alone(CONFIG, tmp_path_factory.mktemp("one") / "run")
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return write_config_file(tmp_path / "tiny.json", CONFIG)
+
+
+def together(config: Path, run: Path, cache: Path, number: int, devices: int, *flags: str) -> list[float]:
+    """The losses of a run of several processes that all come to its end."""
+    with Processes(config, run, cache, number, devices, *flags) as processes:
+        statuses = processes.ends()
+        assert statuses == [0] * number, [processes.said(i) for i in range(number)]
+    return losses(run)
+
+
+# Numbers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_two_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: list[float]):
+    """Law, dropout on: over fsdp 2 the losses are those of one process; the first one speaks for both, and the config is both's."""
+    run = tmp_path / "run"
+    found = together(config, run, cache, 2, 1, "--train.mesh.data", "1", "--train.mesh.fsdp", "2")
+    np.testing.assert_allclose(found, one, rtol=2e-5)
+    log = (run / "train.log").read_text()
+    assert "on 2 cpu devices in 2 processes: mesh, fsdp 2" in log and log.count("all 6 steps are done") == 1
+    assert "step" not in (run.with_name("run.1.err")).read_text()
+    saved = from_json((run / "config.json").read_bytes())
+    assert (saved.train.coordinator, saved.train.num_processes, saved.train.process_id) == (None, None, None)
+
+
+@pytest.mark.slow
+def test_four_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: list[float]):
+    """Law, dropout on: also with heads and vocabulary cut, over devices of several processes."""
+    flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mesh.tensor", "2")
+    np.testing.assert_allclose(together(config, tmp_path / "run", cache, 4, 1, *flags), one, rtol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "devices"), [(2, 1), (4, 1), (2, 2)])
+def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Path, number: int, devices: int):
+    """Law, dropout on: with as many micro-batches as there are devices; and evaluations are the same."""
+    data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
+    evaluated = with_train(dataclasses.replace(CONFIG, data=data), eval_every=6)
+    expected = last_row(alone_run(with_train(evaluated, num_micro_batches=number * devices), tmp_path / "one"))
+    config = write_config_file(tmp_path / "tiny.json", evaluated)
+    with Processes(config, tmp_path / "run", cache, number, devices, "--train.runner", "pmap") as processes:
+        assert processes.ends() == [0] * number, processes.said(0)
+    found = last_row(tmp_path / "run")
+    assert found["split"] == expected["split"] == "eval"
+    np.testing.assert_allclose([found["loss"], found["accuracy"]], [expected["loss"], expected["accuracy"]], rtol=2e-5)
+
+
+def alone_run(config: Config, run: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        loop.train(config, run)
+    return run
+
+
+def last_row(run: Path) -> dict:
+    return json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "devices"), [(1, 1), (2, 4)])
+def test_what_four_processes_saved_others_go_on_from(
+    config: Path, tmp_path: Path, cache: Path, one: list[float], number: int, devices: int
+):
+    """Law, dropout on: 4 processes of 2 devices save; 1 of 1, or 2 of 4, read that and have the losses of one from the start."""
+    flags = ("--train.mesh.fsdp", "2", "--train.mesh.tensor", "2")
+    together(config, tmp_path / "run", cache, 4, 2, *flags, "--train.steps", "3")
+    other = () if devices == 1 else ("--train.mesh.fsdp", "4")
+    np.testing.assert_allclose(together(config, tmp_path / "run", cache, number, devices, *other), one, rtol=2e-5)
+
+
+@pytest.mark.slow
+def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, cache: Path):
+    """Law: what only the first process computes all have, bit for bit: also the checkpoint that ranks by it."""
+    data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
+    config = dataclasses.replace(CONFIG, data=data)
+    config = with_train(config, eval_every=6, text_metrics=("chrf",), best_metric="chrf")
+    expected = last_row(alone_run(config, tmp_path / "one"))
+    run = tmp_path / "run"
+    with Processes(write_config_file(tmp_path / "tiny.json", config), run, cache, 2, 1) as processes:
+        assert processes.ends() == [0, 0], processes.said(0)
+    assert last_row(run)["chrf"] == pytest.approx(expected["chrf"]) != 0
+    assert unsealed(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
+
+
+# Ends ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("runner", ["mesh", "pmap"])
+def test_when_one_is_killed_all_stop_and_start_again(tmp_path: Path, cache: Path, victim: int, runner: str):
+    """The other one ends within a minute, says why, and leaves a folder from which both go on to the end."""
+    config = write_config_file(tmp_path / "long.json", with_train(CONFIG, steps=100_000))
+    run, flags = tmp_path / "run", ("--train.runner", runner)
+    with Processes(config, run, cache, 2, 1, *flags) as processes:
+        processes.wait_for_step(5)
+        processes.started[victim].kill()
+        statuses = processes.ends(60)
+        assert statuses[victim] == -signal.SIGKILL and statuses[1 - victim] != 0
+        said = processes.said(1 - victim)
+        assert "another process of this run is gone" in said and "goes on from the last checkpoint" in said
+    steps = len(losses(run)) + 2
+    found = together(config, run, cache, 2, 1, *flags, "--train.steps", str(steps))
+    assert "resuming after step" in (run / "train.log").read_text()
+    # The dropout of a pmap is that of as many micro-batches as there are devices.
+    never_killed = with_train(
+        CONFIG, steps=steps, checkpoint_every=steps, num_micro_batches=2 if runner == "pmap" else 1
+    )
+    np.testing.assert_allclose(found, alone(never_killed, tmp_path / "never_killed"), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_is_a_signal_to_all(tmp_path: Path, cache: Path):
+    """Both save the same step, and end well."""
+    config = write_config_file(tmp_path / "long.json", with_train(CONFIG, steps=100_000, checkpoint_every=50_000))
+    with Processes(config, tmp_path / "run", cache, 2, 1) as processes:
+        processes.wait_for_step(3)
+        processes.started[1].send_signal(signal.SIGTERM)
+        assert processes.ends(60) == [0, 0], processes.said(0)
+    (saved,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert int(saved.name) == len(losses(tmp_path / "run"))
+    assert f"saved after step {saved.name}" in (tmp_path / "run" / "train.log").read_text()
+
+
+@pytest.mark.slow
+def test_a_mistake_is_said_by_one_and_ends_all(config: Path, tmp_path: Path, cache: Path):
+    """A folder that is no run folder: the first process looks and says so."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "holiday.jpg").write_bytes(b"")
+    with Processes(config, tmp_path / "run", cache, 2, 1) as processes:
+        assert "holds files but no config.json" in refused(processes)
+
+
+def refused(processes: Processes) -> str:
+    """What the first process says where both end with status 2; the other one says that it does."""
+    assert processes.ends(90) == [2, 2], [processes.said(i) for i in (0, 1)]
+    (other,) = [line for line in processes.said(1).splitlines() if "error" in line]
+    assert other == "error: process 1 of 2: this run is refused; the first process says why"
+    assert "Traceback" not in processes.said(0) + processes.said(1)
+    (line,) = [line for line in processes.said(0).splitlines() if "error" in line]
+    return line
+
+
+def test_processes_with_other_settings_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    """All settings that differ are named, with the process, and no run folder is made."""
+    own = [["--train.seed", "0"], ["--train.seed", "1", "--train.steps", "9"]]
+    with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
+        line = refused(processes)
+    assert "process 1 of 2: train.seed is 1, but 0 in process 0; train.steps is 9, but 6 in process 0." in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    """Also where the other folder holds the same run, a copy."""
+    copy = tmp_path / "copy"
+    together(config, tmp_path / "run", cache, 2, 1, "--train.steps", "2")
+    shutil.copytree(tmp_path / "run", copy)
+    own = [[], ["--workdir", str(copy)]]
+    with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
+        assert f"process 1 of 2: --workdir {copy} is not the folder that the first process writes" in refused(processes)
+
+
+@pytest.mark.slow
+def test_processes_with_more_devices_than_others_do_not_train(config: Path, tmp_path: Path, cache: Path):
+    with Processes(config, tmp_path / "run", cache, 2, 1, own_devices=(3, 1)) as processes:
+        assert "the processes have 3, 1 devices: give each as many" in refused(processes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_processes_that_wait_in_vain_end_with_a_word(config: Path, tmp_path: Path, cache: Path, process: int):
+    """The first one, for whom nobody comes, and another, who finds nobody."""
+    with Processes(config, tmp_path / "run", cache, 2, 1, "--train.join-seconds", "3") as processes:
+        processes.started[1 - process].kill()
+        assert processes.started[process].wait(60) == 2
+        said = processes.said(process)
+    assert f"process {process}: waiting for 2 processes to meet at 127.0.0.1:" in said
+    last = said.splitlines()[-1]
+    assert last.startswith("error: the processes did not come together at train.coordinator 127.0.0.1:")
+    assert "start all of them within 3 s" in last
+
+
+# Parts -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_reads_its_rows_of_a_batch_only():
+    """Law: some rows are those of the whole batch, also those that only fill up."""
+    generator = np.random.default_rng(0)
+    tokens = [generator.integers(4, 99, 3).astype(np.int32) for _ in range(5)]
+    data = Dataset([TokenPair(t, t) for t in tokens], CONFIG.objective, CONFIG.data, 0)
+    whole = data.batch(0)
+    for rows in (np.arange(0, 4), np.array([3, 1, 7])):
+        part = data.batch(0, lambda _, rows=rows: rows)
+        jax.tree.map(lambda x, y, rows=rows: np.testing.assert_array_equal(x, y[rows]), part, whole)
+    empty = np.flatnonzero(~whole.weights.any(1))[-1]
+    assert not data.batch(0, lambda _: np.array([empty])).weights.any()

@@ -1,0 +1,241 @@
+"""Laws of the train step: no way of cutting a batch, over micro-batches, rows or devices, changes the gradient."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import PyTree
+
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.objectives.losses import LossTerm
+from flaxformer_lite.optim.optimizers import OptimizerConfig
+from flaxformer_lite.optim.schedules import Cosine
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.training import step as step_module
+from flaxformer_lite.training.runners import Compiled, limit_traces
+from flaxformer_lite.training.step import TrainState, TrainTask, init_state, random_key, total, train_step
+from tests.support.experiments import tiny_config
+
+CONFIG = dataclasses.replace(
+    tiny_config(),
+    model=dataclasses.replace(tiny_config().model, num_encoder_layers=1, num_decoder_layers=1),
+    objective=Seq2Seq(label_smoothing=0),
+    # The moving average reaches its decay in the second step.
+    optimizer=OptimizerConfig(schedule=Cosine(peak_rate=2e-2), weight_decay=0.01, ema_decay=0.15),
+    train=TrainConfig(steps=500),
+)
+BUCKET = Bucket(Lengths(7, 5), 16)
+NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
+
+gradient = jax.jit(step_module.gradient, static_argnums=0)
+
+
+def some_records(number: int, seed: int = 0) -> list[TokenPair]:
+    """Pairs of two sizes, 6 to 4 and 2 to 2 tokens, so that a mean of means would differ from the mean over tokens."""
+    rng = np.random.default_rng(seed)
+    tokens = lambda size: rng.integers(4, CONFIG.model.vocab_size, size).astype(np.int32)  # noqa: E731
+    return [TokenPair(*map(tokens, ((6, 4), (2, 2))[rng.integers(2)])) for _ in range(number)]
+
+
+def stack(records: list[TokenPair], lengths: Lengths, rows: int = 0) -> Batch:
+    """The records as a batch, with blank rows up to `rows`."""
+    examples = [CONFIG.objective.example(record, lengths) for record in records]
+    examples += [jax.tree.map(np.zeros_like, examples[0])] * (rows - len(records))
+    return jax.tree.map(lambda *x: np.stack(x), *examples)
+
+
+@functools.cache
+def without_dropout(dtype: str, num_micro_batches: int = 1) -> TrainTask:
+    model = dataclasses.replace(CONFIG.model, dtype=dtype, dropout=NO_DROPOUT)
+    return dataclasses.replace(
+        TrainTask.of(dataclasses.replace(CONFIG, model=model)), num_micro_batches=num_micro_batches
+    )
+
+
+def assert_trees_close(a, b, tolerance: float) -> None:
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=tolerance)
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return stack(some_records(BUCKET.rows), BUCKET.lengths)
+
+
+@pytest.fixture(scope="module")
+def one_device() -> Compiled:
+    """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
+    return Compiled.of(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+
+
+def three_steps(compiled: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:
+    """The state before each of three steps and after the last, and their losses."""
+    state, losses = compiled.init(batch), []
+    states = [jax.tree.map(np.array, state)]  # copies: the state itself is donated
+    for _ in range(3):
+        state, measured = compiled.train(state, compiled.put(batch))
+        states.append(jax.tree.map(np.array, state))
+        losses.append(float(measured["loss"]))
+    return states, losses
+
+
+@pytest.fixture(scope="module")
+def trained(one_device: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:
+    return three_steps(one_device, batch)
+
+
+@pytest.fixture(scope="module")
+def params(trained: tuple[list[TrainState], list[float]]) -> PyTree:
+    """First parameters, in float64."""
+    return jax.tree.map(lambda x: x.astype(np.float64), trained[0][0].params)
+
+
+@pytest.fixture
+def double() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def test_micro_batches_change_nothing(batch: Batch, params: PyTree, double: None):
+    """Law, in float64: 1 and 4 micro-batches, of different numbers of tokens, give the same loss, counts and gradient."""
+    assert len(set(batch.weights.reshape(-1, 4, BUCKET.lengths.target).sum((0, 2)))) > 1
+    key = random_key(0, "dropout")
+    whole, parts = (gradient(without_dropout("float64", n), params, batch, key) for n in (1, 4))
+    assert_trees_close(whole, parts, 1e-12)
+
+
+def test_a_batch_weighs_tokens_as_one_sentence_at_a_time(params: PyTree, double: None):
+    """Law, in float64: the gradient of a batch is the token-weighted mean of its rows' own, and padding is nothing to it.
+
+    The short record is also taken without any padding.
+    """
+    one, key, records = without_dropout("float64"), random_key(0, "dropout"), some_records(5)
+    _, counts, whole = gradient(one, params, stack(records, BUCKET.lengths, rows=BUCKET.rows), key)
+    tokens = [len(record.target) + 1 for record in records]
+    mean = jax.tree.map(np.zeros_like, params)
+    for record, count in zip(records, tokens, strict=True):
+        alone = gradient(one, params, stack([record], BUCKET.lengths, rows=BUCKET.rows), key)[2]
+        mean = jax.tree.map(lambda m, g, c=count: m + np.asarray(g) * c / sum(tokens), mean, alone)
+    assert len(set(tokens)) == 2
+    assert float(counts["cross_entropy"]) == sum(tokens)
+    assert_trees_close(whole, mean, 1e-12)
+    short = stack([records[np.argmin(tokens)]], BUCKET.lengths, rows=BUCKET.rows)
+    unpadded = stack([records[np.argmin(tokens)]], Lengths(3, 3))
+    assert unpadded.weights.all() and unpadded.inputs.source_mask.all()
+    assert_trees_close(gradient(one, params, short, key), gradient(one, params, unpadded, key), 1e-12)
+
+
+def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
+    """Law: with 8 blank rows, 8 rows give the loss and the gradient of the same rows twice over, and bring no NaN."""
+    one, key, records = without_dropout("float64"), random_key(0, "dropout"), some_records(8, seed=1)
+    filled, twice = stack(records, BUCKET.lengths, rows=16), stack(records * 2, BUCKET.lengths)
+    loss, counts, grads = gradient(one, params, filled, key)
+    loss_twice, counts_twice, grads_twice = gradient(one, params, twice, key)
+    assert 2 * float(counts["cross_entropy"]) == float(counts_twice["cross_entropy"])
+    assert_trees_close((loss, grads), (loss_twice, grads_twice), 1e-12)
+
+
+def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
+    """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
+    compiled = Compiled.of(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
+    (*_, one), one_losses = trained
+    (*_, many), many_losses = three_steps(compiled, batch)
+    np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
+    assert_trees_close(one.params, many.params, 1e-4)
+    kernel = compiled.init(batch).params["encoder"]["layers"]["attention"]["query"]["kernel"]
+    assert len(kernel.addressable_shards) == len(jax.devices()) == 8
+
+
+def test_dropout_is_on_in_training_and_differs_by_step(
+    one_device: Compiled, batch: Batch, trained: tuple[list[TrainState], list[float]]
+):
+    """Law: the same parameters give another loss at another step, and the same loss at the same step."""
+    losses = []
+    for step in (0, 1, 0):
+        state = one_device.init(batch)
+        state = state._replace(step=state.step + step)
+        losses.append(float(one_device.train(state, one_device.put(batch))[1]["loss"]))
+    assert losses[0] == losses[2] == trained[1][0] != losses[1]
+
+
+def test_random_keys_differ_by_seed_purpose_and_step():
+    keys = [
+        random_key(0, "dropout", 0),
+        random_key(1, "dropout", 0),
+        random_key(0, "parameters", 0),
+        random_key(0, "dropout", 1),
+    ]
+    assert len({tuple(np.asarray(jax.random.key_data(key)).tolist()) for key in keys}) == len(keys)
+
+
+def test_the_moving_average_follows_the_parameters(trained: tuple[list[TrainState], list[float]]):
+    """Oracle: the recurrence by hand. Step n keeps min(decay, (1 + n) / (10 + n)) of the average, n = 0, 1, …"""
+    first, *after = trained[0]
+    average = first.params
+    for n, state in enumerate(after):
+        keep = min(0.15, (1 + n) / (10 + n))
+        average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
+    assert_trees_close(after[-1].ema, average, 1e-6)
+
+
+def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params: PyTree):
+    """Law: a bfloat16 model keeps float32 parameters, optimizer state and loss, and starts near the float64 loss."""
+    narrow, key = without_dropout("bfloat16"), random_key(0, "dropout")
+    state = jax.eval_shape(functools.partial(init_state, narrow), batch)
+    later, measured = jax.eval_shape(functools.partial(train_step, narrow), state, batch)
+    assert {x.dtype.name for x in jax.tree.leaves((state, later))} == {"float32", "int32"}
+    assert measured["loss"].dtype == jnp.float32
+    loss = gradient(narrow, jax.tree.map(np.float32, params), batch, key)[0]
+    with jax.enable_x64(True):
+        wide = gradient(without_dropout("float64"), params, batch, key)[0]
+    assert float(loss) != float(wide)
+    np.testing.assert_allclose(float(loss), float(wide), rtol=0.02)
+
+
+def test_the_objective_weighs_every_terms_own_mean():
+    """Oracle: by hand. 2 * 6/3 + 1 * 8/4 = 6; a term that counts nothing adds nothing."""
+    terms = {"a": LossTerm(jnp.asarray(6.0), jnp.asarray(3.0), 2.0), "b": LossTerm(jnp.asarray(8.0), jnp.asarray(4.0))}
+    nothing = {"c": LossTerm(jnp.asarray(0.0), jnp.asarray(0.0))}
+    assert float(total(terms | nothing, {"a": jnp.asarray(3.0), "b": jnp.asarray(4.0), "c": jnp.asarray(0.0)})) == 6.0
+
+
+def test_a_shape_too_many_is_an_error():
+    function = jax.jit(limit_traces(lambda x: x + 1, "step", limit=2))
+    function(jnp.zeros(2)), function(jnp.zeros(3)), function(jnp.zeros(2))
+    with pytest.raises(AssertionError, match="step was traced 3 times for 2 shapes"):
+        function(jnp.zeros(5))
+
+
+def test_the_state_is_donated(one_device: Compiled, batch: Batch):
+    """Law: after a step the old state's buffers are gone, so that there is never a second copy of it."""
+    state = one_device.init(batch)
+    one_device.train(state, one_device.put(batch))
+    assert all(x.is_deleted() for x in jax.tree.leaves(state.params))
+
+
+def test_rows_that_devices_do_not_divide_are_refused():
+    with pytest.raises(
+        ValueError, match=r"data\.rows_multiple is 12, which 8 devices do not divide: make it a multiple of 8"
+    ):
+        check_rows(12, make_mesh())
+
+
+def test_a_small_model_learns_to_copy(one_device: Compiled):
+    """Learning: copying 1 to 4 digits, unseen ones included, from 500 steps; a mask or a shift off by one would not get there."""
+    rng = np.random.default_rng(0)
+    digits = [rng.integers(4, 14, rng.integers(1, 5)).astype(np.int32) for _ in range(16 * 500 + 64)]
+    records = [TokenPair(d, d) for d in digits]
+    state = one_device.init(stack(records[:16], BUCKET.lengths))
+    for i in range(0, 16 * 500, 16):
+        state, _ = one_device.train(state, one_device.put(stack(records[i : i + 16], BUCKET.lengths)))
+    metrics = one_device.evaluate(state.params, stack(records[-64:], BUCKET.lengths))
+    assert np.exp(float(metrics["loss"].sum / metrics["loss"].count)) < 1.02
+    assert float(metrics["accuracy"].sum / metrics["accuracy"].count) > 0.995

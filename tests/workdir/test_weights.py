@@ -1,0 +1,83 @@
+"""Hand-worked cases of starting from another run's parameters: what fits is taken, what does not is named."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from flaxformer_lite.config.train import TrainConfig
+from flaxformer_lite.run.run import write_run
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params, warm_start
+from tests.support.experiments import tiny_config, use_one_device, with_train
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, dict[str, Any]]:
+    """A run folder with drawn parameters, and those by path."""
+    use_one_device(monkeypatch)
+    config = dataclasses.replace(tiny_config(), weights="last")
+    generator = np.random.default_rng(3)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    write_run(RunFolder(tmp_path / "source"), config, 7, params, "drawn by a test")
+    return tmp_path / "source", flatten_dict(params, sep="/")
+
+
+def start(flat: dict[str, Any], folder: Path, *fresh: str) -> tuple[dict[str, Any], str]:
+    params = unflatten_dict(jax.tree.map(jax.numpy.zeros_like, flat), sep="/")
+    found, said = warm_start(params, with_train(tiny_config(), init_from=str(folder), init_fresh=fresh))
+    return flatten_dict(found, sep="/"), said
+
+
+def test_what_fits_is_taken(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    found, said = start(flat, folder)
+    assert found.keys() == flat.keys()
+    for path, x in flat.items():
+        np.testing.assert_array_equal(found[path], x)
+    assert said == f"{len(flat)} parameters from step 7 of {folder}"
+
+
+def test_what_is_missing_or_of_another_shape_is_named(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    wider = flat | {"embedding/embedding": np.zeros((5, 3)), "head/new": np.zeros(2)}
+    shape = flat["embedding/embedding"].shape
+    message = f"train.init_from {folder} does not fit: embedding/embedding ({shape} there, (5, 3) here), head/new (missing there)"
+    with pytest.raises(ValueError, match="^" + re.escape(message)):
+        start(wider, folder)
+    with pytest.raises(ValueError, match=r"head/new \(missing there\)"):
+        start(wider, folder, "embedding/*")
+    found, said = start(wider, folder, "embedding/*", "head/*")
+    assert not found["embedding/embedding"].any() and not found["head/new"].any()
+    assert "; fresh: embedding/embedding, head/new" in said
+
+
+def test_a_pattern_that_nothing_matches_is_refused(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    with pytest.raises(ValueError, match=r"train\.init_fresh has 'head/\*', which no missing"):
+        start(flat, folder, "head/*")
+
+
+def test_another_model_of_the_same_shapes_is_told(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    config = with_train(tiny_config(), init_from=str(folder))
+    model = dataclasses.replace(config.model, num_heads=2, scan_unroll=2)
+    params = unflatten_dict(jax.tree.map(jax.numpy.zeros_like, flat), sep="/")
+    _, said = warm_start(params, dataclasses.replace(config, model=model))
+    assert said.endswith("; other settings there: model.num_heads 3")
+
+
+def test_what_is_not_used_is_named(source: tuple[Path, dict[str, Any]]) -> None:
+    folder, flat = source
+    _, said = start({path: x for path, x in flat.items() if not path.startswith("embedding")}, folder)
+    assert said.endswith("; not used: embedding/embedding")
+
+
+def test_patterns_without_a_run_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"train\.init_fresh is \('a',\), but train\.init_from is None"):
+        TrainConfig(init_fresh=("a",))
