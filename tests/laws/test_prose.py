@@ -1,0 +1,61 @@
+"""The mechanical part of how code and messages are written; the rest is for readers (CONTRIBUTING.md)."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+FILES = sorted([*(ROOT / "flaxformer_lite").rglob("*.py"), ROOT / "train.py", *(ROOT / "benchmarks").glob("*.py")])
+
+RELATIVE = re.compile(r"(What|Which|Of|Whose|Where|Who|How|That|Such|These|Those)\b")
+"""Openings of a sentence that puts a clause before its noun."""
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields line and text of every docstring, those of fields and constants too."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        for statement in node.body:
+            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                if isinstance(statement.value.value, str):
+                    yield statement.lineno, statement.value.value
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_open_with_a_verb_or_a_noun(path: Path):
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0][:80]}"
+        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
+        if RELATIVE.match(text)
+    ]
+    assert not wrong, "start with a verb (Returns …) or the noun that is returned:\n" + "\n".join(wrong)
+
+
+def raised(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields line and text of every ValueError that is raised with a literal message; a blank stands for what is filled in."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            name, message = node.exc.func, node.exc.args[0]
+            if not (isinstance(name, ast.Name) and name.id == "ValueError"):
+                continue
+            if isinstance(message, ast.Constant):
+                yield node.lineno, str(message.value)
+            elif isinstance(message, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else "…" for part in message.values]
+                yield node.lineno, "".join(map(str, parts))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_messages_say_what_is_wrong_and_then_the_remedy(path: Path):
+    """A message has two parts with a colon or a semicolon between: setting and value; the legal range or the way out."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {text[:100]}"
+        for line, text in raised(ast.parse(path.read_text(encoding="utf-8")))
+        if not re.search(r"[:;] ?(\S|$)", text)
+    ]
+    assert not wrong, "say after a colon what is allowed, or the way out:\n" + "\n".join(wrong)
