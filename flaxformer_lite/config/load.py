@@ -13,6 +13,7 @@ from pathlib import Path
 import tyro
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.old_names import REMOVED, renamed_setting
 from flaxformer_lite.config.serialize import from_json, to_json
 
 
@@ -48,7 +49,18 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(in_one_line(box.getvalue())) from None
+        raise ValueError(renamed_option(overrides) or in_one_line(box.getvalue())) from None
+
+
+def renamed_option(overrides: Sequence[str]) -> str:
+    """Returns what became of the first option that has the name of an older release; empty where none has."""
+    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
+        old = option[2:].replace("-", "_")
+        if (new := renamed_setting(old)) is not None:
+            return f"there is no option {option}; it is now --{new.replace('_', '-')}"
+        if old in REMOVED:
+            return f"there is no option {option}; {REMOVED[old]}"
+    return ""
 
 
 def in_one_line(box: str) -> str:

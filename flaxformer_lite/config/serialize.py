@@ -1,7 +1,9 @@
 """A config as JSON and back."""
 
+import contextlib
 import dataclasses
 import difflib
+import json
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pydantic
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.old_names import modernize
 
 
 def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
@@ -40,8 +43,14 @@ def to_json(config: Config) -> str:
 
 
 def from_json(text: str | bytes, name: str = "config.json") -> Config:
-    """The config that `to_json` wrote. Raises: ValueError naming the setting, what was given, and the names there are."""
+    """Returns the config that `to_json` wrote, in this release or an older one.
+
+    Raises: ValueError naming the setting, its value, and the possible names or values.
+    """
     try:
+        with contextlib.suppress(ValueError):  # text that is not JSON: pydantic says where
+            if isinstance(tree := json.loads(text), dict):
+                text = json.dumps(modernize(tree, name))
         return ADAPTER.validate_json(text)
     except pydantic.ValidationError as error:
         raise ValueError("; ".join(f"{name}: {explain(e)}" for e in error.errors())) from None

@@ -1,0 +1,72 @@
+"""Settings under the names that older releases wrote into config.json. They are read for this release and never written.
+
+Whoever renames a setting adds its old path to a table here; paths have no kinds of variants. The command line names the
+new setting to those who type the old one.
+"""
+
+from typing import Any
+
+from flaxformer_lite.console import warn
+
+RENAMED = {
+    "model.attention.head_norm": "model.attention.qk_norm",
+    "model.uncounted_id": "model.position_padding_id",
+    "objective.mask_share": "objective.mask_rate",
+    "train.micro_batches": "train.num_micro_batches",
+}
+"""Old path → new path. Both are where the setting is before any grouping below."""
+
+GROUPED: dict[str, dict[str, str]] = {}
+"""Settings that became fields of one value: the value's path → old path of each → its field. The value is None where all
+of them are."""
+
+REMOVED: dict[str, str] = {}
+"""Old path → what takes the place of the setting. A value other than None is left out with a warning."""
+
+
+def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]:
+    """Changes the JSON tree of an older release, in place, to the one of this release; returns it."""
+    for old, remedy in REMOVED.items():
+        if (value := _pop(tree, old)) is not None:
+            warn(f"{name}: {old} {value!r} was left out: {remedy}")
+    for old, new in RENAMED.items():
+        if _has(tree, old) and not _has(tree, new):
+            _put(tree, new, _pop(tree, old))
+    for new, fields in GROUPED.items():
+        if any(_has(tree, old) for old in fields) and not _has(tree, new):
+            values = {field: _pop(tree, old) for old, field in fields.items()}
+            given = {field: value for field, value in values.items() if value is not None}
+            _put(tree, new, given or None)
+    return tree
+
+
+def renamed_setting(path: str) -> str | None:
+    """Returns the path that a setting of an older release has now; None where there never was one, or it was removed."""
+    grouped = {old: f"{new}.{field}" for new, fields in GROUPED.items() for old, field in fields.items()}
+    for old, new in (RENAMED | grouped).items():
+        if path == old or path.startswith(f"{old}."):
+            return renamed_setting(now := new + path[len(old) :]) or now
+    return None
+
+
+def _parent(tree: Any, path: str) -> tuple[Any, str]:
+    """Returns the node that holds the last part of a path, None where there is no such node, and that part."""
+    *parents, leaf = path.split(".")
+    for part in parents:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree if isinstance(tree, dict) else None, leaf
+
+
+def _has(tree: Any, path: str) -> bool:
+    node, leaf = _parent(tree, path)
+    return node is not None and leaf in node
+
+
+def _pop(tree: Any, path: str) -> Any:
+    node, leaf = _parent(tree, path)
+    return None if node is None else node.pop(leaf, None)
+
+
+def _put(tree: Any, path: str, value: Any) -> None:
+    node, leaf = _parent(tree, path)
+    node[leaf] = value

@@ -1,0 +1,67 @@
+"""Oracle: configs that the release before the renaming wrote, and trees renamed by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config import old_names
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.old_names import modernize, renamed_setting
+from flaxformer_lite.config.serialize import from_json, to_json
+from tests.support.experiments import tiny_config
+from tests.support.paths import FIXTURES, ROOT
+
+OLD = sorted((FIXTURES / "before_rebuild" / "configs").glob("*.json"))
+
+
+def leaves(tree: object, path: str = "") -> dict[str, object]:
+    if not isinstance(tree, dict) or not tree:
+        return {path[1:]: tree}
+    return {leaf: value for key in tree for leaf, value in leaves(tree[key], f"{path}.{key}").items()}
+
+
+@pytest.mark.parametrize("file", OLD, ids=lambda file: file.stem)
+def test_an_old_config_loads_to_the_same_values(file: Path):
+    """Every leaf of the old file, under its name of today, has its old value; files of `configs/` are what they were."""
+    config = from_json(file.read_bytes(), str(file))
+    assert from_json(to_json(config)) == config
+    old, new = leaves(json.loads(file.read_text())), leaves(json.loads(to_json(config)))
+    for path, value in old.items():
+        if path not in old_names.REMOVED and (value is not None or path in new):
+            assert new[renamed_setting(path) or path] == value
+    if (today := ROOT / "configs" / f"{file.stem}.py").exists():
+        assert load_config(str(today)) == config
+
+
+def test_renamed_grouped_and_removed_settings(monkeypatch, capsys):
+    monkeypatch.setattr(old_names, "RENAMED", {"a.b.c": "a.b.d", "a.x.share": "a.x.fraction"})
+    monkeypatch.setattr(old_names, "GROUPED", {"a.window": {"a.size": "size", "a.x": "positions"}})
+    monkeypatch.setattr(old_names, "REMOVED", {"a.host": "it is no setting of an experiment"})
+    assert modernize({"a": {"b": {"c": 1}, "size": 2, "x": {"share": 3}, "host": None}}) == {
+        "a": {"b": {"d": 1}, "window": {"size": 2, "positions": {"fraction": 3}}}
+    }
+    assert modernize({"a": {"b": None, "size": None, "x": None}}) == {"a": {"b": None, "window": None}}
+    assert modernize({"a": {"b": {"d": 1}}, "c": [2]}) == {"a": {"b": {"d": 1}}, "c": [2]}
+    assert capsys.readouterr().err == ""
+    assert modernize({"a": {"host": "h:1"}}, "old.json") == {"a": {}}
+    assert (
+        capsys.readouterr().err == "warning: old.json: a.host 'h:1' was left out: it is no setting of an experiment\n"
+    )
+    names = {"a.b.c": "a.b.d", "a.x.share": "a.window.positions.fraction", "a.size": "a.window.size", "a.d": None}
+    assert {old: renamed_setting(old) for old in names} == names
+
+
+def test_a_file_with_both_names_is_refused():
+    tree = json.loads(to_json(tiny_config()))
+    tree["train"]["micro_batches"] = 1
+    with pytest.raises(ValueError, match=r"there is no setting train\.micro_batches"):
+        from_json(json.dumps(tree))
+
+
+@pytest.mark.parametrize("option", ["--train.micro-batches", "--train.micro_batches"])
+def test_an_old_option_is_answered_with_the_new_one(tmp_path: Path, option: str):
+    (tmp_path / "config.json").write_text(to_json(tiny_config()))
+    with pytest.raises(ValueError) as caught:
+        load_config(str(tmp_path / "config.json"), [option, "2"])
+    assert str(caught.value) == f"there is no option {option}; it is now --train.num-micro-batches"
