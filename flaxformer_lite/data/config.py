@@ -1,11 +1,12 @@
 """The settings of the data: sources, tokenizer, batches."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.data.rows import RowMaker
 from flaxformer_lite.data.sources import OptionalSource
-from flaxformer_lite.objectives import Objectives
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subwords import SentencePiece
 
@@ -67,7 +68,7 @@ class DataConfig:
         return make_buckets(lengths, longest, tokens_per_batch=self.tokens_per_batch, rows_multiple=self.rows_multiple)
 
 
-def batch_shapes(objective: Objectives, config: DataConfig) -> list[Bucket]:
+def batch_shapes(objective: RowMaker[Any], config: DataConfig) -> list[Bucket]:
     """The shapes of the batches that an objective makes: one where all rows are filled."""
     packed_row, longest = objective.packed_row(config.longest), objective.longest_row(config.longest)
     return config.buckets_to(longest) if packed_row is None else [config.bucket_of(packed_row)]

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Generic
 
 import grain
 import jax
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
-from flaxformer_lite.objectives import Batch, Objectives, Seq2Seq
+from flaxformer_lite.data.rows import Example, RowMaker
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, Special
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
@@ -57,14 +57,14 @@ def fingerprint(records: Sequence[TokenPair]) -> str:
 def evaluation_records(
     pairs: Sequence[Pair],
     tokenizers: Tokenizers,
-    objective: Objectives,
+    objective: RowMaker[Any],
     longest: Lengths,
     warn: Callable[[str], None],
     first_line: int = 1,
 ) -> list[TokenPair]:
     """The records to evaluate on: pairs to translate are cut, each with a warning; others stay whole, for the objective to cut."""
     records = tokenize(pairs, tokenizers)
-    return truncate(records, longest, warn, first_line) if isinstance(objective, Seq2Seq) else records
+    return truncate(records, longest, warn, first_line) if objective.truncates_records else records
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
@@ -83,7 +83,7 @@ Rows = Callable[[int], Int[np.ndarray, "R"]]
 """Of that many rows of a batch, the numbers of some."""
 
 
-class Dataset:
+class Dataset(Generic[Example]):
     """Batches by step number, from records that all have a place in the plan.
 
     A seed of None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
@@ -94,7 +94,7 @@ class Dataset:
     def __init__(
         self,
         records: Sequence[TokenPair],
-        objective: Objectives,
+        objective: RowMaker[Example],
         config: DataConfig,
         seed: int | None,
         tokenizer: Tokenizer | None = None,
@@ -105,8 +105,7 @@ class Dataset:
         self.records: Sequence[Any] = objective.make_rows(records, config.longest, seed or 0, tokenizer)
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
-        measure: Callable[[Any], Lengths] = objective.lengths
-        lengths = [measure(record) for record in self.records]
+        lengths = [objective.lengths(record) for record in self.records]
         self.plan = BatchPlan(lengths, batch_shapes(objective, config), seed or 0)
         placed = sum(len(examples) for _, examples in self.plan.members)
         self.dropped = len(self.records) - placed
@@ -120,7 +119,7 @@ class Dataset:
         tokens = sum(sum(lengths[i]) for _, examples in self.plan.members for i in examples)
         self.padding = 1 - tokens / positions
 
-    def batch(self, step: int, rows: Rows = np.arange) -> Batch:
+    def batch(self, step: int, rows: Rows = np.arange) -> Example:
         """Batch `step` as NumPy arrays `[B, …]`; rows that only fill up are all padding and weigh nothing.
 
         Of its number of rows, `rows` says which are wanted here.
@@ -134,21 +133,21 @@ class Dataset:
         ]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *chosen)
 
-    def example(self, i: int, lengths: Lengths, step: int, row: int) -> Batch:
+    def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
         """Record i as the given row of batch `step`."""
         record = self.records[i]
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
         return self.objective.example(record, lengths, generator, self.special)
 
-    def batches(self, start: int, stop: int, rows: Rows = np.arange) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int, rows: Rows = np.arange) -> Iterator[Example]:
         """Batches `start` … `stop - 1`, made ahead of time in two threads."""
         steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, rows))
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
-def zero_batch(objective: Objectives, bucket: Bucket) -> Batch:
+def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:
     """A batch of the bucket's shape with nothing in it."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    record: Any = objective.make_rows([nothing], bucket.lengths, 0)[0]
+    record = objective.make_rows([nothing], bucket.lengths, 0)[0]
     row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), Special(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

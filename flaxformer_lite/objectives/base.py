@@ -103,6 +103,11 @@ class BaseObjective:
         """Whether the rows of a batch have nothing to do with each other, so that it can be cut into smaller ones."""
         return True
 
+    @property
+    def truncates_records(self) -> bool:
+        """Whether evaluation cuts records that are too long, with a warning, before `make_rows` sees them."""
+        return False
+
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not one that this objective trains."""
         self.check_stacks(model, encoder=True, decoder=True)

@@ -38,6 +38,10 @@ class Seq2Seq(BaseObjective):
     def command(self) -> str:
         return "translate"
 
+    @property
+    def truncates_records(self) -> bool:
+        return True
+
     def packed_row(self, longest: Lengths) -> None:
         return None
 

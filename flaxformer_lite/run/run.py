@@ -242,7 +242,7 @@ class Run:
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
         dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
         compiled = Compiled.of(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
-        return mean_metrics(compiled, self.params, dataset, progress)
+        return mean_metrics(compiled, self.config.objective, self.params, dataset, progress)
 
     def forward(self, **arguments: Any) -> ModelOutput:
         """What the model says of arrays of token ids, under the ecosystem's names: `input_ids`, `attention_mask`, `token_type_ids`,

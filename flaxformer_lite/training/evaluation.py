@@ -7,12 +7,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.objectives import Objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.training.runners import Compiled
 
 
 def mean_metrics(
-    compiled: Compiled, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+    compiled: Compiled, objective: Objective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
 ) -> dict[str, float]:
     """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
     batches = dataset.plan.batches_per_epoch
@@ -22,7 +23,7 @@ def mean_metrics(
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
         tick(i + 1, batches)
-    return dataset.objective.report({name: merge_counts(parts) for name, parts in counted.items()})
+    return objective.report({name: merge_counts(parts) for name, parts in counted.items()})
 
 
 def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:

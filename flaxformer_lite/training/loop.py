@@ -226,7 +226,13 @@ class Trainer:
         """The metrics at `step`, also written as an `eval` row, with the translations. Raises: Interrupted."""
         assert self.eval is not None
         self.tick("evaluating")
-        metrics = mean_metrics(self.compiled, self.state.params, self.eval.dataset, lambda *_: self.tick("evaluating"))
+        metrics = mean_metrics(
+            self.compiled,
+            self.config.objective,
+            self.state.params,
+            self.eval.dataset,
+            lambda *_: self.tick("evaluating"),
+        )
         if self.decoder is not None:
             metrics |= self.translate(self.decoder, f"eval-step-{step:08}")
         star = " *" if self.is_best(metrics) else ""
