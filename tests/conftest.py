@@ -24,7 +24,6 @@ if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
 import jax
 import pytest
 
-
 CACHE = "FLAXFORMER_LITE_TEST_CACHE"
 """Names the environment variable with the folder of compiled programs: one for all workers, kept where the caller sets it."""
 

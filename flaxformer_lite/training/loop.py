@@ -338,7 +338,7 @@ def train(config: Config, workdir: str | Path) -> None:
     stop = StopRequest()
     with (
         multihost.all_or_none(),
-        claimed(folder, config),
+        lock(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not multihost.is_first()) as progress,
         open_checkpoints(config, folder, read_only=False) as checkpoints,

@@ -1,4 +1,4 @@
-"""The train step and the evaluation step; the loop around them is in `trainer.py`.
+"""The train step and the evaluation step; the loop around them is in `loop.py`.
 
 `train_step` is a pure function of the state and a batch. It names no model and no objective: what it needs of them is a
 `TrainTask`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.
@@ -43,7 +43,7 @@ class TrainTask:
     ema_decay: float | None = None
 
     @classmethod
-    def of(cls, config: Config) -> "Task":
+    def of(cls, config: Config) -> "TrainTask":
         return cls(
             model=Transformer(config.model),
             objective=config.objective,

@@ -68,7 +68,7 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainTask, "of", task_of)
     patch.setattr(Compiled, "of", compiled_once)
     patch.setattr(
-        trainer, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
+        loop, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
     )
 
 
