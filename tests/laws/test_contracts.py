@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import subprocess
 from pathlib import Path
 
 import jax
@@ -17,6 +18,7 @@ from flaxformer_lite.training.step import TrainTask, init_state, train_step
 from tests.support.paths import ROOT
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").rglob("*.md")]
 MODULES = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
 
 
@@ -58,34 +60,31 @@ def test_files_and_functions_stay_small(path: Path):
             assert (node.end_lineno or 0) - node.lineno <= 60, node.name
 
 
-def test_the_file_map_of_the_readme_is_true():
-    """Every file it names is there, and every module is named."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    block = readme.split("## The files", 1)[1].split("```")[1]
-    named, folder = set(), ""
-    for line in block.strip().splitlines():
-        name = line.split()[0]
-        if not line.startswith(" "):
-            folder = ""
-        path = folder + name
-        assert (ROOT / path).exists(), path
-        if name.endswith("/") and not line.startswith("  "):
-            folder = path
-        named.add(path)
-    for module in (ROOT / "flaxformer_lite").glob("*.py"):
-        if not module.stem.startswith("__"):
-            assert f"flaxformer_lite/{module.name}" in named, module.name
+def test_the_map_of_the_readme_is_true():
+    """Law: every folder that it names is there, and every room of the package and every folder of the repository is named."""
+    block = (
+        (ROOT / "README.md").read_text(encoding="utf-8").split("## The map", 1)[1].split("```")[1].strip().splitlines()
+    )
+    rooms = {line.split()[0].rstrip("/") for line in block if line.startswith("  ")}
+    top = {line.split()[0].rstrip("/") for line in block if not line.startswith("  ")}
+    assert rooms == {path.name for path in (ROOT / "flaxformer_lite").iterdir() if (path / "__init__.py").exists()}
+    assert all((ROOT / name).is_dir() for name in top)
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split()
+    assert {name.split("/")[0] for name in tracked if "/" in name and not name.startswith(".")} <= top
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(path: Path):
+    for target in re.findall(r"\]\((?!https?://)([^)#\s]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
 
 
 def test_the_readme_names_commands_and_settings_that_exist():
     """Every `python -m flaxformer_lite COMMAND` of the README and the guides is a command."""
     commands = {path.stem for path in (ROOT / "flaxformer_lite" / "cli" / "commands").glob("*.py")}
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
-        for command in re.findall(r"python -m flaxformer_lite ([\w-]+)", page.read_text(encoding="utf-8")):
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for command in re.findall(r"python -m flaxformer_lite ([a-z][\w-]*)", page.read_text(encoding="utf-8")):
             assert command in commands, f"{page.name}: {command}"
-
-
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.mark.parametrize("path", [*PAGES, *CONFIGS, *MODULES, ROOT / "train.py"], ids=lambda path: path.name)

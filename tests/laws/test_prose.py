@@ -21,9 +21,9 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             continue
         for statement in node.body:
-            if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-                if isinstance(statement.value.value, str):
-                    yield statement.lineno, statement.value.value
+            value = statement.value if isinstance(statement, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield statement.lineno, value.value
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
