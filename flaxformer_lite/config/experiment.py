@@ -78,7 +78,7 @@ class Config:
         if train.best_metric not in (names := (*self.objective.metric_names, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
-        if train.text_metrics and not isinstance(self.objective, Seq2Seq):
+        if train.text_metrics and not self.objective.translates:
             raise ValueError(
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: leave "
                 "them out"

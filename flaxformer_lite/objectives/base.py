@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, SupportsIndex
+from typing import ClassVar, NamedTuple, SupportsIndex
 
 import numpy as np
 from jaxtyping import Array, Float, Int
@@ -83,30 +83,35 @@ class BaseObjective:
 
     kind: str
 
+    # What the rest of the package needs to know of an objective: class constants, no settings.
+    unit: ClassVar[str] = "documents"
+    """The name of the records, in the plural."""
+    command: ClassVar[str] = "evaluate"
+    """The command that uses a model trained with this objective."""
+    translates: ClassVar[bool] = False
+    """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
+    truncates_records: ClassVar[bool] = False
+    """Whether evaluation records are truncated to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
+    with a warning. False: `make_rows` fits the whole records."""
+    rows_independent: ClassVar[bool] = True
+    """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
+    decoder_special_ids: ClassVar[tuple[str, ...]] = ()
+    """The special ids (fields of `Special`) that the decoder learns, so that `decode` must have the same ones."""
+
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """What evaluation reports."""
+        """The names of the figures that `report` returns."""
         return ("loss", "perplexity", "accuracy")
 
     @property
-    def unit(self) -> str:
-        """What the records are called."""
-        return "documents"
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of `Outputs.class_logits`; empty: the objective names none."""
+        return ()
 
     @property
-    def command(self) -> str:
-        """The command that uses what was trained."""
-        return "evaluate"
-
-    @property
-    def rows_independent(self) -> bool:
-        """Whether the rows of a batch have nothing to do with each other, so that it can be cut into smaller ones."""
-        return True
-
-    @property
-    def truncates_records(self) -> bool:
-        """Whether evaluation cuts records that are too long, with a warning, before `make_rows` sees them."""
-        return False
+    def mask_id(self) -> int | None:
+        """The id that stands for a masked token; None: the tokenizer's own."""
+        return None
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not one that this objective trains."""

@@ -38,14 +38,13 @@ class CausalLM(BaseObjective):
     """Weight of the squared logarithm of the softmax's denominator, which keeps scores from drifting; 1e-4 is usual (Chowdhery
     et al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
 
+    command = "generate"
+    decoder_special_ids = ("eos", "bos")
+
     def __post_init__(self) -> None:
         check_smoothing(self.label_smoothing)
         if not 0 <= self.z_loss < math.inf:
             raise ValueError(f"objective.z_loss is {self.z_loss}: give a weight, 0 or more")
-
-    @property
-    def command(self) -> str:
-        return "generate"
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not a decoder alone."""

@@ -38,6 +38,10 @@ class Classification(LabelledTexts):
     classes: tuple[str, ...]
     """The names of the classes, as the data has them, in the order of their scores."""
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self.classes
+
     def __post_init__(self) -> None:
         if len(self.classes) < 2 or len(set(self.classes)) < len(self.classes):
             raise ValueError(f"objective.classes is {self.classes}: give at least 2 names, each once")

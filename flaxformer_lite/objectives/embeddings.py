@@ -38,17 +38,12 @@ class SentenceEmbeddings(WholeTexts):
     temperature: float = 0.05
     """Divides the cosines; less makes near misses count more."""
 
+    command = "embed"
+    rows_independent = False
+
     def __post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"objective.temperature is {self.temperature}: give a number above 0")
-
-    @property
-    def command(self) -> str:
-        return "embed"
-
-    @property
-    def rows_independent(self) -> bool:
-        return False
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model has two stacks, or makes no vectors."""

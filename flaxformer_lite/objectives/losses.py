@@ -24,7 +24,7 @@ class LossTerm(NamedTuple):
         """The sum divided by the count."""
         return float(self.sum / self.count)
 
-    def across(self, axis_name: str) -> "Term":
+    def across(self, axis_name: str) -> "LossTerm":
         """The term over all devices of a `pmap`."""
         return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
 
@@ -36,7 +36,7 @@ class PerRowMetric(NamedTuple):
     weights: Float[Array, "B"]
     """0 in rows that only fill up a batch."""
 
-    def across(self, axis_name: str) -> "Rows":
+    def across(self, axis_name: str) -> "PerRowMetric":
         """The rows of all devices of a `pmap`."""
         return PerRowMetric(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
 

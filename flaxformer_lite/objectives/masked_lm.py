@@ -55,6 +55,8 @@ class MaskedLM(BaseObjective):
     """A row is two texts, and the model also says whether the second follows the first in its document, as in every other row, or
     is from another one. Scored by `model.pooler` with 2 classes, of which the first means that it follows."""
 
+    command = "fill-mask"
+
     def __post_init__(self) -> None:
         if self.mask_token is not None and self.mask_token <= EOS + 1:
             raise ValueError(f"objective.mask_token is {self.mask_token}: give model.vocab_size - 1")
@@ -78,8 +80,8 @@ class MaskedLM(BaseObjective):
         return (*super().metric_names, *(["next_sentence_accuracy"] if self.next_sentence else []))
 
     @property
-    def command(self) -> str:
-        return "fill-mask"
+    def mask_id(self) -> int | None:
+        return self.mask_token
 
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         return vocab_size if self.mask_token is None else self.mask_token

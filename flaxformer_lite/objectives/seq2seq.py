@@ -27,20 +27,14 @@ class Seq2Seq(BaseObjective):
     label_smoothing: float = 0.1
     """The share of probability spread evenly over all V classes, the target's own among them. Evaluation never smooths."""
 
+    unit = "pairs"
+    command = "translate"
+    translates = True
+    truncates_records = True
+    decoder_special_ids = ("eos", "pad")
+
     def __post_init__(self) -> None:
         check_smoothing(self.label_smoothing)
-
-    @property
-    def unit(self) -> str:
-        return "pairs"
-
-    @property
-    def command(self) -> str:
-        return "translate"
-
-    @property
-    def truncates_records(self) -> bool:
-        return True
 
     def packed_row(self, longest: Lengths) -> None:
         return None

@@ -40,6 +40,8 @@ class SpanCorruption(BaseObjective):
     mean_span: float = 3.0
     """Tokens of a span, on average."""
 
+    decoder_special_ids = ("eos", "pad")
+
     def __post_init__(self) -> None:
         if not 0 < self.noise_density < 1:
             raise ValueError(f"objective.noise_density is {self.noise_density}: give a share above 0 and below 1")

@@ -21,9 +21,7 @@ class WholeTexts(BaseObjective):
     longer text first. A model with an encoder or with a decoder alone reads them.
     """
 
-    @property
-    def unit(self) -> str:
-        return "examples"
+    unit = "examples"
 
     def packed_row(self, longest: Lengths) -> None:
         return None
@@ -45,9 +43,7 @@ class WholeTexts(BaseObjective):
 class LabelledTexts(WholeTexts):
     """Texts, or pairs of them, with a label each."""
 
-    @property
-    def command(self) -> str:
-        return "classify"
+    command = "classify"
 
     def number(self, label: str, record: int) -> float:
         """The label of that record as a number. Raises: ValueError where it is none."""

@@ -12,7 +12,6 @@ from flaxformer_lite.console import warn
 from flaxformer_lite.inference.encoder import BatchPredictor, class_logits, embeddings, likely_tokens, wrapped_text
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.text.special_ids import EncodedText
 from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import UnknownText
@@ -91,9 +90,7 @@ class TextPredictor:
                 f"model.pooler has no classes (model.pooler.num_classes), so the run {self.name} classifies nothing: use a "
                 "run that was trained to"
             )
-        names = tuple(map(str, range(pooler.num_classes)))
-        if isinstance(objective, Classification):
-            names = objective.classes
+        names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
         check_alone(self.config, texts, told.get("first_line", 1))
         encoder = self.encoder(class_logits, self.config.decode.bos_id)
         return [classified(logits, names) for logits in self.asked(encoder, texts, **told)]
@@ -188,8 +185,7 @@ class TextPredictor:
             raise ValueError(
                 f"model.{setting}, so the run {self.name} fills no masks: use a masked language model, an encoder alone with a head"
             )
-        mask_id = objective.mask_token if isinstance(objective, MaskedLM) else None
-        mask_id = self.tokenizer.mask_id if mask_id is None else mask_id
+        mask_id = self.tokenizer.mask_id if objective.mask_id is None else objective.mask_id
         if mask_id is None:
             raise ValueError(
                 f"the tokenizer of {self.name} has no id for the mask, and there is no objective.mask_token: use a masked "

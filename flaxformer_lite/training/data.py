@@ -10,7 +10,7 @@ from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.objectives import CausalLM, Objective, Seq2Seq, SpanCorruption
+from flaxformer_lite.objectives import Objective
 from flaxformer_lite.text.special_ids import Special
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training import multihost
@@ -103,15 +103,8 @@ def check_special_ids(objective: Objective, decode: DecodeConfig, special: Speci
     Padding counts where sources are answered; prompts have places, whatever stands there. What an answer to a source starts from
     is for `decode.bos_id` alone to say, and what is learned ends in one of several ends.
     """
-    if isinstance(objective, Seq2Seq | SpanCorruption):
-        wanted = {"eos_id": special.eos, "pad_id": special.pad}
-    elif isinstance(objective, CausalLM):
-        wanted = {"eos_id": special.eos, "bos_id": special.bos}
-    else:
-        return
-    for name, theirs in wanted.items():
-        allowed = decode.end_ids if name == "eos_id" else (getattr(decode, name),)
+    for name in objective.decoder_special_ids:
+        theirs, ours = getattr(special, name), getattr(decode, f"{name}_id")
+        allowed = decode.end_ids if name == "eos" else (ours,)
         if theirs is not None and theirs not in allowed:
-            raise ValueError(
-                f"decode.{name} is {getattr(decode, name)}, but the tokenizer's is {theirs}: set it to that"
-            )
+            raise ValueError(f"decode.{name}_id is {ours}, but the tokenizer's is {theirs}: set it to that")

@@ -22,7 +22,6 @@ from flaxformer_lite.inference.metrics import text_metrics
 from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import multihost
 from flaxformer_lite.training.data import read_data
@@ -80,7 +79,7 @@ class Trainer:
         )
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
-        self.decoder = Decoder(Transformer(config.model.for_use), greedy) if self.translates else None
+        self.decoder = Decoder(Transformer(config.model.for_use), greedy) if config.objective.translates else None
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.memory = LoopState(self.data.fingerprint)
         self.vote, self.told_to_stop = multihost.StopConsensus() if multihost.several() else None, False
@@ -117,10 +116,6 @@ class Trainer:
         devices += f": {self.config.train.runner}, {axes}" if axes else ""
         self.progress.say(f"{parameters:,} parameters on {devices}")
         return state
-
-    @property
-    def translates(self) -> bool:
-        return isinstance(self.config.objective, Seq2Seq)
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -365,9 +360,8 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
         if step is not None and (metrics := checkpoints.metrics(step)):
             progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
-    translates = isinstance(config.objective, Seq2Seq)
     progress.say(
-        f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if translates else ''}checkpoints/\n"
+        f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
         f"  use it:     python -m flaxformer_lite {config.objective.command} {folder.path}\n"
         f"  look at it: python -m flaxformer_lite inspect {folder.path}"
     )

@@ -65,7 +65,9 @@ def test_a_tpu_host_asks_who_else_there_is_where_nothing_tells(
 
 def test_without_tpu_chips_jax_itself_says_not_to_ask():
     """What `on_cloud_tpu` builds on, be libtpu installed or not."""
-    command = "import os, jax; from flaxformer_lite.training.multihost import on_cloud_tpu; print(on_cloud_tpu(os.environ))"
+    command = (
+        "import os, jax; from flaxformer_lite.training.multihost import on_cloud_tpu; print(on_cloud_tpu(os.environ))"
+    )
     environment = {
         name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY")
     }

@@ -15,7 +15,6 @@ from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
-from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.run.run import Run, ignore, load
 
 
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
     name, pairs = chosen_pairs(loaded, arguments)
     decode = typed_settings(arguments)
-    if isinstance(loaded.config.objective, Seq2Seq):
+    if loaded.config.objective.translates:
         scores = evaluate(loaded, pairs, name, decode)
     elif decode:
         raise ValueError("--beam is for translations, and this run makes none: leave it out")
@@ -60,7 +59,7 @@ def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[
     if arguments.source or arguments.target:
         if arguments.split or not (arguments.source and arguments.target):
             raise ValueError("give --source and --target together and no --split, or --split alone")
-        if not isinstance(loaded.config.objective, Seq2Seq):
+        if not loaded.config.objective.translates:
             raise ValueError("--source and --target are for translations: name the data with data.test in the config")
         return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
     data = loaded.config.data

@@ -18,7 +18,6 @@ from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import differing
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import Classification
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
 """Options of the folder that a run came from which stay as they were, unless the model says otherwise."""
@@ -109,8 +108,8 @@ def distance(model: ModelConfig, params: PyTree, family: Family) -> int:
 def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
     """The names of the classes, of the objective or as they came."""
     num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
-    if isinstance(config.objective, Classification) and len(config.objective.classes) == num_classes:
-        return label_maps(config.objective.classes)
+    if len(names := config.objective.class_names) == num_classes:
+        return label_maps(names)
     return {name: theirs[name] for name in ("id2label", "label2id") if len(theirs.get(name) or {}) == num_classes > 0}
 
 
