@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from flaxformer_lite.console import warn
-from flaxformer_lite.text.files import arriving_lines, read_lines
+from flaxformer_lite.text.files import read_lines, stream_lines
 
 LINES_AT_ONCE = 4096
 """Results are written after that many lines of a file, so that a long one does not wait for its end."""
@@ -84,7 +84,7 @@ def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[LineChunk]:
 
 def piped_blocks() -> Iterator[LineChunk]:
     before = 0
-    for lines in arriving_lines(sys.stdin.buffer, "stdin"):  # type: ignore[arg-type]  # declared without its read1
+    for lines in stream_lines(sys.stdin.buffer, "stdin"):  # type: ignore[arg-type]  # declared without its read1
         yield LineChunk(lines, "stdin", before)
         before += len(lines)
 

@@ -13,7 +13,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.rows import Example, RowMaker
-from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, Special
+from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 
@@ -149,5 +149,5 @@ def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:
     """A batch of the bucket's shape with nothing in it."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
     record = objective.make_rows([nothing], bucket.lengths, 0)[0]
-    row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), Special(mask=0))
+    row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), SpecialIds(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flaxformer_lite.data.records import Pack, TokenPair
-from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.special_ids import SpecialIds
 
 WINDOW = 1024
 """Pieces that are composed into rows together: more leave fewer gaps and take longer."""
@@ -27,13 +27,13 @@ def documents(records: Sequence[TokenPair], kind: str) -> list[Int[np.ndarray, "
     return [record.target for record in records]
 
 
-def overlapping_pieces(document: Int[np.ndarray, "T"], most: int, special: Special) -> list[Int[np.ndarray, "_"]]:
+def overlapping_pieces(document: Int[np.ndarray, "T"], most: int, special: SpecialIds) -> list[Int[np.ndarray, "_"]]:
     """BOS, the document and EOS, in pieces that say which token follows which: at most `most` tokens to read, and the one after
     the last of them.
 
     Each piece starts with the last token of the one before, so every token but BOS follows another exactly once.
     """
-    tokens = np.asarray(special.between(document), np.int32)
+    tokens = np.asarray(special.with_bos_eos(document), np.int32)
     return [tokens[start : start + most + 1] for start in range(0, len(tokens) - 1, most)]
 
 

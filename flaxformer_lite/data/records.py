@@ -31,7 +31,7 @@ class Pack(NamedTuple):
     """For each piece the number of the word that each token belongs to, where the objective asks for it."""
 
 
-class Labelled(NamedTuple):
+class LabelledText(NamedTuple):
     """A text or two as the model reads them, special ids included, and the number of their class or their value."""
 
     tokens: Int[np.ndarray, "S"]

@@ -6,7 +6,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 Example = TypeVar("Example")
@@ -42,5 +42,5 @@ class RowMaker(Protocol[Made]):
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included."""
 
-    def example(self, record: Any, lengths: Lengths, generator: np.random.Generator, special: Special) -> Made:
+    def example(self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Made:
         """Returns a row as NumPy arrays (no leading axis), padded to `lengths`. All randomness comes from `generator`."""

@@ -18,13 +18,6 @@ from flaxformer_lite.inference.decoder import plan_batches
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import EncodedText
-from flaxformer_lite.text.tokenizer import Tokenizer, shortened
-
-
-def wrapped_text(tokenizer: Tokenizer, texts: Sequence[Sequence[int]], room: int) -> EncodedText:
-    """One text or two as token ids, with special ids, in at most `room` of them: the longer text is cut first."""
-    special = len(tokenizer.wrapped(*([] for _ in texts)).tokens)
-    return tokenizer.wrapped(*shortened(texts, room - special))
 
 
 class BatchPredictor:

@@ -72,7 +72,7 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int, first: int) -> 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str, bos_id: int) -> list[int]:
     """What the model goes on from: the prompt as a text begins for it, without an end; BOS alone where that is nothing."""
-    ids = tokenizer.wrapped(tokenizer.encode(prompt)).tokens
+    ids = tokenizer.with_special_tokens(tokenizer.encode(prompt)).tokens
     if ids and ids[-1] == tokenizer.eos_id:
         del ids[-1]
     return ids or [bos_id]

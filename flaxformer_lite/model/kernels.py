@@ -15,7 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
-from flaxformer_lite.parallel.sharding import ROWS
+from flaxformer_lite.parallel.sharding import ROW_AXES
 
 Implementation = Literal["auto", "xla", "cudnn", "splash"]
 
@@ -322,7 +322,7 @@ def on_each_device(function: Callable[..., Array], asked: AttentionCall) -> Call
     if not automatic:
         return function
     rows, rest = [], asked.query.shape[0]
-    for axis in ROWS:
+    for axis in ROW_AXES:
         if axis in automatic and rest % mesh.shape[axis] == 0:
             rows.append(axis)
             rest //= mesh.shape[axis]

@@ -12,7 +12,7 @@ from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
-from flaxformer_lite.text.special_ids import PAD, Special
+from flaxformer_lite.text.special_ids import PAD, SpecialIds
 
 
 class Batch(NamedTuple):
@@ -35,7 +35,7 @@ def padded(
     return row
 
 
-def pair_example(record: TokenPair, lengths: Lengths, special: Special) -> Batch:
+def pair_example(record: TokenPair, lengths: Lengths, special: SpecialIds) -> Batch:
     """One row for an encoder–decoder: it reads the source and EOS, then the start and the target, and should say the target and
     EOS.
     """

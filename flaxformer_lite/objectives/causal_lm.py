@@ -18,7 +18,7 @@ from flaxformer_lite.objectives.base import (
     concat_pieces,
 )
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -70,7 +70,7 @@ class CausalLM(BaseObjective):
         record: Pack,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = DEFAULT_SPECIAL_IDS,
+        special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
         inputs_row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)

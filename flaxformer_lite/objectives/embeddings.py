@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.inference.encoder import wrapped_text
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.heads import unit_length
 from flaxformer_lite.model.inputs import Inputs, Outputs
@@ -18,7 +17,7 @@ from flaxformer_lite.objectives.base import Batch, padded
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 NEVER = -1e9
@@ -65,7 +64,7 @@ class SentenceEmbeddings(WholeTexts):
                     f"objective.kind is '{self.kind}', which reads pairs, but record {number} of the data has no source: name one "
                     "(source_column or source_field)"
                 )
-            texts = [wrapped_text(tokenizer or ByteTokenizer(), [text.tolist()], longest.source) for text in record[:2]]
+            texts = [(tokenizer or ByteTokenizer()).truncated([text.tolist()], longest.source) for text in record[:2]]
             packs.append(Pack(tuple(np.array(text.tokens, np.int32) for text in texts)))
         return packs
 
@@ -78,7 +77,7 @@ class SentenceEmbeddings(WholeTexts):
         record: Pack,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = DEFAULT_SPECIAL_IDS,
+        special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), with two texts `[2, S]`; the targets are never looked at."""
         inputs = Inputs(

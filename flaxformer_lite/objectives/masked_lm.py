@@ -21,7 +21,7 @@ from flaxformer_lite.objectives.base import (
 )
 from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -121,7 +121,7 @@ class MaskedLM(BaseObjective):
             for row in packs
         ]
 
-    def check_mask(self, special: Special) -> None:
+    def check_mask(self, special: SpecialIds) -> None:
         """Raises: ValueError where nothing can cover a token of that tokenizer."""
         if self.mask_token is None and special.mask is None:
             raise ValueError(
@@ -141,7 +141,7 @@ class MaskedLM(BaseObjective):
         return Lengths(sum(len(piece) + 2 for piece in record.pieces), 0)
 
     def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = DEFAULT_SPECIAL_IDS
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; at most ceil(mask_rate · length) tokens are to be told."""
         words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
@@ -196,11 +196,11 @@ def row_weights(batch: Batch) -> Float[Array, "B"]:
     return (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
 
 
-def wrapped(texts: Sequence[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]], special: Special) -> Piece:
+def wrapped(texts: Sequence[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]], special: SpecialIds) -> Piece:
     """The tokens of one text or two, with the numbers of their words: BOS before the first, EOS after each."""
     parts = []
     for number, (tokens, words) in enumerate(texts):
-        whole = np.asarray((special if number == 0 else special._replace(bos=None)).between(tokens), np.int32)
+        whole = np.asarray((special if number == 0 else special._replace(bos=None)).with_bos_eos(tokens), np.int32)
         start = int(number == 0 and special.bos is not None)
         marked = np.full(len(whole), -1)
         marked[start : start + len(tokens)] = words

@@ -15,7 +15,7 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -58,7 +58,7 @@ class Seq2Seq(BaseObjective):
         record: TokenPair,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = DEFAULT_SPECIAL_IDS,
+        special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
         return pair_example(record, lengths, special)

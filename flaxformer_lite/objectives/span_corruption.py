@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.base import (
     pair_example,
 )
 from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -103,7 +103,7 @@ class SpanCorruption(BaseObjective):
         return self.room(len(record.pieces[0]))
 
     def example(
-        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: Special = DEFAULT_SPECIAL_IDS
+        self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`."""
         (text,) = record.pieces

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flaxformer_lite.data.records import Labelled, Lengths, TokenPair
-from flaxformer_lite.inference.encoder import wrapped_text
+from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, Special
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
 
@@ -51,17 +50,17 @@ class LabelledTexts(WholeTexts):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[Labelled]:
+    ) -> list[LabelledText]:
         """The records as the model reads them. Raises: ValueError for a label that is none."""
         rows = []
         for number, record in enumerate(records, 1):
             texts = [text.tolist() for text in ((record.source, record.target) if len(record.source) else record[1:2])]
-            tokens, types = wrapped_text(tokenizer or ByteTokenizer(), texts, longest.source)
+            tokens, types = (tokenizer or ByteTokenizer()).truncated(texts, longest.source)
             label = 0.0 if tokenizer is None else self.number(record.label, number)
-            rows.append(Labelled(np.array(tokens, np.int32), np.array(types, np.int32), label))
+            rows.append(LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), label))
         return rows
 
-    def lengths(self, record: Labelled) -> Lengths:
+    def lengths(self, record: LabelledText) -> Lengths:
         """The room that the record needs."""
         return Lengths(len(record.tokens), 0)
 
@@ -71,10 +70,10 @@ class LabelledTexts(WholeTexts):
 
     def example(
         self,
-        record: Labelled,
+        record: LabelledText,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
-        special: Special = DEFAULT_SPECIAL_IDS,
+        special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
         inputs = Inputs(

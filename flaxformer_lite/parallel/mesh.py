@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from flaxformer_lite.parallel.sharding import AXES, ROWS, batch_sharding
+from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_sharding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class MeshConfig:
     """Each has its share of heads, feed-forward width and vocabulary: for models whose layers are too wide for one device."""
 
     def __post_init__(self) -> None:
-        sizes = {f"train.mesh.{axis}": getattr(self, axis) for axis in AXES}
+        sizes = {f"train.mesh.{axis}": getattr(self, axis) for axis in MESH_AXES}
         for name, size in sizes.items():
             if size < 1 and size != -1:
                 raise ValueError(f"{name} is {size}: give at least 1, or -1 for all the devices that are left")
@@ -33,10 +33,10 @@ class MeshConfig:
 
     def shape(self, num_devices: int) -> tuple[int, int, int]:
         """The sizes of the axes. Raises: ValueError where that many devices cannot be laid out so."""
-        sizes = [getattr(self, axis) for axis in AXES]
+        sizes = [getattr(self, axis) for axis in MESH_AXES]
         given = math.prod(size for size in sizes if size != -1)
         if num_devices % given or (given != num_devices and -1 not in sizes):
-            said = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(AXES, sizes, strict=True))
+            said = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
             raise ValueError(
                 f"{said} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is that, or "
                 "-1 for one of them"
@@ -52,12 +52,12 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] |
     """
     devices = jax.devices() if devices is None else devices
     shape = config.shape(len(devices))
-    return jax.make_mesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices)
+    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
 
 
 def row_groups(mesh: Mesh) -> int:
     """Into how many parts the rows of a batch are divided."""
-    return math.prod(mesh.shape[axis] for axis in ROWS)
+    return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def check_rows(rows_multiple: int, mesh: Mesh, num_micro_batches: int = 1) -> None:

@@ -15,8 +15,8 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-AXES = ("data", "fsdp", "tensor")
-ROWS = ("data", "fsdp")
+MESH_AXES = ("data", "fsdp", "tensor")
+ROW_AXES = ("data", "fsdp")
 """The axes that divide the rows of a batch."""
 
 
@@ -50,7 +50,7 @@ PARAMETERS = (
 """The first rule that matches counts. Every other parameter (norms, the other biases, small tables) is whole on every device."""
 
 ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
-    "B T D": (ROWS, None, None),
+    "B T D": (ROW_AXES, None, None),
     "V D": ("tensor", None),
 }
 """By their letters (see `layers.py`): the layers' outputs, and the table of embeddings while tokens are looked up. The compiler
@@ -64,7 +64,7 @@ Owner = tuple[tuple[int, ...], tuple[str | None, ...]]
 """A parameter's shape and axes."""
 
 
-def path_of(keys: tuple[Any, ...]) -> str:
+def leaf_path(keys: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(keys, simple=True, separator="/")
 
 
@@ -90,7 +90,7 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
 def parameter_sharding(params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
     """A `NamedSharding` for every parameter. Raises: ValueError naming the parameter that an axis does not divide."""
     return jax.tree.map_with_path(
-        lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(path_of(keys), x.shape, mesh))), params
+        lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))), params
     )
 
 
@@ -101,12 +101,12 @@ def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     shape is the parameter's, or that with one dimension summed away. All else is whole on every device.
     """
     owners = {
-        path_of(keys): (x.shape, parameter_axes(path_of(keys), x.shape, mesh))
+        leaf_path(keys): (x.shape, parameter_axes(leaf_path(keys), x.shape, mesh))
         for keys, x in jax.tree_util.tree_leaves_with_path(state.params)
     }
 
     def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
-        return NamedSharding(mesh, PartitionSpec(*axes_of_owner(path_of(keys).split("/"), x.shape, owners)))
+        return NamedSharding(mesh, PartitionSpec(*axes_of_owner(leaf_path(keys).split("/"), x.shape, owners)))
 
     return jax.tree.map_with_path(leaf, state)
 
@@ -132,7 +132,7 @@ def with_shardings(tree: PyTree, shardings: PyTree) -> PyTree:
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Rows of a batch, divided over the axes that do that."""
-    return NamedSharding(mesh, PartitionSpec(ROWS))
+    return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -143,20 +143,20 @@ def replicated(mesh: Mesh) -> NamedSharding:
 # Inside a traced function ----------------------------------------------------------------------------------------------
 
 
-def tracing_mesh() -> AbstractMesh | None:
+def current_mesh() -> AbstractMesh | None:
     """The mesh that the function being traced is for; None outside of `within_mesh` and in a `pmap`."""
     mesh = jax.sharding.get_abstract_mesh()
-    return mesh if mesh.axis_names == AXES else None
+    return mesh if mesh.axis_names == MESH_AXES else None
 
 
 def within_mesh(mesh: Mesh) -> Any:
-    """A context in which `constrain_sharding` and `place_parameters` know the mesh; to be entered while a function is traced."""
+    """A context that tells `constrain_sharding` and `constrain_parameters` the mesh. Enter it while a function is traced."""
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
 def constrain_sharding(x: Array, letters: str) -> Array:
     """An activation, cut over the mesh as its letters say, as far as the axes divide it; the same array where there is no mesh."""
-    mesh = tracing_mesh()
+    mesh = current_mesh()
     if mesh is None:
         return x
     axes = zip(x.shape, ACTIVATIONS[letters], strict=True)
@@ -171,14 +171,14 @@ def divides(mesh: AbstractMesh, axis: str | tuple[str, ...] | None, size: int) -
     return size % math.prod(mesh.shape[name] for name in names) == 0
 
 
-def place_parameters(params: PyTree) -> PyTree:
+def constrain_parameters(params: PyTree) -> PyTree:
     """Parameters, or their gradients, cut over the mesh as the table says; the same where there is no mesh."""
-    mesh = tracing_mesh()
+    mesh = current_mesh()
     if mesh is None:
         return params
     return jax.tree.map_with_path(
         lambda keys, x: jax.lax.with_sharding_constraint(
-            x, PartitionSpec(*parameter_axes(path_of(keys), x.shape, mesh))
+            x, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))
         ),
         params,
     )

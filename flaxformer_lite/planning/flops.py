@@ -11,7 +11,7 @@ from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.parallel.sharding import path_of
+from flaxformer_lite.parallel.sharding import leaf_path
 
 
 class Operations(NamedTuple):
@@ -27,7 +27,7 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
     """The weights of every matrix times how many positions of a row meet them."""
     total = 0
     for keys, x in jax.tree_util.tree_leaves_with_path(params):
-        path = path_of(keys)
+        path = leaf_path(keys)
         times = positions(path)
         if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
             times *= model.num_heads

@@ -21,7 +21,7 @@ from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
-from flaxformer_lite.parallel.sharding import ROWS, batch_sharding, replicated, within_mesh
+from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, within_mesh
 from flaxformer_lite.planning.exchanges import Exchange, add_up
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
@@ -87,7 +87,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
 
     def sharded(x: Any) -> Any:
         heads = "tensor" if x.shape[3] % mesh.shape["tensor"] == 0 else None
-        sharding = NamedSharding(mesh, PartitionSpec(None, ROWS, None, heads, None))
+        sharding = NamedSharding(mesh, PartitionSpec(None, ROW_AXES, None, heads, None))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     def step(params: PyTree, tokens: Any, index: Any, cache: LayerCache) -> Any:

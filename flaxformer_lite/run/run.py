@@ -98,7 +98,7 @@ class Run:
         """
         if isinstance(texts, str):
             raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
-        self.unknown.tell(texts, warn)
+        self.unknown.report(texts, warn)
         records = self.records([Pair(text if text.strip() else "", "") for text in texts], warn, first_line)
         sources = [record.source for record in records]
         return translate(self.translator(**decode), self.params, sources, self.required_tokenizers, progress)
@@ -162,7 +162,7 @@ class Run:
         if isinstance(prompts, str):
             raise ValueError(f"prompts is one string, {prompts[:40]!r}: give a list of them")
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
-        self.unknown.tell(prompts, warn)
+        self.unknown.report(prompts, warn)
         return generated(decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first=first, progress=progress)
 
     def continuations_of_ids(
@@ -191,7 +191,7 @@ class Run:
     ) -> Iterator[str]:
         """The text that `generate` gives for this prompt alone, in parts, as they are written."""
         decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
-        self.unknown.tell([prompt], warn)
+        self.unknown.report([prompt], warn)
         return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first=first)
 
     def generator(self, **decode: Any) -> Decoder:

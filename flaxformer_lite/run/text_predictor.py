@@ -9,7 +9,7 @@ from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.inference.encoder import BatchPredictor, class_logits, embeddings, likely_tokens, wrapped_text
+from flaxformer_lite.inference.encoder import BatchPredictor, class_logits, embeddings, likely_tokens
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import EncodedText
@@ -108,7 +108,7 @@ class TextPredictor:
         check_list(texts)
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         single = [text for group in groups for text in group]
-        self.unknown.tell(single, warn)
+        self.unknown.report(single, warn)
         encoded = iter(self.tokenizer.encode_batch(single))
         rows = [
             self.row([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
@@ -118,9 +118,9 @@ class TextPredictor:
 
     def row(self, texts: Sequence[Sequence[int]], number: int, warn: Callable[[str], None]) -> EncodedText:
         """One text or two as the model reads them; that they are cut `warn` is told with the number of the line."""
-        if (whole := len(self.tokenizer.wrapped(*texts).tokens)) > self.room:
+        if (whole := len(self.tokenizer.with_special_tokens(*texts).tokens)) > self.room:
             warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
-        return wrapped_text(self.tokenizer, texts, self.room)
+        return self.tokenizer.truncated(texts, self.room)
 
     def end(self, row: EncodedText) -> int:
         """The place of the last `decode.eos_id`. Raises: ValueError where the tokenizer writes none."""
@@ -149,7 +149,7 @@ class TextPredictor:
         """For each text and each mask in it the best guesses; none for masks that are cut off, which `warn` is told."""
         check_list(texts)
         mask_id = self.mask_id()
-        self.unknown.tell([part for text in texts for part in text.split(MASK)], warn)
+        self.unknown.report([part for text in texts for part in text.split(MASK)], warn)
         rows, asked = [], []
         for number, text in enumerate(texts, first_line):
             tokens = masked_tokens(self.tokenizer, text, mask_id)

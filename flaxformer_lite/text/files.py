@@ -34,7 +34,7 @@ def read_lines(path: str | Path) -> list[str]:
     return _lines(read_bytes(Path(path)), str(path))
 
 
-def arriving_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
+def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
     """The lines of a stream in blocks: each is what has arrived, at most 256 KiB at once, and waits for nothing more.
 
     So whoever writes a line and waits for its answer gets it, and a long text still comes in large blocks. Lines are

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.text.special_ids import EncodedText, Special
+from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
@@ -28,7 +28,7 @@ class JsonTokenizer(Tokenizer):
 
     extension = ".hf.json"
 
-    def __init__(self, description: str, special: Special) -> None:
+    def __init__(self, description: str, special: SpecialIds) -> None:
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(description)
         except Exception as error:  # the library raises nothing more precise
@@ -42,7 +42,7 @@ class JsonTokenizer(Tokenizer):
     @classmethod
     def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
         """The tokenizer with the special tokens that its folder names: `{"pad_token": "[PAD]", …}`."""
-        plain = cls(description, Special(0, None, None, None))
+        plain = cls(description, SpecialIds(0, None, None, None))
 
         def found(role: str) -> int | None:
             for name in ROLES[role]:
@@ -55,7 +55,7 @@ class JsonTokenizer(Tokenizer):
         ids = {role: found(role) for role in ROLES}
         if ids["pad"] is None:  # it fills rows, unread
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
-        return cls(description, Special(**ids))  # type: ignore[arg-type]
+        return cls(description, SpecialIds(**ids))  # type: ignore[arg-type]
 
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
@@ -64,7 +64,7 @@ class JsonTokenizer(Tokenizer):
         """`encode` of every text, in order, on all cores."""
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
-    def unknown(self, texts: Iterable[str]) -> list[str]:
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """What the vocabulary does not have: WordPiece's words, else characters; what nothing stands for is left out of a text."""
         texts = list(texts)
         if self.unk_id is None:
@@ -76,7 +76,7 @@ class JsonTokenizer(Tokenizer):
             found += [part for i, (a, b) in places if i == self.unk_id and (part := text[a:b].strip()) != name]
         return found
 
-    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
+    def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """What the model reads of a text, or of two: special ids and token types as the tokenizer's own template has them."""
         texts = [first] if second is None else [first, second]
         tokens: list[int] = []
@@ -88,7 +88,7 @@ class JsonTokenizer(Tokenizer):
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
         """What the encoder of an encoder–decoder reads of a text: the same."""
-        return self.wrapped(tokens).tokens
+        return self.with_special_tokens(tokens).tokens
 
     @cached_property
     def _templates(self) -> tuple[list[Place], list[Place]]:
@@ -138,6 +138,6 @@ class JsonTokenizer(Tokenizer):
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         fields = json_fields(content, "tokenizers")
         try:
-            return cls(fields["tokenizer"], Special(**fields["special"]))
+            return cls(fields["tokenizer"], SpecialIds(**fields["special"]))
         except (LookupError, TypeError) as error:
             raise ValueError(f"its fields make no sense: {error}") from None

@@ -52,7 +52,7 @@ class MarianTokenizer(Tokenizer):
             for code, pieces in zip(codes, batch, strict=True)
         ]
 
-    def unknown(self, texts: Iterable[str]) -> list[str]:
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """What is in no piece of the vocabulary."""
         found = []
         for text in texts:

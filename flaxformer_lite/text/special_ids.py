@@ -9,7 +9,7 @@ SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 """How these are written in `Tokenizer.pieces`, in the order of their ids."""
 
 
-class Special(NamedTuple):
+class SpecialIds(NamedTuple):
     """The ids of a tokenizer that stand for no text; None: it has no such id."""
 
     pad: int = PAD
@@ -27,12 +27,12 @@ class Special(NamedTuple):
     size: int | None = None
     """How many ids there are in all, where a tokenizer is known."""
 
-    def between(self, tokens: Iterable[SupportsIndex]) -> list[int]:
+    def with_bos_eos(self, tokens: Iterable[SupportsIndex]) -> list[int]:
         """BOS, the tokens and EOS, as far as there are such ids."""
         return [int(i) for i in (self.bos, *tokens, self.eos) if i is not None]
 
 
-DEFAULT_SPECIAL_IDS = Special()
+DEFAULT_SPECIAL_IDS = SpecialIds()
 """Those of the tokenizers that are trained here."""
 
 

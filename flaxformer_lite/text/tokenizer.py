@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
 from flaxformer_lite.atomic_files import atomic_write
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText, Special
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText, SpecialIds
 
 
 class Tokenizer(ABC):
@@ -30,18 +30,23 @@ class Tokenizer(ABC):
     mask_id: int | None = None
 
     @property
-    def special(self) -> Special:
+    def special(self) -> SpecialIds:
         """The ids that stand for no text."""
-        return Special(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
+        return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
 
-    def wrapped(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
+    def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """What a model of whole texts reads: BOS, the first text, EOS, and for a pair the second text and EOS."""
         special = self.special
-        tokens = special.between(first)
+        tokens = special.with_bos_eos(first)
         if second is None:
             return EncodedText(tokens, [0] * len(tokens))
-        more = special._replace(bos=None).between(second)
+        more = special._replace(bos=None).with_bos_eos(second)
         return EncodedText(tokens + more, [0] * len(tokens) + [1] * len(more))
+
+    def truncated(self, texts: Sequence[Sequence[int]], max_length: int) -> EncodedText:
+        """Returns one text, or two, with special tokens, cut to `max_length` tokens: the longer text loses its end first."""
+        num_special = len(self.with_special_tokens(*([] for _ in texts)).tokens)
+        return self.with_special_tokens(*truncate_longest_first(texts, max_length - num_special))
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
@@ -51,7 +56,7 @@ class Tokenizer(ABC):
         """`encode` of every text, in order."""
         return [self.encode(text) for text in texts]
 
-    def unknown(self, texts: Iterable[str]) -> list[str]:
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """What of some texts the vocabulary does not have, in order: here it is characters, each once."""
         characters = dict.fromkeys(character for text in texts for character in text)
         return [character for character in characters if self.unk_id in self.encode(character)]
@@ -90,7 +95,7 @@ class Tokenizer(ABC):
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
         """What the encoder of an encoder–decoder reads of a text: the tokens and EOS."""
-        return self.special._replace(bos=None).between(tokens)
+        return self.special._replace(bos=None).with_bos_eos(tokens)
 
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
         """Writes the tokenizer into the folder, all or nothing, and returns its file; makes the folder if need be."""
@@ -123,7 +128,7 @@ class Tokenizers:
         return text.replace("\n", " ").replace("\r", " ")
 
 
-def shortened(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
+def truncate_longest_first(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
     """The pieces with the longest cut at its end, a token at a time, until they have at most `room` tokens together."""
     lengths = [len(piece) for piece in pieces]
     while sum(lengths) > max(room, 0):

@@ -15,9 +15,9 @@ class UnknownText:
         self.tokenizer = tokenizer
         self.told: set[str] = set()
 
-    def tell(self, texts: Iterable[str], warn: Callable[[str], None]) -> None:
+    def report(self, texts: Iterable[str], warn: Callable[[str], None]) -> None:
         """Tells `warn` in one line what has not been told before."""
-        found = [part for part in dict.fromkeys(self.tokenizer.unknown(texts)) if part not in self.told]
+        found = [part for part in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if part not in self.told]
         if not found:
             return
         self.told.update(found)

@@ -18,7 +18,7 @@ from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, Objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import (
-    place_parameters,
+    constrain_parameters,
 )
 
 
@@ -115,7 +115,7 @@ def gradient(
 
         (value, counts), grads = jax.value_and_grad(loss, has_aux=True)(params)
         value, grads = across((value, grads), axis_name)
-        return value, counts, place_parameters(grads)
+        return value, counts, constrain_parameters(grads)
 
     # Counts never depend on what the model says: of this pass over the whole batch the compiler keeps the counting alone.
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
@@ -126,7 +126,7 @@ def gradient(
         number, micro = part
         of_part = jax.value_and_grad(lambda p: total(loss_terms(task, p, micro, group_key(number)), counts))(params)
         value, grads = jax.tree.map(jnp.add, carry, of_part)
-        return (value, place_parameters(grads)), None
+        return (value, constrain_parameters(grads)), None
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
     (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), parts))

@@ -11,7 +11,7 @@ import pytest
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import TSV, HubDataset, JSONLines, ParallelText, Parquet, Source
-from flaxformer_lite.text.files import arriving_lines, read_lines
+from flaxformer_lite.text.files import read_lines, stream_lines
 
 PAIRS = [Pair("ein Haus", "a house"), Pair("zwei Hüte", "two hats"), Pair("日本", "Japan")]
 
@@ -79,7 +79,7 @@ class Arriving(io.RawIOBase):
 
 
 def arriving(*chunks: bytes) -> list[list[str]]:
-    return list(arriving_lines(io.BufferedReader(Arriving(list(chunks))), "stdin"))
+    return list(stream_lines(io.BufferedReader(Arriving(list(chunks))), "stdin"))
 
 
 def test_lines_of_a_stream_come_as_they_arrive() -> None:
@@ -97,7 +97,7 @@ def test_lines_of_a_stream_come_as_they_arrive() -> None:
 
 
 def test_lines_of_a_stream_that_are_not_utf8_are_located_after_those_before() -> None:
-    stream = arriving_lines(io.BufferedReader(Arriving([b"a\n\nb\n", b"c\n\xff\n"])), "stdin")
+    stream = stream_lines(io.BufferedReader(Arriving([b"a\n\nb\n", b"c\n\xff\n"])), "stdin")
     assert next(stream) == ["a", "", "b"]
     with pytest.raises(ValueError, match=r"^stdin:5: not UTF-8 \(byte 0xff\)"):
         next(stream)

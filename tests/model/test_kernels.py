@@ -29,7 +29,7 @@ from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, kernels_
 from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, mask_structure, padding_mask, segment_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.parallel.sharding import AXES, within_mesh
+from flaxformer_lite.parallel.sharding import MESH_AXES, within_mesh
 
 NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")
 IMPLEMENTATIONS = ["xla", "splash", "cudnn"]
@@ -434,7 +434,7 @@ def test_each_device_computes_its_own_rows_and_heads():
         alone = jax.jit(lambda *x: splash(asked._replace(query=x[0], key=x[1], value=x[2])))(*asked[:3])
         for sizes, divided in (((2, 1, 2), True), ((4, 1, 1), False)):
             axes, devices = (jax.sharding.AxisType.Auto,) * 3, jax.devices()[: math.prod(sizes)]
-            mesh = jax.make_mesh(sizes, AXES, axis_types=axes, devices=devices)
+            mesh = jax.make_mesh(sizes, MESH_AXES, axis_types=axes, devices=devices)
             spec = jax.sharding.PartitionSpec("data", None, "tensor") if divided else jax.sharding.PartitionSpec()
             placed = jax.device_put(asked[:3], jax.sharding.NamedSharding(mesh, spec))
             program = jax.jit(answer).lower(*placed).compile()

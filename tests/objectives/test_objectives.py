@@ -26,7 +26,7 @@ from flaxformer_lite.objectives import (
 from flaxformer_lite.objectives.corruption import with_sentinels
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.text.tokenizer import shortened
+from flaxformer_lite.text.tokenizer import truncate_longest_first
 from flaxformer_lite.training.evaluation import merge_counts
 from flaxformer_lite.training.step import total
 
@@ -572,7 +572,7 @@ def test_the_longer_text_is_cut_first(lengths: tuple[int, int], room: int):
     wanted = [list(text) for text in texts]
     while sum(map(len, wanted)) > room:
         max(wanted, key=len).pop()
-    found = shortened(texts, room)
+    found = truncate_longest_first(texts, room)
     assert sum(map(len, found)) == sum(map(len, wanted))
     assert sorted(map(len, found)) == sorted(map(len, wanted))
     assert all(text == list(range(len(text))) for text in found)

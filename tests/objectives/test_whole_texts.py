@@ -308,7 +308,7 @@ def test_a_hugging_face_folder_is_imported_and_trained_on(
     shutil.rmtree(tmp_path / "imported")
     run = flaxformer_lite.load(tmp_path / "run")
     tokenizer = run.required_tokenizers.source
-    row = tokenizer.wrapped(tokenizer.encode("a"), tokenizer.encode("b"))
+    row = tokenizer.with_special_tokens(tokenizer.encode("a"), tokenizer.encode("b"))
     pieces = tokenizer.pieces(row.tokens)
     assert (pieces[0], pieces[-1], pieces.count("[SEP]"), row.types[-1]) == ("[CLS]", "[SEP]", 2, 1)
     assert run.classify(["a"])[0].label in ("xenon", "yttrium", "zinc")

@@ -24,7 +24,7 @@ from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_rows, local_rows, make_mesh
-from flaxformer_lite.parallel.sharding import path_of
+from flaxformer_lite.parallel.sharding import leaf_path
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
 from flaxformer_lite.training.runners import Compiled, abstract_state
@@ -215,7 +215,7 @@ def small_ones(state: PyTree) -> PyTree:
     return [
         jax.numpy.zeros(x.shape, x.dtype)
         for keys, x in leaves
-        if re.search("scale$|bias$", path_of(keys)) or x.ndim == 0
+        if re.search("scale$|bias$", leaf_path(keys)) or x.ndim == 0
     ]
 
 
@@ -259,7 +259,7 @@ def shards(
         TrainTask(Transformer(model), CausalLM(), optimizer, seed=0, ema_decay=0.9), make_mesh(config)
     )
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {path_of(keys): (x.shape, x.sharding.shard_shape(x.shape)) for keys, x in leaves}
+    return {leaf_path(keys): (x.shape, x.sharding.shard_shape(x.shape)) for keys, x in leaves}
 
 
 def test_what_the_table_says_of_every_kind_of_parameter():

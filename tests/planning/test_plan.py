@@ -25,7 +25,7 @@ from flaxformer_lite.cli.main import follow
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import AXES
+from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.planning import plan as plan_module
 from flaxformer_lite.planning.flops import Operations
 from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
@@ -386,7 +386,7 @@ def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
     def in_order(config: MeshConfig, devices: Sequence[jax.Device]) -> Mesh:
         placed = sorted(devices, key=lambda device: device.coords)
-        return Mesh(np.array(placed).reshape(config.shape(len(devices))), AXES)
+        return Mesh(np.array(placed).reshape(config.shape(len(devices))), MESH_AXES)
 
     monkeypatch.setattr(plan_module, "make_mesh", in_order)
     config = load_config("configs/char_lm.py", ["--data.rows-multiple", "8"])

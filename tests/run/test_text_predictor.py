@@ -70,7 +70,7 @@ def alone(run: Run, first: str, second: str | None = None) -> Any:
     """What the model says of one text or pair without any padding."""
     tokenizer = run.required_tokenizers.source
     ids = [tokenizer.encode(text) for text in (first, second) if text is not None]
-    tokens, types = tokenizer.wrapped(*ids)
+    tokens, types = tokenizer.with_special_tokens(*ids)
     inputs = Inputs(source_tokens=jnp.array([tokens]), token_types=jnp.array([types]))
     return jax.jit(run.model.apply)({"params": run.params}, inputs)
 

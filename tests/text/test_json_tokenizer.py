@@ -46,8 +46,8 @@ def test_word_pieces_and_their_template() -> None:
     assert found.special[:5] == (0, 1, 2, 3, 4) and found.vocab_size == 9
     assert found.encode("a bbc ab z") == [5, 6, 7, 8, 5, 7, 1]
     assert found.encode_batch(["a", ""]) == [[5], []]
-    assert found.wrapped([5, 6], [7]) == ([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])
-    assert found.wrapped([5]).tokens == [2, 5, 3] and found.wrapped([]).tokens == [2, 3]
+    assert found.with_special_tokens([5, 6], [7]) == ([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])
+    assert found.with_special_tokens([5]).tokens == [2, 5, 3] and found.with_special_tokens([]).tokens == [2, 3]
     assert found.word_starts([5, 6, 7, 8]) == [True, True, False, False]
     assert found.decode([2, 5, 6, 7, 3]) == "a bb" and found.pieces([2, 7]) == ["[CLS]", "##b"]
     with pytest.raises(IndexError):
@@ -62,9 +62,9 @@ def test_bytes_and_their_template(tmp_path: Path) -> None:
     assert found.special[:5] == (1, None, 0, 2, None)
     text = "naïve  café 🙂\n"
     assert found.decode(found.encode(text)) == text
-    assert found.wrapped([9], [8, 7]) == ([0, 9, 2, 2, 8, 7, 2], [0] * 7)
+    assert found.with_special_tokens([9], [8, 7]) == ([0, 9, 2, 2, 8, 7, 2], [0] * 7)
     library = tokenizers.Tokenizer.from_str(description).encode("ab", "c")
-    assert found.wrapped(found.encode("ab"), found.encode("c")) == (library.ids, library.type_ids)
+    assert found.with_special_tokens(found.encode("ab"), found.encode("c")) == (library.ids, library.type_ids)
     assert found.word_starts(found.encode("a b")) == [True, True, False]
 
 
@@ -85,8 +85,8 @@ def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:
         single="<s> $A", pair="<s> $A <s> $B:1", special_tokens=[("<s>", 2)]
     )
     tokenizer = JsonTokenizer.of(found.to_str(), {"bos_token": "<s>"})
-    assert tokenizer.encode("abc") == [0, 1] and tokenizer.wrapped([0, 1]).tokens == [2, 0, 1]
-    assert tokenizer.wrapped([1], [0]) == ([2, 1, 2, 0], [0, 0, 0, 1])
+    assert tokenizer.encode("abc") == [0, 1] and tokenizer.with_special_tokens([0, 1]).tokens == [2, 0, 1]
+    assert tokenizer.with_special_tokens([1], [0]) == ([2, 1, 2, 0], [0, 0, 0, 1])
     nothing = JsonTokenizer.of(tokenizers.Tokenizer(models.BPE(vocab={}, merges=[])).to_str(), {})
     with pytest.raises(ValueError, match="makes no token of any piece"):
-        nothing.wrapped([0])
+        nothing.with_special_tokens([0])

@@ -165,8 +165,8 @@ def test_a_sentence_piece_model_from_elsewhere_has_its_own_special_ids(tmp_path:
     ids = tokenizer.encode(TEXT[3])
     assert tokenizer.decode([0, *ids, 2, 1]) == TEXT[3]
     assert 3 in {i for line in TEXT for i in tokenizer.encode(line)}, "id 3 is a piece like any other"
-    assert tokenizer.wrapped(ids) == ([*ids, 1], [0] * (len(ids) + 1))
-    assert tokenizer.wrapped([7], [8, 9]) == ([7, 1, 8, 9, 1], [0, 0, 1, 1, 1])
+    assert tokenizer.with_special_tokens(ids) == ([*ids, 1], [0] * (len(ids) + 1))
+    assert tokenizer.with_special_tokens([7], [8, 9]) == ([7, 1, 8, 9, 1], [0, 0, 1, 1, 1])
     assert sentence_piece_model(tmp_path).special[:4] == (0, 0, 1, 2)
 
 
@@ -174,8 +174,8 @@ def test_a_sentence_piece_model_from_elsewhere_has_its_own_special_ids(tmp_path:
 def test_special_ids_stand_around_a_text(config: TokenizerConfig) -> None:
     tokenizer = config.train(TEXT, VOCAB_SIZE)
     assert tokenizer.special == (PAD, UNK, BOS, EOS, None, BOS, tokenizer.vocab_size)
-    assert tokenizer.wrapped([7, 8]) == ([BOS, 7, 8, EOS], [0] * 4)
-    assert tokenizer.wrapped([7], [8, 9]) == ([BOS, 7, EOS, 8, 9, EOS], [0, 0, 0, 1, 1, 1])
+    assert tokenizer.with_special_tokens([7, 8]) == ([BOS, 7, 8, EOS], [0] * 4)
+    assert tokenizer.with_special_tokens([7], [8, 9]) == ([BOS, 7, EOS, 8, 9, EOS], [0, 0, 0, 1, 1, 1])
     assert tokenizer.as_source([7, 8]) == [7, 8, EOS]
 
 

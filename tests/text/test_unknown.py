@@ -7,22 +7,22 @@ from tokenizers import models, normalizers, pre_tokenizers
 from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import MOST, UnknownText
 from tests.text.test_json_tokenizer import bytes_joined, word_pieces
 
 WORDS = ["hello world", "world of words", "a word"] * 9
-SPECIAL = Special(0, 1, 2, 3)
+SPECIAL = SpecialIds(0, 1, 2, 3)
 
 
 def test_characters_and_subwords_tell_characters():
     """A space that no piece has is a character too, and SentencePiece's own spaces are no text."""
     for tokenizer, space in ((CharacterTokenizer("helowrd"), [" "]), (SentencePiece().train(WORDS, 20), [])):
-        assert tokenizer.unknown(["hello world", ""]) == space
-        assert [c for c in tokenizer.unknown(["wßrld…", "…o", "漢"]) if c != " "] == ["ß", "…", "漢"]
-    assert Bytes().train([], 260).unknown(["wßrld…", "\0"]) == []
+        assert tokenizer.unknown_parts(["hello world", ""]) == space
+        assert [c for c in tokenizer.unknown_parts(["wßrld…", "…o", "漢"]) if c != " "] == ["ß", "…", "漢"]
+    assert Bytes().train([], 260).unknown_parts(["wßrld…", "\0"]) == []
 
 
 def test_word_pieces_tell_words_and_the_name_of_the_unknown_is_known():
@@ -30,16 +30,16 @@ def test_word_pieces_tell_words_and_the_name_of_the_unknown_is_known():
     found = word_pieces()
     found.add_special_tokens(["[UNK]"])
     tokenizer = JsonTokenizer(found.to_str(), SPECIAL)
-    assert tokenizer.unknown(["abc a", "ca ab", "a z [UNK]"]) == ["ca", "z"]
+    assert tokenizer.unknown_parts(["abc a", "ca ab", "a z [UNK]"]) == ["ca", "z"]
 
 
 def test_what_a_tokenizer_without_an_unknown_leaves_out_is_told():
     """Oracle: byte pairs over the letters a and b, without and with bytes below."""
     found = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     found.normalizer, found.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
-    plain = JsonTokenizer(found.to_str(), Special(0, None, None, None))
-    assert plain.encode("AB cab") == [2, 2] and plain.unknown(["AB cab", "ß"]) == ["c", "ß"]
-    assert JsonTokenizer(bytes_joined().to_str(), Special(1, None, 0, 2)).unknown(["a ß\t漢 "]) == []
+    plain = JsonTokenizer(found.to_str(), SpecialIds(0, None, None, None))
+    assert plain.encode("AB cab") == [2, 2] and plain.unknown_parts(["AB cab", "ß"]) == ["c", "ß"]
+    assert JsonTokenizer(bytes_joined().to_str(), SpecialIds(1, None, 0, 2)).unknown_parts(["a ß\t漢 "]) == []
 
 
 def test_marian_tells_what_its_vocabulary_lacks():
@@ -49,19 +49,19 @@ def test_marian_tells_what_its_vocabulary_lacks():
     pieces = [processor.id_to_piece(i) for i in range(4, 20)]
     ids = {piece: i for i, piece in enumerate(["<pad>", "<unk>", "</s>", *pieces])}
     tokenizer = MarianTokenizer(model, ids)
-    assert tokenizer.unknown(["hello world", ">>fra<< woßrld"]) == [">>fra<<", "ß"]
+    assert tokenizer.unknown_parts(["hello world", ">>fra<< woßrld"]) == [">>fra<<", "ß"]
     fewer = {piece: i for i, piece in enumerate(ids) if "w" not in piece}
-    assert "".join(MarianTokenizer(model, fewer).unknown(["of words"])).startswith("w")
+    assert "".join(MarianTokenizer(model, fewer).unknown_parts(["of words"])).startswith("w")
 
 
 def test_each_is_told_once_and_many_in_one_line():
     tokenizer: Tokenizer = CharacterTokenizer("ab")
     unknown, said = UnknownText(tokenizer), []
-    unknown.tell(["ab", "aß\t"], said.append)
-    unknown.tell(["ba", "ßß"], said.append)
+    unknown.report(["ab", "aß\t"], said.append)
+    unknown.report(["ba", "ßß"], said.append)
     assert said == ["not in the vocabulary, so the model cannot read it: 'ß', '\\t'"]
-    unknown.tell(["ß漢"], said.append)
-    unknown.tell([chr(ord("A") + i) for i in range(MOST + 3)], said.append)
+    unknown.report(["ß漢"], said.append)
+    unknown.report([chr(ord("A") + i) for i in range(MOST + 3)], said.append)
     assert (
         said[1].endswith(": '漢'") and said[2].endswith(f"'{chr(ord('A') + MOST - 1)}' and 3 more") and len(said) == 3
     )

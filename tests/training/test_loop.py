@@ -32,7 +32,7 @@ from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorrupti
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.text.special_ids import Special
+from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.data import check_special_ids
 from flaxformer_lite.training.runners import Compiled
@@ -509,4 +509,4 @@ def test_special_ids_of_decoding_are_those_that_are_learned(
 ) -> None:
     """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
-        check_special_ids(objective, DecodeConfig(**decode), Special(pad=6, bos=7, eos=8))
+        check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))

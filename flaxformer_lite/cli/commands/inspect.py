@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType
 from flaxformer_lite.cli.commands.plan import config_of, parse_mesh
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import ACTIVATIONS, AXES, path_of
+from flaxformer_lite.parallel.sharding import ACTIVATIONS, MESH_AXES, leaf_path
 from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.training.runners import abstract_state
 from flaxformer_lite.training.step import TrainTask
@@ -120,12 +120,12 @@ def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> di
     along = dataclasses.astuple(mesh_config)
     here = jax.device_count() if -1 in along else math.prod(along)
     shape = mesh_config.shape(here if devices is None else devices)
-    mesh = AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    mesh = AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
     state = abstract_state(TrainTask.of(config), mesh)
     arrays: list[dict[str, Any]] = []
     sizes: dict[str, tuple[int, int]] = {}
     for keys, x in jax.tree_util.tree_leaves_with_path(state):
-        path, there, whole = path_of(keys), shard_bytes(x), x.size * x.dtype.itemsize
+        path, there, whole = leaf_path(keys), shard_bytes(x), x.size * x.dtype.itemsize
         arrays.append(
             {
                 "path": path,
@@ -139,7 +139,7 @@ def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> di
         before = sizes.get(part, (0, 0))
         sizes[part] = (before[0] + there, before[1] + whole)
     return {
-        "mesh": dict(zip(AXES, shape, strict=True)),
+        "mesh": dict(zip(MESH_AXES, shape, strict=True)),
         "arrays": arrays,
         "activations": {
             letters: [list(a) if isinstance(a, tuple) else a for a in axes] for letters, axes in ACTIVATIONS.items()

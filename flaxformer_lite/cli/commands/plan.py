@@ -15,7 +15,7 @@ import jax
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import AXES
+from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.planning.plan import Plan, make_plan
 from flaxformer_lite.workdir.folder import RunFolder
 
@@ -60,8 +60,8 @@ def parse_mesh(text: str) -> MeshConfig:
 
     Raises: ValueError where it means none.
     """
-    if not re.fullmatch(rf"({'|'.join(AXES)})=(-?\d+)(,({'|'.join(AXES)})=(-?\d+))*", text):
-        raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(AXES)}, such as data=-1,fsdp=4")
+    if not re.fullmatch(rf"({'|'.join(MESH_AXES)})=(-?\d+)(,({'|'.join(MESH_AXES)})=(-?\d+))*", text):
+        raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(MESH_AXES)}, such as data=-1,fsdp=4")
     given = [(axis, int(size)) for axis, size in re.findall(r"(\w+)=(-?\d+)", text)]
     sizes = dict(given)
     if len(sizes) < len(given):

@@ -231,7 +231,7 @@ def test_a_sentence_encoder_goes_there_and_back_through_the_commands(
     loaded, (arrays, meta) = load(run), fixture("minilm/hub_layout")
     assert loaded.config.data.max_source_length == 17
     tokenizer = loaded.required_tokenizers.source
-    rows = [tokenizer.wrapped(tokenizer.encode(sentence)).tokens for sentence in meta["sentences"]]
+    rows = [tokenizer.with_special_tokens(tokenizer.encode(sentence)).tokens for sentence in meta["sentences"]]
     assert rows == [
         row[mask == 1].tolist() for row, mask in zip(arrays["in/input_ids"], arrays["in/attention_mask"], strict=True)
     ]

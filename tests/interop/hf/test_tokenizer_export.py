@@ -34,7 +34,13 @@ BOTH = ModelConfig(**{**DECODER, "num_encoder_layers": 1})
 
 def said(tokenizer: Tokenizer) -> tuple[object, ...]:
     ids = tokenizer.encode(TEXT)
-    return ids, tokenizer.wrapped(ids), tokenizer.wrapped(ids, ids[:1]), tokenizer.special, tokenizer.decode(ids)
+    return (
+        ids,
+        tokenizer.with_special_tokens(ids),
+        tokenizer.with_special_tokens(ids, ids[:1]),
+        tokenizer.special,
+        tokenizer.decode(ids),
+    )
 
 
 def there_and_back(folder: Path, tokenizers: Tokenizers, model: ModelConfig) -> tuple[list[str], Found]:

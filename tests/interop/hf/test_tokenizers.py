@@ -62,11 +62,11 @@ def test_marian_reads_and_writes_as_the_library(name: str, tmp_path: Path) -> No
 def test_vocabularies_in_text_files_are_read_as_by_the_library(name: str) -> None:
     tokenizer, theirs = read(FILES / name).source, expected(name)
     for row in theirs["texts"]:
-        ids = tokenizer.wrapped(tokenizer.encode(row["text"])).tokens
+        ids = tokenizer.with_special_tokens(tokenizer.encode(row["text"])).tokens
         assert ids == row["ids"], row["text"]
         assert tokenizer.decode(ids) == row["back"], row["text"]
     for row in theirs["pairs"]:
-        assert tokenizer.wrapped(*map(tokenizer.encode, row["pair"])) == (row["ids"], row["types"])
+        assert tokenizer.with_special_tokens(*map(tokenizer.encode, row["pair"])) == (row["ids"], row["types"])
 
 
 def test_the_class_is_told_by_the_model_where_the_folder_does_not_say(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_class_is_told_by_the_model_where_the_folder_does_not_say(tmp_path: 
     folder = copied("roberta", tmp_path)
     tokenizer = read(folder, "bart").source
     row = next(row for row in expected("roberta")["texts"] if "<mask>" in row["text"])
-    assert tokenizer.wrapped(tokenizer.encode(row["text"])).tokens == row["ids"]
+    assert tokenizer.with_special_tokens(tokenizer.encode(row["text"])).tokens == row["ids"]
     assert tokenizer.mask_id is not None and tokenizer.eos_id == 2 and tokenizer.pad_id == 1
     assert (
         "a Qwen2Tokenizer in other files" in read_tokenizers(folder, {"tokenizer_class": "Qwen2Tokenizer"}, MANY).note
