@@ -2,8 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Lt
+
+from flaxformer_lite.bounds import NonNegativeInt, PositiveInt, check_bounds
 from flaxformer_lite.parallel.mesh import MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
@@ -13,11 +16,11 @@ TextMetric = Literal["exact_match", "bleu", "chrf"]
 class TrainConfig:
     """How long to train, and what to keep and report on the way. Periods are in optimizer steps."""
 
-    steps: int = 10_000
+    steps: PositiveInt = 10_000
     """Optimizer steps of the whole run."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0), Lt(2**32)] = 0
     """First parameters, data order and dropout are functions of it."""
-    num_micro_batches: int = 1
+    num_micro_batches: PositiveInt = 1
     """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
     runner: Literal["mesh", "pmap"] = "mesh"
     """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
@@ -27,25 +30,25 @@ class TrainConfig:
     coordinator: str | None = None
     """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that SLURM or
     Open MPI starts, or of a TPU slice's hosts, which know each other. The run folder must be one that all can reach."""
-    num_processes: int | None = None
+    num_processes: PositiveInt | None = None
     """How many processes meet at `coordinator`."""
     process_id: int | None = None
     """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
-    join_seconds: int = 300
+    join_seconds: PositiveInt = 300
     """How long they wait for each other when they start."""
-    log_every: int = 50
+    log_every: PositiveInt = 50
     """Write a `train` row to metrics.jsonl."""
-    eval_every: int = 1_000
+    eval_every: PositiveInt = 1_000
     """Evaluate on `data.eval`, then save a checkpoint that knows the metrics."""
-    checkpoint_every: int = 1_000
+    checkpoint_every: PositiveInt = 1_000
     """Save a checkpoint."""
-    keep_latest: int = 3
+    keep_latest: PositiveInt = 3
     """Checkpoints to keep, newest first."""
-    keep_best: int = 1
+    keep_best: NonNegativeInt = 1
     """Checkpoints to keep beside them, best first by `best_metric`."""
     best_metric: str = "loss"
     """What makes a checkpoint the best: loss, accuracy, another figure that the objective reports, or one of `text_metrics`."""
-    patience: int | None = None
+    patience: PositiveInt | None = None
     """Stop early after that many evaluations in a row without a new best; None never stops early."""
     init_from: str | None = None
     """A run folder whose parameters this run starts from; its optimizer and step start fresh all the same."""
@@ -55,16 +58,7 @@ class TrainConfig:
     """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
 
     def __post_init__(self) -> None:
-        counts = ("steps", "num_micro_batches", "log_every", "eval_every", "checkpoint_every", "keep_latest")
-        for name in (*counts, "num_processes", "join_seconds"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"train.{name} is {value}: give at least 1")
-        if self.keep_best < 0:
-            raise ValueError(f"train.keep_best is {self.keep_best}: give 0 or more")
-        if self.patience is not None and self.patience < 1:
-            raise ValueError(f"train.patience is {self.patience}: give at least 1, or None never to stop early")
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"train.seed is {self.seed}: give a number from 0 to 2^32 - 1")
+        check_bounds(self, "train")
         meeting = (self.coordinator, self.num_processes, self.process_id)
         if any(value is None for value in meeting) and meeting != (None, None, None):
             raise ValueError(

@@ -1,14 +1,20 @@
 """The settings of the data: sources, tokenizer, batches."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from annotated_types import Ge
+
+from flaxformer_lite.bounds import PositiveInt, check_bounds
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.data.rows import RowMaker
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subwords import SentencePiece
+
+Length = Annotated[int, Ge(2)]
+"""Tokens in a row: at least one, and EOS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,31 +32,26 @@ class DataConfig:
     token ids are read and written."""
     target_tokenizer: OptionalTokenizerConfig = None
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
-    tokens_per_batch: int = 4096
+    tokens_per_batch: PositiveInt = 4096
     """Positions of the source, and as many of the target, that a batch aims at, padding included. The rows of a bucket
     are max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple, so a long bucket holds more positions
     than that: at the defaults 64 rows of 256, which are 16,384."""
-    rows_multiple: int = 64
+    rows_multiple: PositiveInt = 64
     """Rows of a batch are a multiple of this, so that they divide over the devices; the number of devices must divide it."""
-    bucket_lengths: tuple[int, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths that pairs are padded to, in tokens with EOS; each is one compiled shape. Documents fill rows of one length."""
-    max_source_length: int = 256
+    max_source_length: Length = 256
     """In tokens with EOS. Training drops and counts longer pairs; evaluation and translation cut, with a warning. Where documents
     fill rows, this is how long a row of the encoder is; whole texts to classify or embed are cut to it."""
-    max_target_length: int = 256
+    max_target_length: Length = 256
     """The same for targets, and for rows of the decoder."""
     tokenized: bool = False
     """The text is already tokenised, words and punctuation apart: BLEU then splits at spaces only (sacreBLEU's `tokenize=none`)."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens_per_batch", "rows_multiple"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"data.{name} is {value}: give at least 1")
-        for name in ("max_source_length", "max_target_length"):
-            if (value := getattr(self, name)) < 2:
-                raise ValueError(f"data.{name} is {value}: give at least 2, one token and EOS")
-        if not self.bucket_lengths or min(self.bucket_lengths) < 2:
-            raise ValueError(f"data.bucket_lengths is {self.bucket_lengths}: give one or more lengths of at least 2")
+        check_bounds(self, "data")
+        if not self.bucket_lengths:
+            raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
 
     @property
     def longest(self) -> Lengths:

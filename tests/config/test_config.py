@@ -78,6 +78,13 @@ def test_whole_numbers_are_fine_where_fractions_are_expected():
         ("train.text_metrics", ["blue"], ["train.text_metrics.0", "'blue'", "'bleu'"]),
         ("model.norm", {"kind": "layernorm"}, ["model.norm", "layernorm", "'layer_norm'", "'rms_norm'"]),
         ("model.share_target_output", "yes", ["model.share_target_output", "'yes'"]),
+        ("train.steps", 0, ["train.steps is 0: it must be at least 1; the default is 10000"]),
+        (
+            "train.seed",
+            2**32,
+            ["train.seed is 4294967296: it must be at least 0 and below 4294967296; the default is 0"],
+        ),
+        ("data.bucket_lengths", [8, 1], ["data.bucket_lengths is (1,): it must be values that are each at least 2"]),
     ],
 )
 def test_a_mistake_in_json_names_the_setting(path: str, value: object, words: list[str]):

@@ -20,7 +20,7 @@ objectives
 data inference
 model text
 optim parallel
-console atomic_files
+console atomic_files bounds
 """
 """Each room imports only rooms below it; rooms on one row do not import each other."""
 

@@ -1,0 +1,99 @@
+"""Legal values of settings: written in the annotation of a field, checked by one line in `__post_init__`.
+
+A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too.
+"""
+
+import dataclasses
+import functools
+import math
+import types
+import typing
+from collections.abc import Callable
+from operator import ge, gt, le, lt
+from typing import Annotated, Any
+
+import annotated_types
+from annotated_types import Ge, Gt, Lt
+
+PositiveInt = Annotated[int, Ge(1)]
+NonNegativeInt = Annotated[int, Ge(0)]
+PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
+NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]
+Rate = Annotated[float, Ge(0), Lt(1)]
+"""A probability, or the weight of the old value in a moving average; 1 is excluded."""
+
+LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
+    annotated_types.Ge: ("ge", ge, "at least"),
+    annotated_types.Gt: ("gt", gt, "above"),
+    annotated_types.Le: ("le", le, "at most"),
+    annotated_types.Lt: ("lt", lt, "below"),
+}
+
+
+def check_bounds(config: Any, path: str) -> None:
+    """Checks every field of a config dataclass that stands at `path` in the experiment's config.
+
+    Raises: ValueError with the setting, its value, the legal values and the default.
+    """
+    for field in dataclasses.fields(config):
+        if message := violation(type(config), field.name, getattr(config, field.name), f"{path}.{field.name}"):
+            raise ValueError(message)
+
+
+def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
+    """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
+    hint = _hints(owner)[name]
+    if _accepts(hint, value):
+        return None
+    default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    remedy = "" if default is dataclasses.MISSING or default is None else f"; the default is {default!r}"
+    return f"{setting} is {value!r}: it must be {_legal(hint)}{remedy}"
+
+
+@functools.cache
+def _hints(owner: type) -> dict[str, Any]:
+    return typing.get_type_hints(owner, include_extras=True)
+
+
+def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
+    """Returns comparison, words and limit of every bound in an `Annotated`."""
+    found = []
+    for bound in getattr(hint, "__metadata__", ()):
+        if (limit := LIMITS.get(type(bound))) is not None:
+            attribute, compare, words = limit
+            found.append((compare, words, getattr(bound, attribute)))
+    return found
+
+
+def _accepts(hint: Any, value: Any) -> bool:
+    """Returns whether a value is within the bounds and choices of an annotation; other types are not checked here."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        try:
+            return all(compare(value, limit) for compare, _, limit in _limits(hint)) and _accepts(arguments[0], value)
+        except TypeError:  # a text or None where a number belongs
+            return False
+    if origin in (typing.Union, types.UnionType):
+        return any(_accepts(argument, value) for argument in arguments)
+    if origin is typing.Literal:
+        return value in arguments
+    if origin is tuple and isinstance(value, tuple):
+        return all(_accepts(arguments[0], item) for item in value)
+    if hint in (bool, type(None)):
+        return isinstance(value, hint)
+    return True
+
+
+def _legal(hint: Any) -> str:
+    """Returns the legal values of an annotation, in words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        limits = [f"{words} {limit}" if limit != math.inf else "finite" for _, words, limit in _limits(hint)]
+        return " and ".join(limits) or _legal(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return ", or ".join(_legal(argument) for argument in arguments)
+    if origin is typing.Literal:
+        return " or ".join(map(repr, arguments))
+    if origin is tuple:
+        return f"values that are each {_legal(arguments[0])}"
+    return {bool: "True or False", type(None): "None"}.get(hint, getattr(hint, "__name__", str(hint)))
