@@ -98,10 +98,10 @@ def field_at(location: tuple[str | int, ...]) -> tuple[list[str], type, list[str
 def settings_of(annotation: Any, prefix: str = "") -> list[str]:
     """Every setting's path below a dataclass type, all variants included."""
     paths = []
-    for name, hint in typing.get_type_hints(annotation).items():
-        if name.startswith("__"):
-            continue
+    hints = typing.get_type_hints(annotation)
+    for name in (field.name for field in dataclasses.fields(annotation)):
         paths.append(prefix + name)
+        hint = hints[name]
         for variant in (hint, *typing.get_args(hint)):
             if dataclasses.is_dataclass(variant):
                 paths += settings_of(variant, f"{prefix}{name}.")
