@@ -1,6 +1,7 @@
 """Legal values of settings: written in the annotation of a field, checked by one line in `__post_init__`.
 
-A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too.
+A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too. A text in
+an annotation is a remedy for the message, for fields without a default.
 """
 
 import dataclasses
@@ -46,8 +47,10 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     if _accepts(hint, value):
         return None
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
-    remedy = "" if default is dataclasses.MISSING or default is None else f"; the default is {default!r}"
-    return f"{setting} is {value!r}: it must be {_legal(hint)}{remedy}"
+    remedies = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
+    if default is not dataclasses.MISSING:
+        remedies.append(f"the default is {default!r}")
+    return "; ".join([f"{setting} is {value!r}: it must be {_legal(hint)}", *remedies])
 
 
 @functools.cache

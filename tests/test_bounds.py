@@ -14,6 +14,7 @@ from flaxformer_lite.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt
 @dataclass(frozen=True)
 class Settings:
     width: PositiveInt
+    depth: Annotated[int, Ge(2), "6 is usual"]
     count: PositiveInt = 8
     window: PositiveInt | None = None
     rate: Rate = 0.1
@@ -47,17 +48,18 @@ class Settings:
     ],
 )
 def test_legal_values_pass(legal: dict[str, object]):
-    assert dataclasses.replace(Settings(width=3), **legal)
+    assert dataclasses.replace(Settings(width=3, depth=4), **legal)
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
         ("width", 0, "part.width is 0: it must be at least 1"),
+        ("depth", 1, "part.depth is 1: it must be at least 2; 6 is usual"),
         ("count", 0, "part.count is 0: it must be at least 1; the default is 8"),
         ("count", "9", "part.count is '9': it must be at least 1; the default is 8"),
         ("count", None, "part.count is None: it must be at least 1; the default is 8"),
-        ("window", 0, "part.window is 0: it must be at least 1, or None"),
+        ("window", 0, "part.window is 0: it must be at least 1, or None; the default is None"),
         ("rate", 1.0, "part.rate is 1.0: it must be at least 0 and below 1; the default is 0.1"),
         ("rate", math.nan, "part.rate is nan: it must be at least 0 and below 1; the default is 0.1"),
         ("share", 0, "part.share is 0: it must be above 0 and at most 1; the default is 1.0"),
@@ -71,5 +73,5 @@ def test_legal_values_pass(legal: dict[str, object]):
 )
 def test_an_illegal_value_is_answered_with_the_legal_ones(name: str, value: object, message: str):
     with pytest.raises(ValueError) as caught:
-        dataclasses.replace(Settings(width=3), **{name: value})
+        dataclasses.replace(Settings(width=3, depth=4), **{name: value})
     assert str(caught.value) == message

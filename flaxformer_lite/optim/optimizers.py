@@ -5,7 +5,6 @@ scale is `[L, D]` and a kernel `[L, D, E]`. The names it knows: the leaves `kern
 (its parameters have a leading layer axis) and the module `head` (the output layer).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -13,24 +12,14 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
+from annotated_types import Gt, Le, Lt
 from pydantic import Discriminator
 
-from flaxformer_lite.optim.schedules import Noam, Schedule, check
+from flaxformer_lite.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Rate, check_bounds
+from flaxformer_lite.optim.schedules import Noam, Schedule
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
-
-
-def _check_memory(setting: str, value: float) -> None:
-    remedy = "it is the share of the old average kept at each step, for example 0.9"
-    check(0 <= value < 1, setting, value, "at least 0 and below 1", remedy)
-
-
-def _check_adam(b1: float, b2: float, eps: float) -> None:
-    _check_memory("algorithm.b1", b1)
-    _check_memory("algorithm.b2", b2)
-    remedy = "it keeps parameters without gradient from dividing 0 by 0, take 1e-8"
-    check(0 < eps < math.inf, "algorithm.eps", eps, "positive and finite", remedy)
 
 
 # Parameter names
@@ -109,12 +98,12 @@ class AdamW:
     """
 
     kind: Literal["adamw"] = "adamw"
-    b1: float = 0.9
+    b1: Rate = 0.9
     """Share of the old average of the gradients kept at each step."""
-    b2: float = 0.98
+    b2: Rate = 0.98
     """Share of the old average of the squared gradients kept at each step. 0.98 (Vaswani et al. 2017, section 5.3)
     looks back about 50 steps; Adam's own 0.999 looks back 1,000, longer than many a warm-up."""
-    eps: float = 1e-8
+    eps: PositiveFloat = 1e-8
     """Added to the root in the denominator, in units of the gradient. Adam's own value: with much less, a gradient that
     is only rounding noise becomes a step of full size."""
     moment_dtype: MomentDtype = None
@@ -122,7 +111,7 @@ class AdamW:
     bfloat16 can tell, and would stand still."""
 
     def __post_init__(self) -> None:
-        _check_adam(self.b1, self.b2, self.eps)
+        check_bounds(self, "optimizer.algorithm")
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps, mu_dtype=self.moment_dtype)
@@ -142,21 +131,17 @@ class Adafactor:
     """
 
     kind: Literal["adafactor"] = "adafactor"
-    decay_exponent: float = 0.8
+    decay_exponent: Annotated[float, Gt(0), Le(1)] = 0.8
     """How fast the averages come to rest: step n keeps the share 1 - n^-decay_exponent (section 7.2 of the paper)."""
-    max_update_rms: float | None = 1.0
+    max_update_rms: PositiveFloat | None = 1.0
     """Largest root mean square of one parameter's direction, before the scaling by its size; None does not limit it."""
     scale_by_parameter: bool = True
     """Makes the schedule's rate relative to each parameter's own root mean square (good rates are then near 0.01)."""
-    min_size_to_factor: int = 128
+    min_size_to_factor: PositiveInt = 128
     """A matrix keeps rows and columns only if both its sides are at least this long; below, memory is no concern."""
 
     def __post_init__(self) -> None:
-        exponent, limit, size = self.decay_exponent, self.max_update_rms, self.min_size_to_factor
-        check(0 < exponent <= 1, "algorithm.decay_exponent", exponent, "above 0 and at most 1", "the paper takes 0.8")
-        limit_holds = limit is None or 0 < limit < math.inf
-        check(limit_holds, "algorithm.max_update_rms", limit, "positive and finite", "None switches the limit off")
-        check(size >= 1, "algorithm.min_size_to_factor", size, "at least 1", "128 is the usual size")
+        check_bounds(self, "optimizer.algorithm")
 
     def direction(self) -> optax.GradientTransformation:
         limit = self.max_update_rms
@@ -180,16 +165,15 @@ class Lion:
     """
 
     kind: Literal["lion"] = "lion"
-    b1: float = 0.9
+    b1: Rate = 0.9
     """Share of the momentum in the direction; the rest is the present gradient."""
-    b2: float = 0.99
+    b2: Rate = 0.99
     """Share of the old momentum kept at each step."""
     moment_dtype: MomentDtype = None
     """Type in which m is kept; None: the parameters'."""
 
     def __post_init__(self) -> None:
-        _check_memory("algorithm.b1", self.b1)
-        _check_memory("algorithm.b2", self.b2)
+        check_bounds(self, "optimizer.algorithm")
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_lion(self.b1, self.b2, mu_dtype=self.moment_dtype)
@@ -210,29 +194,25 @@ class Muon:
     """
 
     kind: Literal["muon"] = "muon"
-    momentum: float = 0.95
+    momentum: Rate = 0.95
     """Share of the old average of the gradients kept at each step, for the matrices."""
     nesterov: bool = True
     """Mixes the present gradient into the momentum once more before orthogonalising."""
-    newton_schulz_steps: int = 5
+    newton_schulz_steps: PositiveInt = 5
     """Number of Newton-Schulz steps. Fewer leave small singular values small; more cost time and gain nothing."""
-    update_rms: float = 0.2
+    update_rms: PositiveFloat = 0.2
     """Root mean square of the direction of a matrix, in units of the rate."""
-    b1: float = 0.9
+    b1: Rate = 0.9
     """AdamW's b1, for the other parameters."""
-    b2: float = 0.98
+    b2: Rate = 0.98
     """AdamW's b2, for the other parameters."""
-    eps: float = 1e-8
+    eps: PositiveFloat = 1e-8
     """AdamW's eps, for the other parameters."""
     moment_dtype: MomentDtype = None
     """Type in which M is kept, and AdamW's m for the other parameters; None: the parameters'."""
 
     def __post_init__(self) -> None:
-        _check_adam(self.b1, self.b2, self.eps)
-        _check_memory("algorithm.momentum", self.momentum)
-        steps, rms = self.newton_schulz_steps, self.update_rms
-        check(steps >= 1, "algorithm.newton_schulz_steps", steps, "at least 1", "5 is the usual number")
-        check(0 < rms < math.inf, "algorithm.update_rms", rms, "positive and finite", "0.2 is about that of AdamW")
+        check_bounds(self, "optimizer.algorithm")
 
     def direction(self) -> optax.GradientTransformation:
         # Kernels are (in, out) in their last two axes; optax takes any other axis, here the layers', as a batch.
@@ -259,7 +239,7 @@ class SGD:
     """
 
     kind: Literal["sgd"] = "sgd"
-    momentum: float = 0.0
+    momentum: Rate = 0.0
     """Share of the old direction kept at each step; 0 keeps no state."""
     nesterov: bool = False
     """Looks one step of the momentum ahead."""
@@ -267,13 +247,13 @@ class SGD:
     """Type in which m is kept; None: the parameters'."""
 
     def __post_init__(self) -> None:
-        _check_memory("algorithm.momentum", self.momentum)
-        useless = self.nesterov and self.momentum == 0
-        remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave nesterov off"
-        check(not useless, "algorithm.nesterov", self.nesterov, "False while the momentum is 0", remedy)
-        useless = self.moment_dtype is not None and self.momentum == 0
-        remedy = "set optimizer.algorithm.momentum, for example 0.9, or leave moment_dtype out"
-        check(not useless, "algorithm.moment_dtype", self.moment_dtype, "None while the momentum is 0", remedy)
+        check_bounds(self, "optimizer.algorithm")
+        for name, default in (("nesterov", False), ("moment_dtype", None)):
+            if self.momentum == 0 and (value := getattr(self, name)) != default:
+                raise ValueError(
+                    f"optimizer.algorithm.{name} is {value!r}: it must be {default} while optimizer.algorithm.momentum is 0; "
+                    f"set the momentum, for example to 0.9, or leave {name} at {default}"
+                )
 
     def direction(self) -> optax.GradientTransformation:
         return optax.trace(self.momentum, self.nesterov, self.moment_dtype) if self.momentum else optax.identity()
@@ -298,19 +278,15 @@ class OptimizerConfig:
     """Gives the direction of a step."""
     schedule: Schedule = Noam()
     """Gives the rate of a step. Noam's scales itself to `model.d_model` and suits AdamW."""
-    clip_norm: float | None = 1.0
+    clip_norm: PositiveFloat | None = 1.0
     """Longest allowed Euclidean norm of all gradients taken together; longer ones are scaled down. None never clips."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """Share of a kernel or embedding taken away at each step, times the rate. Norms and biases are left alone."""
-    ema_decay: float | None = None
+    ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
     """Share of the old value kept at each step in a second set of parameters, their moving average; None keeps none."""
 
     def __post_init__(self) -> None:
-        clip, decay, ema = self.clip_norm, self.weight_decay, self.ema_decay
-        check(clip is None or 0 < clip < math.inf, "clip_norm", clip, "positive and finite", "None never clips")
-        check(0 <= decay < math.inf, "weight_decay", decay, "0 or positive and finite", "0 switches it off")
-        remedy = "0.999 averages about 1,000 steps, None keeps no average"
-        check(ema is None or 0 < ema < 1, "ema_decay", ema, "above 0 and below 1", remedy)
+        check_bounds(self, "optimizer")
 
     def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         """The learning rate by count, 0 for the first step.

@@ -7,33 +7,19 @@ from typing import Annotated, Literal
 
 import jax.numpy as jnp
 import optax
+from annotated_types import Ge, Gt, Le, Lt
 from jax import Array
 from jax.typing import ArrayLike
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
 
-def check(holds: bool, setting: str, value: object, rule: str, remedy: str) -> None:
-    """Raises: ValueError that names the setting, its value, the rule and the way out, unless the rule `holds`."""
-    if not holds:
-        raise ValueError(f"optimizer.{setting} is {value!r}: it must be {rule}; {remedy}")
-
+PeakRate = Annotated[float, Gt(0), Lt(math.inf), "1e-3 is a usual peak for AdamW"]
+WARMUP_UNIT = "the warm-up is counted in optimizer steps"
 
 # In all formulas n = 1, 2, … is the step being made, p = max(warmup_steps, 1) the step that has the peak rate and
 # T = `train.steps` the last one. Up to p the rate is peak_rate · n / p, so no step is ever lost to a rate of 0 at the
 # start, and no warm-up starts at the peak. optax counts from 0: the step n has the count n - 1.
-
-
-def _check_schedule(schedule: "Schedule", least_warmup: int) -> None:
-    """Checks those of the common fields that `schedule` has."""
-    for name, remedy in {"factor": "the paper takes 1", "peak_rate": "1e-3 is a usual peak for AdamW"}.items():
-        value = getattr(schedule, name, 1.0)
-        check(0 < value < math.inf, f"schedule.{name}", value, "positive and finite", remedy)
-    steps = schedule.warmup_steps
-    remedy = "the warm-up is counted in optimizer steps"
-    check(steps >= least_warmup, "schedule.warmup_steps", steps, f"at least {least_warmup}", remedy)
-    fraction = getattr(schedule, "final_rate_fraction", 0.0)
-    remedy = "it is a share of the peak rate"
-    check(0 <= fraction <= 1, "schedule.final_rate_fraction", fraction, "from 0 to 1", remedy)
 
 
 def _check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
@@ -74,13 +60,13 @@ class Noam:
     """
 
     kind: Literal["noam"] = "noam"
-    factor: float = 1.0
+    factor: PositiveFloat = 1.0
     """Multiplies every rate; the paper's is 1."""
-    warmup_steps: int = 4000
+    warmup_steps: PositiveInt = 4000
     """The step with the highest rate, in optimizer steps; the paper's is 4,000."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=1)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         scale, slope = self.factor * d_model**-0.5, self.warmup_steps**-1.5
@@ -95,13 +81,13 @@ class InverseSquareRoot:
     """
 
     kind: Literal["inverse_square_root"] = "inverse_square_root"
-    peak_rate: float
+    peak_rate: PeakRate
     """The highest rate, reached at step `warmup_steps`."""
-    warmup_steps: int
+    warmup_steps: Annotated[int, Ge(1), WARMUP_UNIT]
     """Steps of linear warm-up; it also sets how slowly the rate falls after it."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=1)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         peak, p = self.peak_rate, self.warmup_steps
@@ -119,15 +105,15 @@ class Cosine:
     """
 
     kind: Literal["cosine"] = "cosine"
-    peak_rate: float
+    peak_rate: PeakRate
     """The highest rate, at the end of the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
-    final_rate_fraction: float = 0.0
+    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
     """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         _check_fits(total_steps, self.warmup_steps)
@@ -146,15 +132,15 @@ class Linear:
     """
 
     kind: Literal["linear"] = "linear"
-    peak_rate: float
+    peak_rate: PeakRate
     """The highest rate, at the end of the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
-    final_rate_fraction: float = 0.0
+    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
     """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         _check_fits(total_steps, self.warmup_steps)
@@ -168,13 +154,13 @@ class Constant:
     """Linear warm-up, then rate(n) = peak_rate for ever."""
 
     kind: Literal["constant"] = "constant"
-    peak_rate: float
+    peak_rate: PeakRate
     """The rate after the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: NonNegativeInt = 0
     """Steps of linear warm-up."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         return _warm_up(self.peak_rate, max(self.warmup_steps, 1), optax.constant_schedule(self.peak_rate))
@@ -194,19 +180,17 @@ class WarmupStableDecay:
     """
 
     kind: Literal["warmup_stable_decay"] = "warmup_stable_decay"
-    peak_rate: float
+    peak_rate: PeakRate
     """The rate between warm-up and decay."""
-    warmup_steps: int
+    warmup_steps: Annotated[int, Ge(0), WARMUP_UNIT]
     """Steps of linear warm-up."""
-    decay_steps: int
+    decay_steps: Annotated[int, Ge(1), "the schedule without decay is constant"]
     """Steps of the way down, the last ones of the run."""
-    final_rate_fraction: float = 0.0
+    final_rate_fraction: Annotated[float, Ge(0), Le(1)] = 0.0
     """The rate of the last step as a share of the peak rate. At 0 the last step changes nothing."""
 
     def __post_init__(self) -> None:
-        _check_schedule(self, least_warmup=0)
-        steps, remedy = self.decay_steps, "the schedule without decay is called constant"
-        check(steps >= 1, "schedule.decay_steps", steps, "at least 1", remedy)
+        check_bounds(self, "optimizer.schedule")
 
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         _check_fits(total_steps, self.warmup_steps, self.decay_steps)
