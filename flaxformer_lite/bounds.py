@@ -20,6 +20,7 @@ PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
 NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]
+Fraction = Annotated[float, Gt(0), Lt(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 """A probability, or the weight of the old value in a moving average; 1 is excluded."""
 
@@ -47,7 +48,8 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     if _accepts(hint, value):
         return None
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
-    remedies = [text for text in getattr(hint, "__metadata__", ()) if isinstance(text, str)]
+    annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
+    remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
     return "; ".join([f"{setting} is {value!r}: it must be {_legal(hint)}", *remedies])

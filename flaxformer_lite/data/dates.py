@@ -12,11 +12,13 @@ import itertools
 import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, SupportsIndex, overload
+from typing import Annotated, Literal, SupportsIndex, overload
 
+from annotated_types import Ge, Lt
 from babel import Locale
 from babel.dates import format_date
 
+from flaxformer_lite.bounds import PositiveInt, check_bounds
 from flaxformer_lite.data.records import Pair
 
 LANGUAGES = ("cs", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "tr", "zh")
@@ -32,9 +34,9 @@ class Dates:
     kind: Literal["dates"] = "dates"
     split: Literal["train", "held_out"] = "train"
     """About one day in ten is held out, whatever the seed, and never written in a training example."""
-    num_examples: int = 76_800
+    num_examples: PositiveInt = 76_800
     """How many examples there are; the default is 1,200 batches of 64."""
-    seed: int = 0
+    seed: Annotated[int, Ge(0), Lt(2**64)] = 0
     """Which examples they are, 0 to 2**64 - 1."""
     first_year: int = 1950
     """First year of the dates, 1000 or later, so that every year has four digits."""
@@ -42,10 +44,7 @@ class Dates:
     """Last year of the dates, itself included, at most 9999."""
 
     def __post_init__(self) -> None:
-        if self.num_examples < 1:
-            raise ValueError(f"dates.num_examples is {self.num_examples}: at least 1 example is needed")
-        if not 0 <= self.seed < 2**64:
-            raise ValueError(f"dates.seed is {self.seed}: it must be 0 to 2**64 - 1")
+        check_bounds(self, "dates")
         if not 1000 <= self.first_year <= self.last_year <= 9999:
             years = f"{self.first_year} and {self.last_year}"
             rule = "years have four digits, and the last is not before the first"

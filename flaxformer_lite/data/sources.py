@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import NonNegativeInt, check_bounds
 from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
@@ -78,21 +79,20 @@ class TSV(_TextSource):
     kind: Literal["tsv"] = "tsv"
     path: str
     """The file, UTF-8."""
-    source_column: int | None = 0
+    source_column: NonNegativeInt | None = 0
     """Column of the sentences to read, counted from 0; None: there is none, and each row is a document."""
-    target_column: int = 1
+    target_column: NonNegativeInt = 1
     """Column of the sentences to write, or of the documents, counted from 0."""
-    label_column: int | None = None
+    label_column: NonNegativeInt | None = None
     """Column of the labels, counted from 0; None: there are none."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "tsv")
         taken: dict[int, str] = {}
         for name in ("source_column", "target_column", "label_column"):
             column = getattr(self, name)
             if column is None:
                 continue
-            if column < 0:
-                raise ValueError(f"tsv.{name} is {column}: columns are counted from 0")
             if column in taken:
                 raise ValueError(f"tsv.{taken[column]} and tsv.{name} are both {column}: choose two columns")
             taken[column] = name

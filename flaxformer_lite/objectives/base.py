@@ -72,11 +72,6 @@ def concat_pieces(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int
     )
 
 
-def check_smoothing(label_smoothing: float) -> None:
-    if not 0 <= label_smoothing < 1:
-        raise ValueError(f"objective.label_smoothing is {label_smoothing}: give a share, at least 0 and below 1")
-
-
 @dataclass(frozen=True, kw_only=True)
 class BaseObjective:
     """What objectives share: the loss of what the head scores, and what is usual for them."""

@@ -1,12 +1,12 @@
 """Causal language modelling: the next token, of every token."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from flaxformer_lite.bounds import NonNegativeFloat, Rate, check_bounds
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
@@ -14,7 +14,6 @@ from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
-    check_smoothing,
     concat_pieces,
 )
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
@@ -32,9 +31,9 @@ class CausalLM(BaseObjective):
     """
 
     kind: Literal["causal_lm"] = "causal_lm"
-    label_smoothing: float = 0.0
+    label_smoothing: Rate = 0.0
     """The share of probability spread evenly over all V classes. Evaluation never smooths."""
-    z_loss: float = 0.0
+    z_loss: NonNegativeFloat = 0.0
     """Weight of the squared logarithm of the softmax's denominator, which keeps scores from drifting; 1e-4 is usual (Chowdhery
     et al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
 
@@ -42,9 +41,7 @@ class CausalLM(BaseObjective):
     decoder_special_ids = ("eos", "bos")
 
     def __post_init__(self) -> None:
-        check_smoothing(self.label_smoothing)
-        if not 0 <= self.z_loss < math.inf:
-            raise ValueError(f"objective.z_loss is {self.z_loss}: give a weight, 0 or more")
+        check_bounds(self, "objective")
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not a decoder alone."""

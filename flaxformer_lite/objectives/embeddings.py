@@ -1,6 +1,5 @@
 """Sentence embeddings: which of some texts belongs to this one?"""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.bounds import PositiveFloat, check_bounds
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.heads import unit_length
@@ -34,15 +34,14 @@ class SentenceEmbeddings(WholeTexts):
     """
 
     kind: Literal["sentence_embeddings"] = "sentence_embeddings"
-    temperature: float = 0.05
+    temperature: PositiveFloat = 0.05
     """Divides the cosines; less makes near misses count more."""
 
     command = "embed"
     rows_independent = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            raise ValueError(f"objective.temperature is {self.temperature}: give a number above 0")
+        check_bounds(self, "objective")
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model has two stacks, or makes no vectors."""

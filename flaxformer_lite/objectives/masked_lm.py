@@ -3,11 +3,13 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.bounds import Fraction, check_bounds
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
@@ -44,10 +46,10 @@ class MaskedLM(BaseObjective):
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
-    mask_token: int | None = None
+    mask_token: Annotated[int, Gt(EOS + 1), "set it to model.vocab_size - 1"] | None = None
     """The id that covers a token: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free; None: the one that
     the tokenizer of another run has."""
-    mask_rate: float = 0.15
+    mask_rate: Fraction = 0.15
     """Share of the tokens to be told: 80 % of these are covered, 10 % become a random token, 10 % stay."""
     whole_words: bool = False
     """Choose the tokens of a word together: from a "▁" to the next, with other tokenizers what stands between white space."""
@@ -58,10 +60,7 @@ class MaskedLM(BaseObjective):
     command = "fill-mask"
 
     def __post_init__(self) -> None:
-        if self.mask_token is not None and self.mask_token <= EOS + 1:
-            raise ValueError(f"objective.mask_token is {self.mask_token}: give model.vocab_size - 1")
-        if not 0 < self.mask_rate < 1:
-            raise ValueError(f"objective.mask_rate is {self.mask_rate}: give a share above 0 and below 1")
+        check_bounds(self, "objective")
 
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError where the model is not an encoder alone, with an id to spare."""

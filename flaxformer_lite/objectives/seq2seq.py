@@ -6,12 +6,12 @@ from typing import Literal
 
 import numpy as np
 
+from flaxformer_lite.bounds import Rate, check_bounds
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import (
     BaseObjective,
     Batch,
-    check_smoothing,
     pair_example,
 )
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
@@ -24,7 +24,7 @@ class Seq2Seq(BaseObjective):
     """Translation: the source ends in EOS; the decoder reads `decode.bos_id` and the target, and should say the target and EOS."""
 
     kind: Literal["seq2seq"] = "seq2seq"
-    label_smoothing: float = 0.1
+    label_smoothing: Rate = 0.1
     """The share of probability spread evenly over all V classes, the target's own among them. Evaluation never smooths."""
 
     unit = "pairs"
@@ -34,7 +34,7 @@ class Seq2Seq(BaseObjective):
     decoder_special_ids = ("eos", "pad")
 
     def __post_init__(self) -> None:
-        check_smoothing(self.label_smoothing)
+        check_bounds(self, "objective")
 
     def packed_row(self, longest: Lengths) -> None:
         return None

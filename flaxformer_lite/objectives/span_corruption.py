@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Lt
 
+from flaxformer_lite.bounds import Fraction, PositiveInt, check_bounds
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
@@ -33,24 +35,21 @@ class SpanCorruption(BaseObjective):
     first_sentinel: int
     """The id of the first sentinel: `model.vocab_size - 1`, or what the tokenizer of another run has (T5: 32099). The others go
     down from there."""
-    num_sentinels: int = 100
+    num_sentinels: PositiveInt = 100
     """Ids that are sentinels. A tokenizer that is trained here has only those below them."""
-    noise_density: float = 0.15
+    noise_density: Fraction = 0.15
     """Share of the tokens that are left out."""
-    mean_span: float = 3.0
+    mean_span: Annotated[float, Ge(1), Lt(math.inf)] = 3.0
     """Tokens of a span, on average."""
 
     decoder_special_ids = ("eos", "pad")
 
     def __post_init__(self) -> None:
-        if not 0 < self.noise_density < 1:
-            raise ValueError(f"objective.noise_density is {self.noise_density}: give a share above 0 and below 1")
-        if not 1 <= self.mean_span < math.inf:
-            raise ValueError(f"objective.mean_span is {self.mean_span}: give at least 1")
-        if not 1 <= self.num_sentinels < self.first_sentinel - EOS:
+        check_bounds(self, "objective")
+        if self.num_sentinels >= self.first_sentinel - EOS:
             raise ValueError(
-                f"objective.num_sentinels is {self.num_sentinels}: give at least 1, and leave ids for text below "
-                f"objective.first_sentinel {self.first_sentinel}"
+                f"objective.num_sentinels is {self.num_sentinels}: it must leave ids for text below objective.first_sentinel, "
+                f"which is {self.first_sentinel}"
             )
 
     def check_model(self, model: ModelConfig) -> None:

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 import jax
 import jax.numpy as jnp
 import optax
-from annotated_types import Gt, Le, Lt
+from annotated_types import Gt, Le
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import NonNegativeFloat, PositiveFloat, PositiveInt, Rate, check_bounds
+from flaxformer_lite.bounds import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, check_bounds
 from flaxformer_lite.optim.schedules import Noam, Schedule
 
 KeyPath = tuple[Any, ...]
@@ -282,7 +282,7 @@ class OptimizerConfig:
     """Longest allowed Euclidean norm of all gradients taken together; longer ones are scaled down. None never clips."""
     weight_decay: NonNegativeFloat = 0.0
     """Share of a kernel or embedding taken away at each step, times the rate. Norms and biases are left alone."""
-    ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
+    ema_decay: Fraction | None = None
     """Share of the old value kept at each step in a second set of parameters, their moving average; None keeps none."""
 
     def __post_init__(self) -> None:

@@ -3,12 +3,14 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
+from flaxformer_lite.bounds import PositiveInt, check_bounds
 from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_sharding
 
 
@@ -16,19 +18,16 @@ from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_shardin
 class MeshConfig:
     """How many devices along each axis of the mesh; their product is the number of devices. At most one is -1: all the rest."""
 
-    data: int = -1
+    data: PositiveInt | Literal[-1] = -1
     """Each has the whole model and its share of a batch's rows."""
-    fsdp: int = 1
+    fsdp: PositiveInt | Literal[-1] = 1
     """Each has its share of the rows, and of the parameters and the optimizer state, gathered layer by layer when needed."""
-    tensor: int = 1
+    tensor: PositiveInt | Literal[-1] = 1
     """Each has its share of heads, feed-forward width and vocabulary: for models whose layers are too wide for one device."""
 
     def __post_init__(self) -> None:
-        sizes = {f"train.mesh.{axis}": getattr(self, axis) for axis in MESH_AXES}
-        for name, size in sizes.items():
-            if size < 1 and size != -1:
-                raise ValueError(f"{name} is {size}: give at least 1, or -1 for all the devices that are left")
-        if len(rest := [name for name, size in sizes.items() if size == -1]) > 1:
+        check_bounds(self, "train.mesh")
+        if len(rest := [f"train.mesh.{axis}" for axis in MESH_AXES if getattr(self, axis) == -1]) > 1:
             raise ValueError(f"{' and '.join(rest)} are -1, all the devices that are left: let only one be that")
 
     def shape(self, num_devices: int) -> tuple[int, int, int]:

@@ -4,10 +4,12 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import sentencepiece
+from annotated_types import Ge, Le
 
+from flaxformer_lite.bounds import check_bounds
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK
 from flaxformer_lite.text.tokenizer import Tokenizer
 
@@ -76,15 +78,13 @@ class SentencePiece:
     kind: Literal["sentence_piece"] = "sentence_piece"
     model_type: Literal["bpe", "unigram"] = "bpe"
     """bpe joins frequent neighbours; unigram keeps the pieces that make the text most probable."""
-    character_coverage: float = 1.0
+    character_coverage: Annotated[float, Ge(0.98), Le(1)] = 1.0
     """Share of the text's characters that get a piece, 0.98 to 1; the rarest are unknown. Usual for Chinese: 0.9995."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """identity leaves characters alone; nmt_nfkc folds full-width letters, ligatures and the like, for good."""
 
     def __post_init__(self) -> None:
-        if not 0.98 <= self.character_coverage <= 1:
-            got = f"data.tokenizer.character_coverage is {self.character_coverage}"
-            raise ValueError(f"{got}: SentencePiece takes 0.98 to 1; 1 keeps every character")
+        check_bounds(self, "data.tokenizer")
 
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:
         """A tokenizer with exactly `vocab_size` ids; the same lines in the same order give the same tokenizer.

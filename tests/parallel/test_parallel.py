@@ -335,7 +335,7 @@ def test_sizes_of_a_mesh():
         MeshConfig(data=1, fsdp=2, tensor=2).shape(8)
     with pytest.raises(ValueError, match=r"train\.mesh\.data and train\.mesh\.fsdp are -1"):
         MeshConfig(fsdp=-1)
-    with pytest.raises(ValueError, match=r"train\.mesh\.tensor is 0: give at least 1"):
+    with pytest.raises(ValueError, match=r"train\.mesh\.tensor is 0: it must be at least 1, or -1"):
         MeshConfig(tensor=0)
     with pytest.raises(ValueError, match=r"train\.runner 'pmap' copies the whole model"):
         TrainConfig(runner="pmap", mesh=MeshConfig(fsdp=2))
