@@ -19,6 +19,7 @@ from annotated_types import Ge, Gt, Lt
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0), Lt(math.inf)]
+FiniteFloat = Annotated[float, Gt(-math.inf), Lt(math.inf)]
 NonNegativeFloat = Annotated[float, Ge(0), Lt(math.inf)]
 Fraction = Annotated[float, Gt(0), Lt(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
@@ -93,8 +94,9 @@ def _legal(hint: Any) -> str:
     """Returns the legal values of an annotation, in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        limits = [f"{words} {limit}" if limit != math.inf else "finite" for _, words, limit in _limits(hint)]
-        return " and ".join(limits) or _legal(arguments[0])
+        limits = [f"{words} {limit}" for _, words, limit in _limits(hint) if limit not in (-math.inf, math.inf)]
+        finite = ["finite"] * any(limit == math.inf for *_, limit in _limits(hint))
+        return " and ".join(limits + finite) or _legal(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return ", or ".join(_legal(argument) for argument in arguments)
     if origin is typing.Literal:

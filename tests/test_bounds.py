@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt, Le
 
-from flaxformer_lite.bounds import NonNegativeFloat, NonNegativeInt, PositiveInt, Rate, check_bounds
+from flaxformer_lite.bounds import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate, check_bounds
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Settings:
     stop: bool | Literal["never"] = True
     kind: Literal["a", "b"] = "a"
     name: str = "x"
+    slope: FiniteFloat = 0.0
     cap: Annotated[float, Ge(1)] | None = 5.0
 
     def __post_init__(self) -> None:
@@ -68,6 +69,7 @@ def test_legal_values_pass(legal: dict[str, object]):
         ("devices", 0, "part.devices is 0: it must be at least 1, or -1; the default is -1"),
         ("stop", "nver", "part.stop is 'nver': it must be True or False, or 'never'; the default is True"),
         ("kind", "c", "part.kind is 'c': it must be 'a' or 'b'; the default is 'a'"),
+        ("slope", -math.inf, "part.slope is -inf: it must be finite; the default is 0.0"),
         ("cap", 0.5, "part.cap is 0.5: it must be at least 1, or None; the default is 5.0"),
     ],
 )

@@ -1,11 +1,19 @@
 """The settings of decoding: how answers are searched for or drawn, scored and batched."""
 
-import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.bounds import (
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    check_bounds,
+)
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 
@@ -13,44 +21,37 @@ from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 class Sampling:
     """How tokens are drawn, in the order of these settings: each filter sees what the one before it has left."""
 
-    temperature: float = 1.0
+    temperature: NonNegativeFloat = 1.0
     """Divides the scores: less than 1 makes likely tokens likelier, 0 takes the best one always."""
-    top_k: int = 0
+    top_k: NonNegativeInt = 0
     """Draw from the k most probable tokens, and from those that equal the last of them; 0: from all."""
-    top_p: float = 1.0
+    top_p: Annotated[float, Gt(0), Le(1)] = 1.0
     """Draw from the most probable tokens that together have this probability, the one that reaches it included; 1: from all.
 
     Reference: Holtzman et al. 2020, arXiv:1904.09751.
     """
-    min_p: float = 0.0
+    min_p: Annotated[float, Ge(0), Le(1)] = 0.0
     """Draw from tokens that are at least min_p times as probable as the best; 0: from all.
 
     Reference: Nguyen et al. 2024, arXiv:2407.01082.
     """
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf:
-            raise ValueError(f"decode.sampling.temperature is {self.temperature}: give 0 or more; 1 is the model's own")
-        if self.top_k < 0:
-            raise ValueError(f"decode.sampling.top_k is {self.top_k}: give 1 or more, or 0 for all tokens")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"decode.sampling.top_p is {self.top_p}: give a probability above 0, or 1 for all tokens")
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"decode.sampling.min_p is {self.min_p}: give 0 to 1; 0 is for all tokens")
+        check_bounds(self, "decode.sampling")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeConfig:
     """How answers are searched for or drawn, scored and batched."""
 
-    beam_size: int = 1
+    beam_size: PositiveInt = 1
     """Answers kept open at each step; 1 is greedy search."""
     sampling: Sampling | None = None
     """How tokens are drawn at random, which needs a beam_size of 1; None: they are not, the best answer is searched for."""
     length_penalty: Literal["none", "average", "gnmt"] = "average"
     """Score of an answer whose tokens have the log-probabilities `sum` in total: none: sum; average: sum / len^alpha;
     gnmt: sum / ((5 + len) / 6)^alpha. `len` is the answer's tokens and its end; see at_limit."""
-    alpha: float = 1.0
+    alpha: FiniteFloat = 1.0
     """Exponent of the length penalty: 0 is no penalty, more favours longer answers, less than 0 shorter ones."""
     early_stopping: bool | Literal["never"] = True
     """Stop once beam_size answers are finished. False: go on while an open one, ending now, would beat the worst. never: while
@@ -59,56 +60,44 @@ class DecodeConfig:
     """What becomes of an answer that has as many tokens as it may have. cut: it lacks its end, which `len` counts all the same,
     and it is looked at only where a sentence is not done (as Hugging Face's library had it in 2020). end: it is an answer like
     those that end there, and `len` its tokens; early_stopping False and never then ask after open answers only (as in 2025)."""
-    num_hypotheses: int = 1
+    num_hypotheses: PositiveInt = 1
     """Answers returned for each sentence: best first, at most beam_size; or as many as are drawn."""
-    max_length_ratio: float = 2.0
+    max_length_ratio: NonNegativeFloat = 2.0
     """An answer has at most max_length_ratio * source tokens + max_length_extra tokens; ends of sentence count."""
-    max_length_extra: int = 10
+    max_length_extra: NonNegativeInt = 10
     """Tokens; see max_length_ratio."""
-    max_new_tokens: int | None = None
+    max_new_tokens: PositiveInt | None = None
     """An answer has at most so many tokens, its end included, whatever the source; None: see max_length_ratio."""
-    min_new_tokens: int = 0
+    min_new_tokens: NonNegativeInt = 0
     """An answer does not end before it has so many tokens."""
-    forced_bos_id: int | None = None
+    forced_bos_id: NonNegativeInt | None = None
     """The first token of every answer; None: the model's choice."""
-    forced_eos_id: int | None = None
+    forced_eos_id: NonNegativeInt | None = None
     """The last token of an answer that has not ended one token before its maximum length; None: the model's choice."""
-    suppress_ids: tuple[int, ...] = ()
+    suppress_ids: tuple[NonNegativeInt, ...] = ()
     """Tokens that are never chosen."""
-    no_repeat_ngram: int = 0
+    no_repeat_ngram: NonNegativeInt = 0
     """No so many tokens in a row occur twice in an answer, what it starts from included; 0: anything may."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: PositiveFloat = 1.0
     """Scores of tokens that the answer has, or what it starts from, are divided by this if above 0, else multiplied; 1: left alone.
 
     Reference: Keskar et al. 2019, arXiv:1909.05858, section 4.1.
     """
     renormalize: bool = False
     """Whether the probabilities that these rules leave to the tokens are made to sum to 1 again, for the sums that beams go by."""
-    pad_id: int = PAD
+    pad_id: NonNegativeInt = PAD
     """What stands for no token; this and the next two differ from the tokenizer's own only in models from elsewhere."""
-    bos_id: int = BOS
+    bos_id: NonNegativeInt = BOS
     """What an answer to a source starts from, and a prompt."""
-    eos_id: int | None = EOS
+    eos_id: NonNegativeInt | None = EOS
     """What ends an answer; None: nothing does but its length."""
-    more_eos_ids: tuple[int, ...] = ()
+    more_eos_ids: tuple[NonNegativeInt, ...] = ()
     """Further tokens that end an answer."""
-    batch_tokens: int = 2048
+    batch_tokens: PositiveInt = 2048
     """Source tokens decoded at once, padding included: the more there are in a sentence, the fewer sentences."""
 
     def __post_init__(self) -> None:
-        least = {"beam_size": 1, "num_hypotheses": 1, "max_length_ratio": 0, "max_length_extra": 0, "batch_tokens": 1}
-        least |= {"min_new_tokens": 0, "no_repeat_ngram": 0, "pad_id": 0, "bos_id": 0, "eos_id": 0}
-        least |= {"max_new_tokens": 1, "forced_bos_id": 0, "forced_eos_id": 0}
-        for name, limit in least.items():
-            if (value := getattr(self, name)) is not None and not limit <= value < math.inf:
-                raise ValueError(f"decode.{name} is {value}: give a finite number, at least {limit}")
-        for name in ("suppress_ids", "more_eos_ids"):
-            if min(getattr(self, name), default=0) < 0:
-                raise ValueError(f"decode.{name} is {getattr(self, name)}: give token ids, at least 0")
-        if not 0 < self.repetition_penalty < math.inf:
-            raise ValueError(
-                f"decode.repetition_penalty is {self.repetition_penalty}: give a number above 0; 1 is none"
-            )
+        check_bounds(self, "decode")
         if self.eos_id is None and self.more_eos_ids:
             raise ValueError(
                 f"decode.more_eos_ids is {self.more_eos_ids}, but decode.eos_id None says that nothing ends an answer: "
@@ -121,19 +110,11 @@ class DecodeConfig:
 
     def check_score(self) -> None:
         """Raises: ValueError where answers cannot be scored so."""
-        if not math.isfinite(self.alpha):
-            raise ValueError(f"decode.alpha is {self.alpha}: give a finite number")
-        if self.length_penalty not in ("none", "average", "gnmt"):
-            raise ValueError(f"decode.length_penalty is {self.length_penalty!r}: choose none, average or gnmt")
         if self.length_penalty == "none" and self.alpha != 1:
             raise ValueError(
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
                 "leave decode.alpha at 1.0, or choose average or gnmt"
             )
-        if self.early_stopping not in (True, False, "never"):
-            raise ValueError(f"decode.early_stopping is {self.early_stopping!r}: choose True, False or never")
-        if self.at_limit not in ("cut", "end"):
-            raise ValueError(f"decode.at_limit is {self.at_limit!r}: choose cut or end")
 
     def check_number(self) -> None:
         """Raises: ValueError where there would not be so many answers."""

@@ -250,10 +250,10 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
     ("words", "message"),
     [
         (("a", "--beam", "3", "--top-k", "2"), "error: --beam is 3, but --top-k draws tokens"),
-        (("a", "--top-p", "2"), "error: --top-p is 2.0: give a probability above 0"),
-        (("a", "--samples", "0"), "error: --samples is 0: give a finite number"),
+        (("a", "--top-p", "2"), "error: --top-p is 2.0: it must be above 0 and at most 1"),
+        (("a", "--samples", "0"), "error: --samples is 0: it must be at least 1"),
         (("a", "--beam", "2", "--samples", "3"), "error: --samples is 3: give 1 to --beam, which is 2"),
-        (("a", "--temperature", "nan"), "error: --temperature is nan: give 0 or more"),
+        (("a", "--temperature", "nan"), "error: --temperature is nan: it must be at least 0"),
         (("a", "--stop", ""), "error: --stop is ['']: give a list of texts that are not empty"),
         (("a", "--beam", "3", "--seed", "1"), "--seed is for drawing, --beam for searching"),
         (("a", "--seed", "99999999999"), "error: --seed is 99999999999: give a number from 0 to 2^32 - 1"),

@@ -500,8 +500,8 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"beam_size": 0}, "decode.beam_size is 0: give a finite number, at least 1"),
-        ({"alpha": math.nan}, "decode.alpha is nan: give a finite number"),
+        ({"beam_size": 0}, "decode.beam_size is 0: it must be at least 1"),
+        ({"alpha": math.nan}, "decode.alpha is nan: it must be finite"),
         ({"alpha": 0.6, "length_penalty": "none"}, "decode.alpha is 0.6, but decode.length_penalty 'none'"),
         ({"num_hypotheses": 2}, "decode.num_hypotheses is 2: give 1 to decode.beam_size, which is 1"),
         ({"num_hypotheses": 0}, "decode.num_hypotheses is 0"),
@@ -512,9 +512,9 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
             "decode.max_length_ratio and decode.max_length_extra are both 0",
         ),
         ({"batch_tokens": 0}, "decode.batch_tokens is 0"),
-        ({"max_new_tokens": 0}, "decode.max_new_tokens is 0: give a finite number, at least 1"),
-        ({"suppress_ids": (3, -1)}, "decode.suppress_ids is (3, -1): give token ids"),
-        ({"repetition_penalty": 0.0}, "decode.repetition_penalty is 0.0: give a number above 0"),
+        ({"max_new_tokens": 0}, "decode.max_new_tokens is 0: it must be at least 1, or None"),
+        ({"suppress_ids": (3, -1)}, "decode.suppress_ids is (3, -1): it must be values that are each at least 0"),
+        ({"repetition_penalty": 0.0}, "decode.repetition_penalty is 0.0: it must be above 0"),
         ({"beam_size": 2, "sampling": Sampling()}, "decode.beam_size is 2, but decode.sampling draws tokens"),
     ],
 )

@@ -172,12 +172,12 @@ def test_beams_are_adjusted_alike():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": -0.1}, "decode.sampling.temperature is -0.1: give 0 or more"),
+        ({"temperature": -0.1}, "decode.sampling.temperature is -0.1: it must be at least 0"),
         ({"temperature": math.inf}, "decode.sampling.temperature is inf"),
-        ({"top_k": -1}, "decode.sampling.top_k is -1: give 1 or more, or 0 for all tokens"),
-        ({"top_p": 0.0}, "decode.sampling.top_p is 0.0: give a probability above 0"),
+        ({"top_k": -1}, "decode.sampling.top_k is -1: it must be at least 0; the default is 0"),
+        ({"top_p": 0.0}, "decode.sampling.top_p is 0.0: it must be above 0 and at most 1"),
         ({"top_p": 1.1}, "decode.sampling.top_p is 1.1"),
-        ({"min_p": math.nan}, "decode.sampling.min_p is nan: give 0 to 1"),
+        ({"min_p": math.nan}, "decode.sampling.min_p is nan: it must be at least 0 and at most 1"),
     ],
 )
 def test_wrong_settings(settings, message):

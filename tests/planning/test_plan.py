@@ -259,7 +259,7 @@ def test_a_mesh_is_read_or_refused():
     ("options", "says"),
     [
         (["train.steps"], "'train.steps' is not a setting: write SETTING=VALUE"),
-        (["train.steps=0"], "train.steps is 0: give at least 1"),
+        (["train.steps=0"], "train.steps is 0: it must be at least 1"),
         (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which gives an axis twice"),
     ],
 )

@@ -107,7 +107,7 @@ def test_where_to_meet_is_all_or_nothing():
         ValueError, match=r"train\.process_id is 2, but train\.num_processes is 2: give a number from 0 to 1"
     ):
         TrainConfig(coordinator="a:1", num_processes=2, process_id=2)
-    with pytest.raises(ValueError, match=r"train\.num_processes is 0: give at least 1"):
+    with pytest.raises(ValueError, match=r"train\.num_processes is 0: it must be at least 1"):
         TrainConfig(coordinator="a:1", num_processes=0, process_id=0)
     for given in ("localhost", "localhost:x", "localhost:0", "localhost:65536", ":1", "http://a:1", ""):
         with pytest.raises(ValueError, match=rf"train\.coordinator is '{given}': give a host and a port"):
