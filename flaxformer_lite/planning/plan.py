@@ -26,7 +26,7 @@ from flaxformer_lite.planning.exchanges import Exchange, add_up
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import MeshRunner, abstract_state
 from flaxformer_lite.training.step import TrainTask
 
 # The step --------------------------------------------------------------------------------------------------------------
@@ -52,8 +52,8 @@ def plan_bucket(config: Config) -> Bucket:
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """The step that training would do."""
-    compiled = Compiled.of(TrainTask.of(config), mesh, train_shapes=1, eval_shapes=0)
-    by_rows, state = batch_sharding(mesh), compiled.abstract_state
+    runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=1, eval_shapes=0)
+    by_rows, state = batch_sharding(mesh), runner.abstract_state
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)
     )
@@ -63,7 +63,7 @@ def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
         "average": state.ema,
         "batch": batch,
     }
-    return Step(compiled.train, (state, batch), parts, training_flops(config.model, state.params, batch))
+    return Step(runner.compiled_train_step, (state, batch), parts, training_flops(config.model, state.params, batch))
 
 
 def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
@@ -74,8 +74,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     if config.model.num_decoder_layers == 0:
         raise ValueError("--decode is for models with a decoder, and model.num_decoder_layers is 0: leave it out")
     task = TrainTask.of(config)
-    compiled = Compiled.of(task, mesh, train_shapes=1, eval_shapes=0)
-    params = compiled.abstract_state.params
+    params = abstract_state(task, mesh).params
     rows, (source, room) = bucket.rows, bucket.lengths
     model = task.model
 

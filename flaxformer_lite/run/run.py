@@ -33,7 +33,7 @@ from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training.evaluation import mean_metrics
 from flaxformer_lite.training.loop import LoopState
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
@@ -241,8 +241,8 @@ class Run:
         tokenizers = self.required_tokenizers
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
         dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
-        compiled = Compiled.of(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
-        return mean_metrics(compiled, self.config.objective, self.params, dataset, progress)
+        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
+        return mean_metrics(runner, self.config.objective, self.params, dataset, progress)
 
     def forward(self, **arguments: Any) -> ModelOutput:
         """What the model says of arrays of token ids, under the ecosystem's names: `input_ids`, `attention_mask`, `token_type_ids`,

@@ -9,17 +9,17 @@ from jaxtyping import PyTree
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.objectives import Objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import Runner
 
 
 def mean_metrics(
-    compiled: Compiled, objective: Objective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+    runner: Runner, objective: Objective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
 ) -> dict[str, float]:
     """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
     batches = dataset.plan.batches_per_epoch
     counted: dict[str, list[LossTerm | PerRowMetric]] = {}
     for i in range(batches):
-        found = compiled.evaluate(params, compiled.put(dataset.batch(i, compiled.rows)))
+        found = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
         tick(i + 1, batches)

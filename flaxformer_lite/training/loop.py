@@ -26,7 +26,7 @@ from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import multihost
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.evaluation import mean_metrics
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import make_runner
 from flaxformer_lite.training.signals import Interrupted, StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir.checkpoints import Checkpoints
@@ -73,9 +73,10 @@ class Trainer:
         )
         task = TrainTask.of(config)
         eval_shapes = len(self.eval.dataset.plan.buckets) if self.eval else 0
-        runner = Compiled.by_pmap if config.train.runner == "pmap" else Compiled.of
-        self.compiled = multihost.on_all_processes(
-            lambda: runner(task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes)
+        self.runner = multihost.on_all_processes(
+            lambda: make_runner(
+                config.train.runner, task, mesh, train_shapes=len(plan.buckets), eval_shapes=eval_shapes
+            )
         )
         # Decoding while training is greedy: quick, and close enough to tell checkpoints apart.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
@@ -91,14 +92,14 @@ class Trainer:
         """The newest checkpoint's state, or a fresh one. What was reported after that step is forgotten."""
         batch = zero_batch(self.config.objective, self.data.plan.buckets[0])
         if self.checkpoints.latest() is None:
-            state = self.compiled.init(batch)
+            state = self.runner.init(batch)
             if self.config.train.init_from is not None:
-                params, origin = warm_start(state.params, self.config, self.compiled.mesh)
+                params, origin = warm_start(state.params, self.config, self.runner.mesh)
                 state = state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
                 self.progress.say(origin)
             forget_after = 0, True
         else:
-            step, state, meta = self.checkpoints.restore(self.compiled.abstract_state)
+            step, state, meta = self.checkpoints.restore(self.runner.abstract_state)
             self.memory = LoopState(**meta)
             if self.memory.data != self.data.fingerprint:
                 raise multihost.SharedError(
@@ -110,9 +111,9 @@ class Trainer:
         if multihost.is_first():
             self.folder.truncate_metrics(forget_after[0], evaluated=forget_after[1])
         parameters = sum(x.size for x in jax.tree.leaves(state.params))
-        devices = f"{self.compiled.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.compiled.mesh.size > 1)
+        devices = f"{self.runner.mesh.size} {jax.devices()[0].platform} device" + "s" * (self.runner.mesh.size > 1)
         devices += f" in {jax.process_count()} processes" if multihost.several() else ""
-        axes = ", ".join(f"{axis} {size}" for axis, size in self.compiled.mesh.shape.items() if size > 1)
+        axes = ", ".join(f"{axis} {size}" for axis, size in self.runner.mesh.shape.items() if size > 1)
         devices += f": {self.config.train.runner}, {axes}" if axes else ""
         self.progress.say(f"{parameters:,} parameters on {devices}")
         return state
@@ -126,9 +127,9 @@ class Trainer:
         if step and self.save_owed(step):
             self.evaluate_and_save(step)
         self.progress.update("compiling", step)
-        batches = self.data.batches(step, train.steps, self.compiled.rows)
+        batches = self.data.batches(step, train.steps, self.runner.local_rows)
         while step < train.steps and not self.memory.stopped_early and not self.stopped:
-            self.state, measured = self.compiled.train(self.state, self.compiled.put(next(batches)))
+            self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
             for line in kernels.news():
                 self.progress.say(line)
             step += 1
@@ -222,7 +223,7 @@ class Trainer:
         assert self.eval is not None
         self.tick("evaluating")
         metrics = mean_metrics(
-            self.compiled,
+            self.runner,
             self.config.objective,
             self.state.params,
             self.eval.dataset,

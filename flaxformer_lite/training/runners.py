@@ -1,9 +1,13 @@
-"""The steps, compiled for the devices."""
+"""Runners compile the train step and the evaluation step for the devices: `MeshRunner` by `jax.jit`, `PmapRunner` by `jax.pmap`.
+
+Constructing a runner compiles nothing. Each step is compiled when it is first called with a batch of a new shape.
+"""
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
 
 import jax
 import numpy as np
@@ -24,11 +28,15 @@ from flaxformer_lite.parallel.sharding import (
 )
 from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, first_state, init_state, train_step
 
+AXIS = "data"
+"""The axis of a `pmap`."""
+
 
 def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:
-    """The function, which may be traced for `limit` shapes and no more: a recompilation nobody planned is a bug.
+    """Returns the function, which raises when it is traced more than `limit` times: the number of batch shapes.
 
-    `chex.assert_max_traces` would do, but counts for all functions of the same source together, whatever their task.
+    `chex.assert_max_traces` counts all functions of the same source together, whatever their task, so it would refuse the
+    second runner of a process.
     """
     traces = 0
 
@@ -44,7 +52,7 @@ def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callabl
 
 
 def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
-    """Shapes and types of the state, with the shardings that it has on the mesh.
+    """Returns shapes, types and shardings of the state on the mesh.
 
     Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
     """
@@ -53,80 +61,164 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     return with_shardings(state, state_sharding(state, mesh))
 
 
-AXIS = "data"
-"""The axis of a `pmap`."""
+class Runner(ABC):
+    """The steps of a task on the devices of a mesh, each compiled at most once for each shape of a batch.
+
+    Args:
+        train_shapes, eval_shapes: how many shapes of batches there are; one more is an AssertionError.
+    """
+
+    def __init__(self, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int):
+        self.task, self.mesh = task, mesh
+        self.train_shapes, self.eval_shapes = train_shapes, eval_shapes
+        self.abstract_state = abstract_state(task, mesh)
+        """Shapes, types and shardings of the state."""
+
+    @abstractmethod
+    def init(self, batch: Batch) -> TrainState:
+        """Returns the state before the first step, on the devices. Only the shapes of `batch` matter."""
+
+    @abstractmethod
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
+
+    @abstractmethod
+    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        """Runs `step.eval_step` on a batch from `shard_batch`."""
+
+    @abstractmethod
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        """Returns the indices of the rows this process reads of a batch of `num_rows`, in the order of `shard_batch`."""
+
+    @abstractmethod
+    def shard_batch(self, batch: Batch) -> Batch:
+        """Puts the rows of `local_rows` on the devices of this process."""
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """The first state and the steps, compiled for some devices: at most once for each shape of a batch."""
+class MeshRunner(Runner):
+    """Steps compiled by `jax.jit` for the whole mesh: the compiler divides the one program as the shardings say."""
 
-    mesh: Mesh
-    abstract_state: TrainState
-    """Shapes, types and shardings of the state."""
-    init: Callable[[Batch], TrainState]
-    train: Callable[[TrainState, Batch], tuple[TrainState, dict[str, Array]]]
-    evaluate: Callable[[PyTree, Batch], dict[str, LossTerm | PerRowMetric]]
-    rows: Callable[[int], Int[np.ndarray, "R"]]
-    """Of a batch of that many rows the numbers of those that this process has to read, in the order that `put` takes them."""
-    put: Callable[[Batch], Batch]
-    """Such rows on the devices."""
+    @property
+    def state_shardings(self) -> TrainState:
+        """The sharding of every leaf of the state."""
+        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
 
-    @classmethod
-    def of(cls, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
-        """By `jax.jit` over a mesh: the compiler cuts the one program as the shardings say."""
+    @cached_property
+    def compiled_init(self) -> Any:
+        """The jitted initialization."""
 
-        def on_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-            def placed(*arguments: Any) -> Any:
-                with within_mesh(mesh):
-                    return function(*arguments)
+        def init(batch: Batch) -> TrainState:
+            with within_mesh(self.mesh):
+                return init_state(self.task, batch)
 
-            return placed
+        return jax.jit(init, out_shardings=self.state_shardings)
 
-        train = limit_traces(on_mesh(functools.partial(train_step, task)), "train_step", train_shapes)
-        evaluate = limit_traces(on_mesh(functools.partial(eval_step, task)), "eval_step", eval_shapes)
-        state, whole, by_rows = abstract_state(task, mesh), replicated(mesh), batch_sharding(mesh)
-        shardings = jax.tree.map(lambda x: x.sharding, state)
-        return cls(
-            mesh=mesh,
-            abstract_state=state,
-            init=jax.jit(on_mesh(functools.partial(init_state, task)), out_shardings=shardings),
-            # What the model does not read of a batch is taken all the same, so that the program takes what its shards sum up to.
-            train=jax.jit(train, donate_argnums=0, out_shardings=(shardings, whole), keep_unused=True),
-            evaluate=jax.jit(evaluate, out_shardings=whole),
-            rows=functools.partial(local_rows, mesh),
-            put=lambda batch: jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch),
+    @cached_property
+    def compiled_train_step(self) -> Any:
+        """The jitted train step, which can also be lowered without any data."""
+
+        def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+            with within_mesh(self.mesh):
+                return train_step(self.task, state, batch)
+
+        return jax.jit(
+            limit_traces(step, "train_step", self.train_shapes),
+            donate_argnums=0,
+            out_shardings=(self.state_shardings, replicated(self.mesh)),
+            # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
+            keep_unused=True,
         )
 
-    @classmethod
-    def by_pmap(cls, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int) -> "Compiled":
-        """By `jax.pmap` over the mesh's devices: each runs the program of one device on its rows, and sums with the others.
+    @cached_property
+    def compiled_eval_step(self) -> Any:
+        """The jitted evaluation step."""
 
-        The state is whole on every device. The rows of a device are those that would be its micro-batches on a single device.
-        """
-        devices = list(mesh.devices.flat)
-        line = Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,))
-        state = abstract_state(task, line)
-        here = sum(device.process_index == jax.process_index() for device in devices)
+        def step(params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+            with within_mesh(self.mesh):
+                return eval_step(self.task, params, batch)
 
-        whole = replicated(line)
+        return jax.jit(limit_traces(step, "eval_step", self.eval_shapes), out_shardings=replicated(self.mesh))
 
-        def on_each(step: Callable[..., Any], name: str, limit: int, **options: Any) -> Callable[..., Any]:
-            function = limit_traces(functools.partial(step, task, axis_name=AXIS), name, limit)
-            mapped = jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=devices, **options)
-            return mapped if here == len(devices) else lambda *arguments: jax.tree.map(everywhere, mapped(*arguments))
+    def init(self, batch: Batch) -> TrainState:
+        return self.compiled_init(batch)
 
-        def everywhere(x: Array) -> Array:
-            """What a pmap calls the array of this process, as the one of all that it is."""
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        return self.compiled_train_step(state, batch)
+
+    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        return self.compiled_eval_step(params, batch)
+
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        return local_rows(self.mesh, num_rows)
+
+    def shard_batch(self, batch: Batch) -> Batch:
+        by_rows = batch_sharding(self.mesh)
+        return jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch)
+
+
+class PmapRunner(Runner):
+    """Steps compiled by `jax.pmap`: each device runs the program of one device on its rows and sums with the others.
+
+    The state is whole on every device. The rows of a device are those that would be its micro-batches on a single device.
+    """
+
+    def __init__(self, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int):
+        line = Mesh(mesh.devices.ravel(), (AXIS,), axis_types=(AxisType.Auto,))
+        super().__init__(task, line, train_shapes=train_shapes, eval_shapes=eval_shapes)
+        self.devices = list(line.devices)
+        self.num_local_devices = sum(device.process_index == jax.process_index() for device in self.devices)
+
+    @cached_property
+    def compiled_init(self) -> Any:
+        """The jitted initialization."""
+        return jax.jit(functools.partial(init_state, self.task), out_shardings=replicated(self.mesh))
+
+    @cached_property
+    def compiled_train_step(self) -> Any:
+        """The pmapped train step, which can also be lowered without any data."""
+        step = functools.partial(train_step, self.task, axis_name=AXIS)
+        return self._map(limit_traces(step, "train_step", self.train_shapes), donate_argnums=0)
+
+    @cached_property
+    def compiled_eval_step(self) -> Any:
+        """The pmapped evaluation step."""
+        step = functools.partial(eval_step, self.task, axis_name=AXIS)
+        return self._map(limit_traces(step, "eval_step", self.eval_shapes))
+
+    def init(self, batch: Batch) -> TrainState:
+        return self.compiled_init(batch)
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        return self._global(self.compiled_train_step(state, batch))
+
+    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        return self._global(self.compiled_eval_step(params, batch))
+
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        return interleaved_rows(self.mesh, self.task.num_micro_batches, num_rows)
+
+    def shard_batch(self, batch: Batch) -> Batch:
+        return jax.tree.map(lambda x: x.reshape(self.num_local_devices, -1, *x.shape[1:]), batch)
+
+    def _map(self, function: Callable[..., Any], **options: Any) -> Any:
+        return jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=self.devices, **options)
+
+    def _global(self, tree: Any) -> Any:
+        """Turns pmap's process-local arrays into global arrays; one process has all devices, so its arrays are global."""
+        if self.num_local_devices == len(self.devices):
+            return tree
+        whole = replicated(self.mesh)
+
+        def global_array(x: Array) -> Array:
             shards = [shard.data for shard in x.addressable_shards]
             return jax.make_array_from_single_device_arrays(x.shape, whole, shards)
 
-        return cls(
-            mesh=line,
-            abstract_state=state,
-            init=jax.jit(functools.partial(init_state, task), out_shardings=whole),
-            train=on_each(train_step, "train_step", train_shapes, donate_argnums=0),
-            evaluate=on_each(eval_step, "eval_step", eval_shapes),
-            rows=functools.partial(interleaved_rows, line, task.num_micro_batches),
-            put=lambda batch: jax.tree.map(lambda x: x.reshape(here, -1, *x.shape[1:]), batch),
-        )
+        return jax.tree.map(global_array, tree)
+
+
+def make_runner(
+    kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int
+) -> Runner:
+    """Returns the runner that `train.runner` names."""
+    runner = PmapRunner if kind == "pmap" else MeshRunner
+    return runner(task, mesh, train_shapes=train_shapes, eval_shapes=eval_shapes)

@@ -31,7 +31,7 @@ from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
@@ -327,10 +327,10 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
-        compiled = Compiled.of(
+        runner = MeshRunner(
             TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
         )
-        state = compiled.init(compiled.put(batch))
-        found.append(jax.device_get(compiled.train(state, compiled.put(batch))[1]))
+        state = runner.init(runner.shard_batch(batch))
+        found.append(jax.device_get(runner.train_step(state, runner.shard_batch(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1
     assert found[0]["gradient_norm"] == pytest.approx(found[1]["gradient_norm"], rel=1e-4)

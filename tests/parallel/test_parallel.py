@@ -27,7 +27,7 @@ from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_ro
 from flaxformer_lite.parallel.sharding import leaf_path
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
-from flaxformer_lite.training.runners import Compiled, abstract_state
+from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.training.step import TrainTask, init_state
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from tests.support.experiments import tiny_config, write_config_file
@@ -81,28 +81,28 @@ def batches() -> list[Batch]:
     return made
 
 
-def rows_of(compiled: Compiled, batch: Batch) -> Batch:
-    """The batch as `put` wants it."""
-    return jax.tree.map(lambda x: x[compiled.rows(ROWS)], batch)
+def rows_of(runner: Runner, batch: Batch) -> Batch:
+    """The rows of a batch that `shard_batch` takes."""
+    return jax.tree.map(lambda x: x[runner.local_rows(ROWS)], batch)
 
 
-def losses(compiled: Compiled) -> list[float]:
-    state, found = compiled.init(batches()[0]), []
+def losses(runner: Runner) -> list[float]:
+    state, found = runner.init(batches()[0]), []
     for batch in batches():
-        state, measured = compiled.train(state, compiled.put(rows_of(compiled, batch)))
+        state, measured = runner.train_step(state, runner.shard_batch(rows_of(runner, batch)))
         found.append(float(measured["loss"]))
     return found
 
 
-def on_mesh(task: TrainTask, config: MeshConfig) -> Compiled:
-    return Compiled.of(task, make_mesh(config), train_shapes=1, eval_shapes=1)
+def on_mesh(task: TrainTask, config: MeshConfig) -> Runner:
+    return MeshRunner(task, make_mesh(config), train_shapes=1, eval_shapes=1)
 
 
 @functools.cache
 def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
     mesh = make_mesh(devices=jax.devices()[:1])
     chosen = task(dropout=dropout, num_micro_batches=num_micro_batches)
-    return losses(Compiled.of(chosen, mesh, train_shapes=1, eval_shapes=0))
+    return losses(MeshRunner(chosen, mesh, train_shapes=1, eval_shapes=0))
 
 
 # Numbers ---------------------------------------------------------------------------------------------------------------
@@ -121,17 +121,18 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
     the gradient of all parameters, and say nothing else to each other."""
     pmap, mapped = jax.pmap, []
     monkeypatch.setattr(jax, "pmap", lambda *given, **options: mapped.append(pmap(*given, **options)) or mapped[-1])
-    compiled = Compiled.by_pmap(task(), make_mesh(), train_shapes=1, eval_shapes=1)
-    assert any(compiled.train is one for one in mapped)
-    np.testing.assert_allclose(losses(compiled), one_device_losses(dropout=True, num_micro_batches=8), rtol=2e-5)
-    batch = compiled.put(rows_of(compiled, batches()[0]))
-    program = compiled.train.lower(compiled.abstract_state, batch).compile()
+    runner = PmapRunner(task(), make_mesh(), train_shapes=1, eval_shapes=1)
+    step = runner.compiled_train_step
+    assert any(step is one for one in mapped)
+    np.testing.assert_allclose(losses(runner), one_device_losses(dropout=True, num_micro_batches=8), rtol=2e-5)
+    batch = runner.shard_batch(rows_of(runner, batches()[0]))
+    program = runner.compiled_train_step.lower(runner.abstract_state, batch).compile()
     text = program.as_text()
     assert "num_partitions=8" in text
     sums = read_program(text).collectives
     assert {(one.kind, one.groups) for one in sums} == {("all-reduce", (tuple(range(8)),))}
-    assert sum(one.bytes for one in sums) >= size_of(compiled.abstract_state.params)
-    assert program.memory_analysis().alias_size_in_bytes == size_of(compiled.abstract_state)
+    assert sum(one.bytes for one in sums) >= size_of(runner.abstract_state.params)
+    assert program.memory_analysis().alias_size_in_bytes == size_of(runner.abstract_state)
 
 
 @pytest.mark.slow
@@ -140,7 +141,7 @@ def test_without_dropout_all_ways_are_one_device():
     plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
     found = [losses(on_mesh(plain, config)) for config in MESHES.values()]
     found.append(losses(on_mesh(cut, MESHES["fsdp 2, tensor 2, data 2"])))
-    found += [losses(Compiled.by_pmap(t, make_mesh(), train_shapes=1, eval_shapes=0)) for t in (plain, cut)]
+    found += [losses(PmapRunner(t, make_mesh(), train_shapes=1, eval_shapes=0)) for t in (plain, cut)]
     found.append(one_device_losses(dropout=False, num_micro_batches=8))
     np.testing.assert_allclose(found, [one_device_losses(dropout=False)] * len(found), rtol=2e-5)
 
@@ -150,7 +151,7 @@ def test_without_dropout_all_ways_are_one_device():
 def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
     """Law, dropout on: with each optimizer's state cut as the parameters are."""
     chosen = task(algorithm=algorithm)
-    one = Compiled.of(chosen, make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=0)
+    one = MeshRunner(chosen, make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=0)
     many = on_mesh(chosen, MESHES["fsdp 2, tensor 2, data 2"])
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)
 
@@ -159,13 +160,13 @@ def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
     found = []
     params = jax.jit(functools.partial(init_state, task()))(batches()[0]).params
-    for compiled in (
-        Compiled.of(task(), make_mesh(devices=jax.devices()[:1]), train_shapes=0, eval_shapes=1),
+    for runner in (
+        MeshRunner(task(), make_mesh(devices=jax.devices()[:1]), train_shapes=0, eval_shapes=1),
         on_mesh(task(), MESHES["fsdp 2, tensor 2, data 2"]),
-        Compiled.by_pmap(task(), make_mesh(), train_shapes=0, eval_shapes=1),
+        PmapRunner(task(), make_mesh(), train_shapes=0, eval_shapes=1),
     ):
-        placed = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, compiled.abstract_state.params)
-        terms = compiled.evaluate(placed, compiled.put(rows_of(compiled, batches()[0])))
+        placed = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, runner.abstract_state.params)
+        terms = runner.eval_step(placed, runner.shard_batch(rows_of(runner, batches()[0])))
         found.append([float(x) for term in (terms["loss"], terms["accuracy"]) for x in term])
     np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-5)
 
@@ -180,8 +181,8 @@ def size_of(tree: PyTree) -> int:
 
 @functools.cache
 def program(mesh: str) -> jax.stages.Compiled:
-    compiled = on_mesh(task(), MESHES[mesh])
-    return compiled.train.lower(compiled.abstract_state, compiled.put(batches()[0])).compile()
+    runner = on_mesh(task(), MESHES[mesh])
+    return runner.compiled_train_step.lower(runner.abstract_state, runner.shard_batch(batches()[0])).compile()
 
 
 def gathered(text: str) -> list[tuple[tuple[int, ...], list[str]]]:

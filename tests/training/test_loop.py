@@ -35,7 +35,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.training import loop
 from flaxformer_lite.training.data import check_special_ids
-from flaxformer_lite.training.runners import Compiled
+from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
@@ -53,7 +53,7 @@ class Crash(Exception):
     pass
 
 
-compiled_once = functools.cache(Compiled.of)
+runner_once = functools.cache(make_runner)
 task_once = functools.cache(TrainTask.of)
 
 
@@ -66,7 +66,7 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
     use_one_device(patch)
     patch.setattr(TrainTask, "of", task_of)
-    patch.setattr(Compiled, "of", compiled_once)
+    patch.setattr(loop, "make_runner", runner_once)
     patch.setattr(
         loop, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
     )
@@ -93,8 +93,7 @@ def open_run(folder: Path) -> loop.Checkpoints:
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
     """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
     config = RunFolder(folder).config()
-    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
-    target = compiled.abstract_state
+    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
     with open_run(folder) as checkpoints:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
     leaves = jax.tree_util.tree_leaves_with_path((state, average))
@@ -283,8 +282,7 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     config = with_train(dataclasses.replace(NO_TEXT, optimizer=still), steps=1, init_from=str(uninterrupted))
     loop.train(config, tmp_path / "run")
     assert f"from step {NO_TEXT.train.steps} of {uninterrupted}" in capfd.readouterr().err
-    compiled = Compiled.of(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
-    target = compiled.abstract_state
+    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
     with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
         old, new = before.restore(target)[1], after.restore(target)[1]
     assert int(new.step) == 1 and int(old.step) > 1

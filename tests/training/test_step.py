@@ -20,7 +20,7 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
-from flaxformer_lite.training.runners import Compiled, limit_traces
+from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, init_state, random_key, total, train_step
 from tests.support.experiments import tiny_config
 
@@ -71,24 +71,24 @@ def batch() -> Batch:
 
 
 @pytest.fixture(scope="module")
-def one_device() -> Compiled:
+def one_device() -> Runner:
     """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
-    return Compiled.of(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    return MeshRunner(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
 
 
-def three_steps(compiled: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:
+def three_steps(runner: Runner, batch: Batch) -> tuple[list[TrainState], list[float]]:
     """The state before each of three steps and after the last, and their losses."""
-    state, losses = compiled.init(batch), []
+    state, losses = runner.init(batch), []
     states = [jax.tree.map(np.array, state)]  # copies: the state itself is donated
     for _ in range(3):
-        state, measured = compiled.train(state, compiled.put(batch))
+        state, measured = runner.train_step(state, runner.shard_batch(batch))
         states.append(jax.tree.map(np.array, state))
         losses.append(float(measured["loss"]))
     return states, losses
 
 
 @pytest.fixture(scope="module")
-def trained(one_device: Compiled, batch: Batch) -> tuple[list[TrainState], list[float]]:
+def trained(one_device: Runner, batch: Batch) -> tuple[list[TrainState], list[float]]:
     return three_steps(one_device, batch)
 
 
@@ -145,24 +145,24 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
 
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
     """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
-    compiled = Compiled.of(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
+    runner = MeshRunner(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
     (*_, one), one_losses = trained
-    (*_, many), many_losses = three_steps(compiled, batch)
+    (*_, many), many_losses = three_steps(runner, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
     assert_trees_close(one.params, many.params, 1e-4)
-    kernel = compiled.init(batch).params["encoder"]["layers"]["attention"]["query"]["kernel"]
+    kernel = runner.init(batch).params["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert len(kernel.addressable_shards) == len(jax.devices()) == 8
 
 
 def test_dropout_is_on_in_training_and_differs_by_step(
-    one_device: Compiled, batch: Batch, trained: tuple[list[TrainState], list[float]]
+    one_device: Runner, batch: Batch, trained: tuple[list[TrainState], list[float]]
 ):
     """Law: the same parameters give another loss at another step, and the same loss at the same step."""
     losses = []
     for step in (0, 1, 0):
         state = one_device.init(batch)
         state = state._replace(step=state.step + step)
-        losses.append(float(one_device.train(state, one_device.put(batch))[1]["loss"]))
+        losses.append(float(one_device.train_step(state, one_device.shard_batch(batch))[1]["loss"]))
     assert losses[0] == losses[2] == trained[1][0] != losses[1]
 
 
@@ -207,17 +207,10 @@ def test_the_objective_weighs_every_terms_own_mean():
     assert float(total(terms | nothing, {"a": jnp.asarray(3.0), "b": jnp.asarray(4.0), "c": jnp.asarray(0.0)})) == 6.0
 
 
-def test_a_shape_too_many_is_an_error():
-    function = jax.jit(limit_traces(lambda x: x + 1, "step", limit=2))
-    function(jnp.zeros(2)), function(jnp.zeros(3)), function(jnp.zeros(2))
-    with pytest.raises(AssertionError, match="step was traced 3 times for 2 shapes"):
-        function(jnp.zeros(5))
-
-
-def test_the_state_is_donated(one_device: Compiled, batch: Batch):
+def test_the_state_is_donated(one_device: Runner, batch: Batch):
     """Law: after a step the old state's buffers are gone, so that there is never a second copy of it."""
     state = one_device.init(batch)
-    one_device.train(state, one_device.put(batch))
+    one_device.train_step(state, one_device.shard_batch(batch))
     assert all(x.is_deleted() for x in jax.tree.leaves(state.params))
 
 
@@ -228,14 +221,14 @@ def test_rows_that_devices_do_not_divide_are_refused():
         check_rows(12, make_mesh())
 
 
-def test_a_small_model_learns_to_copy(one_device: Compiled):
+def test_a_small_model_learns_to_copy(one_device: Runner):
     """Learning: copying 1 to 4 digits, unseen ones included, from 500 steps; a mask or a shift off by one would not get there."""
     rng = np.random.default_rng(0)
     digits = [rng.integers(4, 14, rng.integers(1, 5)).astype(np.int32) for _ in range(16 * 500 + 64)]
     records = [TokenPair(d, d) for d in digits]
     state = one_device.init(stack(records[:16], BUCKET.lengths))
     for i in range(0, 16 * 500, 16):
-        state, _ = one_device.train(state, one_device.put(stack(records[i : i + 16], BUCKET.lengths)))
-    metrics = one_device.evaluate(state.params, stack(records[-64:], BUCKET.lengths))
+        state, _ = one_device.train_step(state, one_device.shard_batch(stack(records[i : i + 16], BUCKET.lengths)))
+    metrics = one_device.eval_step(state.params, stack(records[-64:], BUCKET.lengths))
     assert np.exp(float(metrics["loss"].sum / metrics["loss"].count)) < 1.02
     assert float(metrics["accuracy"].sum / metrics["accuracy"].count) > 0.995

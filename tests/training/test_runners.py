@@ -1,0 +1,44 @@
+"""Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/parallel/test_parallel.py."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jaxtyping import PyTree
+
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.objectives import Batch
+from flaxformer_lite.objectives.losses import LossTerm
+from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.training import runners
+from flaxformer_lite.training.runners import MeshRunner, PmapRunner, limit_traces, make_runner
+from flaxformer_lite.training.step import TrainTask, across
+from tests.support.experiments import tiny_config
+
+
+def test_a_shape_too_many_is_an_error():
+    function = jax.jit(limit_traces(lambda x: x + 1, "step", limit=2))
+    function(jnp.zeros(2)), function(jnp.zeros(3)), function(jnp.zeros(2))
+    with pytest.raises(AssertionError, match="step was traced 3 times for 2 shapes"):
+        function(jnp.zeros(5))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("mesh", MeshRunner), ("pmap", PmapRunner)])
+def test_a_runner_compiles_when_a_step_is_first_called(kind: str, expected: type, monkeypatch: pytest.MonkeyPatch):
+    """Law: constructing traces no step; two evaluations of the same shape trace one."""
+    traced = []
+
+    def counted(task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None) -> PyTree:
+        traced.append(task)
+        return {"tokens": LossTerm(params + across(batch.weights.sum(), axis_name), params)}
+
+    monkeypatch.setattr(runners, "train_step", lambda *_, **__: pytest.fail("nobody has asked for a train step"))
+    monkeypatch.setattr(runners, "eval_step", counted)
+    task = TrainTask.of(tiny_config())
+    runner = make_runner(kind, task, make_mesh(), train_shapes=1, eval_shapes=1)
+    assert isinstance(runner, expected) and not traced
+    batch = zero_batch(task.objective, Bucket(Lengths(5, 3), 8))
+    for _ in range(2):
+        assert float(runner.eval_step(jnp.ones(()), runner.shard_batch(batch))["tokens"].sum) == 1
+    assert traced == [task]
