@@ -1,1 +1,26 @@
-"""Text to token ids and back."""
+"""Text to token ids and back.
+
+A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; a trained one is saved in the run
+folder and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of them).
+`files` reads text files; `unknown` warns about text that the vocabulary lacks.
+"""
+
+from flaxformer_lite.text.characters import Bytes, Characters
+from flaxformer_lite.text.kinds import FromRun, TokenizerConfig, load_tokenizer
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EncodedText, SpecialIds
+from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+
+__all__ = [
+    "DEFAULT_SPECIAL_IDS",
+    "Bytes",
+    "Characters",
+    "EncodedText",
+    "FromRun",
+    "SentencePiece",
+    "SpecialIds",
+    "Tokenizer",
+    "TokenizerConfig",
+    "Tokenizers",
+    "load_tokenizer",
+]

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flaxformer_lite.text.special_ids import SPECIALS, UNK
-from flaxformer_lite.text.subwords import _training_text
-from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
+from flaxformer_lite.text.tokenizer import Tokenizer, json_fields, training_lines
 
 
 class CharacterTokenizer(Tokenizer):
@@ -36,16 +35,16 @@ class CharacterTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        characters = json_fields(content, "characters").get("characters")
-        if not isinstance(characters, list) or not all(isinstance(c, str) and len(c) == 1 for c in characters):
-            raise ValueError('"characters" is not a list of single characters')
+        (characters,) = json_fields(content, "characters", characters=list)
+        if not all(isinstance(c, str) and len(c) == 1 for c in characters):
+            raise ValueError('"characters" has items that are not characters: each must be a string of length 1')
         if len(set(characters)) < len(characters):
-            raise ValueError('"characters" holds a character twice')
+            raise ValueError('"characters" has a character twice: each may occur once')
         return cls(characters)
 
 
 class ByteTokenizer(Tokenizer):
-    """One id for each byte of the text's UTF-8, `byte + 4`: 260 ids, nothing to learn, nothing unknown."""
+    """One id for each byte of the text's UTF-8, `byte + 4`: 260 ids, no training, no unknown text."""
 
     extension = ".bytes.json"
     vocab_size = len(SPECIALS) + 256
@@ -54,11 +53,11 @@ class ByteTokenizer(Tokenizer):
         return [byte + len(SPECIALS) for byte in text.encode()]
 
     def _text(self, ids: list[int]) -> str:
-        """The text of some bytes; what is not UTF-8, as a model may write it, becomes U+FFFD."""
+        """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""
         return bytes(map(self._byte, ids)).decode(errors="replace")
 
     def _piece(self, i: int) -> str:
-        """A visible ASCII character as it is, another byte in hexadecimal, as SentencePiece writes bytes."""
+        """Returns a visible ASCII character as it is, any other byte in hexadecimal, as SentencePiece does."""
         if i < len(SPECIALS):
             return SPECIALS[i]
         byte = self._byte(i)
@@ -80,14 +79,14 @@ class ByteTokenizer(Tokenizer):
 
 @dataclass(frozen=True, kw_only=True)
 class Characters:
-    """The most frequent characters of the training text; the others are unknown."""
+    """The most frequent characters of the training text; all others are unknown."""
 
     kind: Literal["characters"] = "characters"
 
     def train(self, lines: Iterable[str], vocab_size: int) -> CharacterTokenizer:
-        """A tokenizer of at most `vocab_size` ids; equally frequent characters come in the order of code points."""
+        """Trains a tokenizer of at most `vocab_size` ids, by frequency and then by code point."""
         counts: Counter[str] = Counter()
-        for line in _training_text(lines, vocab_size):
+        for line in training_lines(lines, vocab_size):
             counts.update(line)
         frequent_first = sorted(counts, key=lambda character: (-counts[character], character))
         return CharacterTokenizer(frequent_first[: vocab_size - len(SPECIALS)])
@@ -95,14 +94,15 @@ class Characters:
 
 @dataclass(frozen=True, kw_only=True)
 class Bytes:
-    """The bytes of the text's UTF-8: always 260 ids, and no character is unknown."""
+    """The bytes of the text's UTF-8: always 260 ids, no unknown characters."""
 
     kind: Literal["bytes"] = "bytes"
 
     def train(self, lines: Iterable[str], vocab_size: int) -> ByteTokenizer:
-        """The byte tokenizer, which the lines do not change. Raises: ValueError if `vocab_size` is under 260."""
+        """Returns the byte tokenizer; the lines are not used. Raises: ValueError if `vocab_size` is below 260."""
         needed = ByteTokenizer.vocab_size
         if vocab_size < needed:
-            rule = f"bytes need {needed} ids, 256 and 4 special ones"
-            raise ValueError(f"model.vocab_size is {vocab_size}: {rule}; set it to {needed}")
+            raise ValueError(
+                f"model.vocab_size is {vocab_size}: bytes need {needed} ids, 256 and 4 special ones; set it to {needed}"
+            )
         return ByteTokenizer()

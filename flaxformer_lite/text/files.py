@@ -1,4 +1,4 @@
-"""Text files, plain or gzipped, read whole or as they arrive; what is wrong with one is said with its name and line."""
+"""Text files, plain or gzipped, and streams of lines. Every error names the file and the line."""
 
 import codecs
 import difflib
@@ -11,36 +11,36 @@ from pathlib import Path
 
 
 def matching_files(path: str) -> list[str]:
-    """The files that a pattern such as `books/**/*.txt` names, by name; a path without a pattern is a file, there or not.
+    """Returns the files that match a pattern such as `books/**/*.txt`, sorted by name; a plain path is returned as it is.
 
-    Raises: ValueError where no file has such a name.
+    Raises: ValueError if no file matches.
     """
     if Path(path).exists() or not glob.has_magic(path):
         return [path]
     paths = sorted(found for found in glob.glob(path, recursive=True) if Path(found).is_file())
     if not paths:
-        raise ValueError(f"{path}: no file has such a name (looked for from {Path.cwd()})")
+        raise ValueError(f"{path}: no file matches this pattern (searched from {Path.cwd()})")
     return paths
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """The lines of a UTF-8 text file, plain or gzipped (by content, not by name); none for an empty file.
+    """Returns the lines of a UTF-8 text file, plain or gzipped (by content, not by name); none for an empty file.
 
-    A line ends with "\\n" and nothing else, so U+2028 or a form feed stays inside it; a "\\r" before it is part of its
-    end. The last line may lack its end. A byte order mark at the start is left out. Empty lines are lines.
+    A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it. The last line may lack its
+    end. A byte order mark at the start is dropped. Empty lines count.
 
-    Raises: ValueError if the file is missing, a folder, unreadable, damaged gzip, or not UTF-8 (with the line number).
+    Raises: ValueError for a file that is missing, a folder, unreadable, damaged gzip, or not UTF-8 (with the line number).
     """
     return _lines(read_bytes(Path(path)), str(path))
 
 
 def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
-    """The lines of a stream in blocks: each is what has arrived, at most 256 KiB at once, and waits for nothing more.
+    """Yields the lines of a stream in chunks: the lines that have arrived, at most 256 KiB at once, without waiting for more.
 
-    So whoever writes a line and waits for its answer gets it, and a long text still comes in large blocks. Lines are
+    A program that writes a line and waits for the answer gets it, and a long text still comes in large chunks. Lines are
     those of `read_lines`; `name` stands for the stream in messages.
 
-    Raises: ValueError if a block is not UTF-8 (with the line number).
+    Raises: ValueError if a chunk is not UTF-8 (with the line number).
     """
     count, rest = 0, b""
     while chunk := stream.read1(2**18):
@@ -54,7 +54,7 @@ def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
 
 
 def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
-    """The lines in some bytes that come after `before` other lines. Raises: ValueError where they are not UTF-8."""
+    """Returns the lines of the bytes, which follow `before` other lines. Raises: ValueError if they are not UTF-8."""
     if before == 0:
         content = content.removeprefix(codecs.BOM_UTF8)
     try:
@@ -68,7 +68,7 @@ def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, unpacked if they are gzip. Raises: ValueError."""
+    """Returns the bytes of a file, decompressed if they are gzip. Raises: ValueError."""
     if path.is_dir():
         raise ValueError(f"{path}: a folder, not a file; name a file in it")
     try:
@@ -82,11 +82,11 @@ def read_bytes(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: damaged gzip file ({error}); fetch or make it again") from error
+        raise ValueError(f"{path}: damaged gzip file ({error}); download or create it again") from error
 
 
 def _perhaps(path: Path) -> str:
-    """A hint after "no such file": similar names in the folder, or that the folder is missing too."""
+    """Returns a hint after "no such file": similar names in the folder, or that the folder is missing too."""
     if not path.parent.is_dir():
         return f", nor a folder {path.parent} (looked for from {Path.cwd()})"
     similar = difflib.get_close_matches(path.name, [file.name for file in path.parent.iterdir()])

@@ -1,4 +1,4 @@
-"""Tokenizers of the `tokenizers` library: WordPiece, byte-level BPE and others, as a `tokenizer.json` describes them."""
+"""Tokenizers of the `tokenizers` library, described by a `tokenizer.json`: WordPiece, byte-level BPE and others."""
 
 import itertools
 import json
@@ -12,19 +12,21 @@ from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
-"""Our special ids, and what a Hugging Face folder calls such tokens; the first that there is counts."""
+"""For each special id the names it has in a Hugging Face folder; the first one found counts."""
 
 
-class Place(NamedTuple):
-    """A place in a template: a whole text, 0 or 1, or one special id; and its token type."""
+class TemplateItem(NamedTuple):
+    """One item of a template: a whole text or one special id."""
 
     text: int | None
+    """0 or 1: the first or second text; None: a special id."""
     token: int
     type: int
+    """The token type of all its tokens."""
 
 
 class JsonTokenizer(Tokenizer):
-    """A `tokenizer.json`, with the ids that its folder names as special."""
+    """A `tokenizer.json`, with the special ids that its folder names."""
 
     extension = ".hf.json"
 
@@ -41,7 +43,7 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
-        """The tokenizer with the special tokens that its folder names: `{"pad_token": "[PAD]", …}`."""
+        """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`."""
         plain = cls(description, SpecialIds(0, None, None, None))
 
         def found(role: str) -> int | None:
@@ -53,7 +55,7 @@ class JsonTokenizer(Tokenizer):
             return None
 
         ids = {role: found(role) for role in ROLES}
-        if ids["pad"] is None:  # it fills rows, unread
+        if ids["pad"] is None:  # any id: nothing reads the padding
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
         return cls(description, SpecialIds(**ids))  # type: ignore[arg-type]
 
@@ -61,57 +63,64 @@ class JsonTokenizer(Tokenizer):
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, in order, on all cores."""
+        """Returns the ids of every text, in order, computed on all cores."""
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
-        """What the vocabulary does not have: WordPiece's words, else characters; what nothing stands for is left out of a text."""
+        """Returns the parts of the texts that the vocabulary lacks, in order: words of WordPiece, else characters.
+
+        A tokenizer without UNK drops such characters; they count if they are not white space.
+        """
         texts = list(texts)
         if self.unk_id is None:
             characters = dict.fromkeys(character for text in texts for character in text)
             return [c for c in characters if not self.encode(c) and not c.isspace()]
         found, name = [], self._piece(self.unk_id)
         for text, read in zip(texts, self._tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
-            places = zip(read.ids, read.offsets, strict=True)
-            found += [part for i, (a, b) in places if i == self.unk_id and (part := text[a:b].strip()) != name]
+            spans = zip(read.ids, read.offsets, strict=True)
+            found += [part for i, (a, b) in spans if i == self.unk_id and (part := text[a:b].strip()) != name]
         return found
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
-        """What the model reads of a text, or of two: special ids and token types as the tokenizer's own template has them."""
+        """Returns one text, or two, with special ids and token types by the tokenizer's own template."""
         texts = [first] if second is None else [first, second]
         tokens: list[int] = []
         types: list[int] = []
-        for place in self._templates[len(texts) - 1]:
-            more = [place.token] if place.text is None else [int(i) for i in texts[place.text]]
-            tokens, types = tokens + more, types + [place.type] * len(more)
+        for item in self._templates[len(texts) - 1]:
+            more = [item.token] if item.text is None else [int(i) for i in texts[item.text]]
+            tokens, types = tokens + more, types + [item.type] * len(more)
         return EncodedText(tokens, types)
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
-        """What the encoder of an encoder–decoder reads of a text: the same."""
+        """Returns a source text for the encoder of an encoder–decoder: by the template too."""
         return self.with_special_tokens(tokens).tokens
 
     @cached_property
-    def _templates(self) -> tuple[list[Place], list[Place]]:
-        """For one text and for two, read off what the library makes of one that is some token."""
-        found: list[list[Place]] = []
+    def _templates(self) -> tuple[list[TemplateItem], list[TemplateItem]]:
+        """The templates for one text and for two, read off the library's encoding of a text with at least one token."""
+        found: list[list[TemplateItem]] = []
         some = self._some_text()
         for text, pair in ((some, None), (some, some)):
             whole = self._tokenizer.encode(text, pair)
-            places = [Place(*place) for place in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
-            # It may be several tokens: the first place stands for the text.
+            items = [TemplateItem(*item) for item in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
+            # A text may be several tokens: its first token stands for it.
             found.append(
-                [p for i, p in enumerate(places) if p.text is None or p.text not in [q.text for q in places[:i]]]
+                [
+                    item
+                    for i, item in enumerate(items)
+                    if item.text is None or item.text not in [p.text for p in items[:i]]
+                ]
             )
         return found[0], found[1]
 
     def _some_text(self) -> str:
-        """A text that is at least one token. Raises: ValueError where no piece of the vocabulary is."""
+        """Returns a text with at least one token. Raises: ValueError if no piece of the vocabulary is one."""
         pieces = (self._tokenizer.decode([i], skip_special_tokens=False) for i in range(self.vocab_size))
         for text in itertools.chain("a", pieces):
             found = self._tokenizer.encode(text) if text else None
             if found is not None and 0 in found.sequence_ids:
                 return str(text)
-        raise ValueError("its tokenizer makes no token of any piece of its own vocabulary: give another tokenizer")
+        raise ValueError("the tokenizer makes no token of any piece of its own vocabulary: choose another tokenizer")
 
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))
@@ -123,7 +132,7 @@ class JsonTokenizer(Tokenizer):
         return str(piece)
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Which tokens begin a word: those without WordPiece's "##", or with the sign for a space before them."""
+        """Returns whether each token begins a word: without WordPiece's "##", or with the sign for a space in front."""
         model = json.loads(self.description)["model"]
         pieces = [self._piece(i) for i in ids]
         if model.get("type") == "WordPiece":
@@ -136,8 +145,5 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        fields = json_fields(content, "tokenizers")
-        try:
-            return cls(fields["tokenizer"], SpecialIds(**fields["special"]))
-        except (LookupError, TypeError) as error:
-            raise ValueError(f"its fields make no sense: {error}") from None
+        description, special = json_fields(content, "tokenizers", tokenizer=str, special=dict)
+        return cls(description, SpecialIds(**special))

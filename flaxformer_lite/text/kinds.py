@@ -1,4 +1,4 @@
-"""The kinds of tokenizers: how a config names them, and how a saved one is loaded."""
+"""All kinds of tokenizers: the union of their configs, and loading a saved tokenizer of any kind."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,61 +8,61 @@ from typing import Annotated, Literal
 from pydantic import Discriminator
 
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-
-def _kinds() -> tuple[type[Tokenizer], ...]:
-    from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-    from flaxformer_lite.text.marian import MarianTokenizer
-
-    return SentencePieceTokenizer, CharacterTokenizer, ByteTokenizer, JsonTokenizer, MarianTokenizer
+TOKENIZERS: tuple[type[Tokenizer], ...] = (
+    SentencePieceTokenizer,
+    CharacterTokenizer,
+    ByteTokenizer,
+    JsonTokenizer,
+    MarianTokenizer,
+)
+"""The classes that `load_tokenizer` knows, by the extension of their files."""
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
-    """The tokenizer that `save` wrote into the folder, whichever kind it is.
+    """Returns the tokenizer that `Tokenizer.save` wrote into the folder, of any kind.
 
     Raises: ValueError if there is none, more than one, or a damaged one.
     """
-    files = {folder / (stem + kind.extension): kind for kind in _kinds()}
+    files = {folder / (stem + kind.extension): kind for kind in TOKENIZERS}
     there = [path for path in files if path.is_file()]
     if not there:
         raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(path.name for path in files)} is needed")
     if len(there) > 1:
         names = ", ".join(path.name for path in there)
-        raise ValueError(f"{folder}: more than one tokenizer, {names}; keep the right one")
+        raise ValueError(f"{folder}: more than one tokenizer, {names}; delete all but one")
     path = there[0]
     try:
         return files[path].from_bytes(path.read_bytes())
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a whole tokenizer file ({error}); copy it again or train anew") from error
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a whole tokenizer file ({error}); copy it again or train a new one") from error
 
 
 @dataclass(frozen=True, kw_only=True)
 class FromRun:
-    """The tokenizer of another run, with its own special ids: for going on with the weights of that run (`train.init_from`)."""
+    """The tokenizer of another run, with its own special ids, to continue with that run's weights (`train.init_from`)."""
 
     kind: Literal["from_run"] = "from_run"
     path: str
-    """The run folder, or any folder with a tokenizer's file. A copy goes into the new run folder."""
+    """The run folder, or any folder with a tokenizer file. The new run folder gets a copy."""
     side: Literal["source", "target"] = "source"
-    """Which of the two where that run's target has a tokenizer of its own."""
+    """The side whose tokenizer is taken, if that run's target has a tokenizer of its own."""
 
     def train(self, lines: Iterable[str], vocab_size: int) -> Tokenizer:
-        """That tokenizer, which the lines do not change. Raises: ValueError if there is none, or it has too many ids."""
+        """Returns that tokenizer; the lines are not used. Raises: ValueError if there is none, or it has too many ids."""
         tokenizer = load_tokenizer(Path(self.path), "tokenizer" if self.side == "source" else "target_tokenizer")
         if tokenizer.vocab_size > vocab_size:
             raise ValueError(
                 f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {tokenizer.vocab_size}: "
-                "make it as large as that run's"
+                "set model.vocab_size to that run's"
             )
         return tokenizer
 
 
-Tokenizers = SentencePiece | Characters | Bytes | FromRun
-
-
-TokenizerConfig = Annotated[Tokenizers, Discriminator("kind")]
-
-
-OptionalTokenizerConfig = Annotated[Tokenizers | None, Discriminator("kind")]
+TokenizerKinds = SentencePiece | Characters | Bytes | FromRun
+TokenizerConfig = Annotated[TokenizerKinds, Discriminator("kind")]
+OptionalTokenizerConfig = Annotated[TokenizerKinds | None, Discriminator("kind")]

@@ -1,4 +1,4 @@
-"""Marian's tokenizers: pieces as a SentencePiece model cuts them, ids as a vocabulary of the model's own numbers them."""
+"""Marian's tokenizers: a SentencePiece model cuts text into pieces, and a vocabulary of its own numbers them."""
 
 import base64
 import json
@@ -11,13 +11,13 @@ import sentencepiece
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
-"""At the beginning of a text it says which language the answer should be in; one piece."""
+"""The language of the answer, at the beginning of a text; one piece."""
 
 
 class MarianTokenizer(Tokenizer):
-    """One side of a Marian model. Both sides may share the vocabulary, in which each knows the pieces of its SentencePiece model.
+    """One side of a Marian model. Both sides may share the vocabulary, each with a SentencePiece model of its own.
 
-    Pieces that are not in the vocabulary are unknown. Special tokens that are written in a text are text.
+    Pieces outside the vocabulary are unknown. The names of special tokens in a text are ordinary text.
     """
 
     extension = ".marian.json"
@@ -28,9 +28,9 @@ class MarianTokenizer(Tokenizer):
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
         if not ids or not all(type(i) is int and i >= 0 for i in ids.values()) or len(set(ids.values())) < len(ids):
-            raise ValueError("the vocabulary does not give each piece an id of its own")
+            raise ValueError("ids of the vocabulary are not unique: each piece needs an id of its own, 0 or above")
         if missing := [piece for piece in (pad, unk, eos) if piece not in ids]:
-            raise ValueError(f"the vocabulary has no {missing[0]}, which is one of the special tokens")
+            raise ValueError(f"the vocabulary lacks a special token: {missing[0]}")
         self._ids, self._names = dict(ids), {"pad": pad, "unk": unk, "eos": eos}
         self.vocab_size = max(ids.values()) + 1
         self._pieces = [""] * self.vocab_size
@@ -43,7 +43,7 @@ class MarianTokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, in order, on all cores."""
+        """Returns the ids of every text, in order, computed on all cores."""
         codes = [found[0] if (found := LANGUAGE.match(text)) else "" for text in texts]
         rest = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         batch: list[list[str]] = self._processor.encode(rest, out_type=str)
@@ -53,7 +53,7 @@ class MarianTokenizer(Tokenizer):
         ]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
-        """What is in no piece of the vocabulary."""
+        """Returns the pieces of the texts that the vocabulary lacks, in order."""
         found = []
         for text in texts:
             code = match[0] if (match := LANGUAGE.match(text)) else ""
@@ -62,7 +62,7 @@ class MarianTokenizer(Tokenizer):
         return found
 
     def _text(self, ids: list[int]) -> str:
-        """The text of pieces, those of the other side among them, whose "▁" SentencePiece leaves as it is."""
+        """Returns the text of the pieces. SentencePiece keeps "▁" in pieces of the other side, so it is replaced here."""
         text: str = self._processor.decode_pieces([piece for i in ids if (piece := self._pieces[i])])
         return text.replace("▁", " ").strip()
 
@@ -70,7 +70,7 @@ class MarianTokenizer(Tokenizer):
         return self._pieces[i]
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Which tokens begin a word: the first, and those that begin with "▁"."""
+        """Returns whether each token begins a word: the first one, and each that begins with "▁"."""
         return [number == 0 or self._piece(i).startswith("▁") for number, i in enumerate(ids)]
 
     def to_bytes(self) -> bytes:
@@ -79,8 +79,5 @@ class MarianTokenizer(Tokenizer):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        fields = json_fields(content, "marian")
-        try:
-            return cls(base64.b64decode(fields["model"], validate=True), fields["ids"], **fields["special"])
-        except (LookupError, TypeError, AttributeError) as error:
-            raise ValueError(f"its fields make no sense: {error}") from None
+        model, ids, special = json_fields(content, "marian", model=str, ids=dict, special=dict)
+        return cls(base64.b64decode(model, validate=True), ids, **special)

@@ -1,7 +1,6 @@
-"""Tokenizers: text to ids and back, as settings that are trained and as trained tokenizers that are saved and loaded.
+"""The base class of tokenizers, and what the kinds of tokenizers share.
 
-The settings (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) are frozen dataclasses; `setting.train(lines, vocab_size)` gives
-a `Tokenizer`. Each says which of its ids stand for no text (`special`), so nothing outside this file asks which kind it is.
+A tokenizer reports its own special ids (`special`), so no other code asks which kind it is.
 """
 
 import json
@@ -13,14 +12,18 @@ from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
 from flaxformer_lite.atomic_files import atomic_write
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText, SpecialIds
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds
 
 
 class Tokenizer(ABC):
-    """A trained tokenizer. `encode` adds no special ids, `decode` leaves them out."""
+    """A trained tokenizer. `encode` adds no special ids, `decode` drops them.
+
+    A new kind sets `extension` and `vocab_size`, and its special ids where they differ from the defaults. It implements
+    `encode`, `_text`, `_piece`, `to_bytes` and `from_bytes`; `tokenizer_classes` in kinds.py lists it.
+    """
 
     extension: ClassVar[str]
-    """What follows the stem in the file name; it tells the kinds apart."""
+    """End of the file name, different for each kind."""
     vocab_size: int
     """Number of ids, special ones included."""
     pad_id: int = PAD
@@ -35,7 +38,7 @@ class Tokenizer(ABC):
         return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
-        """What a model of whole texts reads: BOS, the first text, EOS, and for a pair the second text and EOS."""
+        """Returns BOS, the first text, EOS and, for a pair, the second text and EOS."""
         special = self.special
         tokens = special.with_bos_eos(first)
         if second is None:
@@ -48,92 +51,112 @@ class Tokenizer(ABC):
         num_special = len(self.with_special_tokens(*([] for _ in texts)).tokens)
         return self.with_special_tokens(*truncate_longest_first(texts, max_length - num_special))
 
+    def as_source(self, tokens: Sequence[int]) -> list[int]:
+        """Returns a source text for the encoder of an encoder–decoder: the tokens and EOS."""
+        return self.special._replace(bos=None).with_bos_eos(tokens)
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special ids other than UNK."""
+        """Returns the ids of a text, without special ids other than UNK."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of every text, in order."""
+        """Returns the ids of every text, in order."""
         return [self.encode(text) for text in texts]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
-        """What of some texts the vocabulary does not have, in order: here it is characters, each once."""
+        """Returns the parts of the texts that the vocabulary lacks, in order: here characters, each once."""
         characters = dict.fromkeys(character for text in texts for character in text)
         return [character for character in characters if self.unk_id in self.encode(character)]
 
     def decode(self, ids: Iterable[SupportsIndex]) -> str:
-        """The text of some ids; special ones, UNK among them, are skipped. Raises: IndexError past the vocabulary."""
+        """Returns the text of the ids; special ids, UNK included, are dropped. Raises: IndexError past the vocabulary."""
         special = self.special[:5]
         return self._text([i for i in map(operator.index, ids) if i not in special])
 
     @abstractmethod
     def _text(self, ids: list[int]) -> str:
-        """The text of ids that are not special."""
+        """Returns the text of ids that are not special."""
 
     def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
-        """A readable label for each id, special ids included, for example along the axes of an attention picture."""
+        """Returns a readable label for each id, special ids included, for example for the axes of an attention plot."""
         return [self._piece(i) for i in map(operator.index, ids)]
 
     @abstractmethod
     def _piece(self, i: int) -> str:
-        """The label of an id."""
+        """Returns the label of an id."""
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Which tokens begin a word: the first, white space, each character of it a word, and what follows it."""
+        """Returns whether each token begins a word: the first one, each white-space character, and the token after it."""
         special = self.special[:5]
         white = [i not in special and self._text([i]).isspace() for i in ids]
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """The content of the tokenizer's file."""
+        """Returns the content of the tokenizer's file."""
 
     @classmethod
     @abstractmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
-        """The tokenizer of `to_bytes`. Raises: ValueError or RuntimeError if it is damaged."""
-
-    def as_source(self, tokens: Sequence[int]) -> list[int]:
-        """What the encoder of an encoder–decoder reads of a text: the tokens and EOS."""
-        return self.special._replace(bos=None).with_bos_eos(tokens)
+        """Returns the tokenizer saved by `to_bytes`. Raises: ValueError, TypeError or RuntimeError for a damaged file."""
 
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
-        """Writes the tokenizer into the folder, all or nothing, and returns its file; makes the folder if need be."""
+        """Writes the tokenizer into the folder, completely or not at all, and returns its file. Creates the folder if needed."""
         path = folder / (stem + self.extension)
         with atomic_write(path) as unfinished:
             unfinished.write_bytes(self.to_bytes())
         return path
 
 
-def json_fields(content: bytes, kind: str) -> dict[str, Any]:
-    """The fields of a tokenizer file in JSON, after a look at its kind. Raises: ValueError."""
-    fields = json.loads(content)
-    if not isinstance(fields, dict) or fields.get("kind") != kind:
-        raise ValueError(f'"kind" is not "{kind}"')
-    return fields
-
-
 @dataclass(frozen=True)
 class Tokenizers:
-    """The two sides' tokenizers; one object for both where the vocabulary is joint."""
+    """The tokenizers of source and target; the same object twice for a joint vocabulary."""
 
     source: Tokenizer
     target: Tokenizer
 
     def target_text(self, tokens: Sequence[int]) -> str:
-        """The target text of some ids. Ids that the model has and the tokenizer does not, as young models say, are left out,
-        and line breaks become spaces: an answer is one line.
+        """Returns an answer as one line of text: line breaks become spaces.
+
+        Ids past the tokenizer's vocabulary are dropped: the model may have more ids, and an untrained one predicts them.
         """
         text = self.target.decode([token for token in tokens if token < self.target.vocab_size])
         return text.replace("\n", " ").replace("\r", " ")
 
 
-def truncate_longest_first(pieces: Sequence[Sequence[int]], room: int) -> list[list[int]]:
-    """The pieces with the longest cut at its end, a token at a time, until they have at most `room` tokens together."""
-    lengths = [len(piece) for piece in pieces]
-    while sum(lengths) > max(room, 0):
-        longest = max(range(len(pieces)), key=lambda i: lengths[i])
+def truncate_longest_first(texts: Sequence[Sequence[int]], max_length: int) -> list[list[int]]:
+    """Cuts the longest text at its end, token by token, until all texts together have at most `max_length` tokens."""
+    lengths = [len(text) for text in texts]
+    while sum(lengths) > max(max_length, 0):
+        longest = max(range(len(texts)), key=lambda i: lengths[i])
         others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
         # Down to the next longest at once, and from there one by one.
-        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(room, 0)))
-    return [list(piece[:length]) for piece, length in zip(pieces, lengths, strict=True)]
+        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(max_length, 0)))
+    return [list(text[:length]) for text, length in zip(texts, lengths, strict=True)]
+
+
+def training_lines(lines: Iterable[str], vocab_size: int) -> list[str]:
+    """Returns the lines that are not blank. Raises: ValueError if there are none, or `vocab_size` leaves no id for text."""
+    if vocab_size <= len(SPECIALS):
+        raise ValueError(
+            f"model.vocab_size is {vocab_size}: it must be above {len(SPECIALS)}, the number of special ids"
+        )
+    text = [line for line in lines if line.strip()]
+    if not text:
+        raise ValueError("every line of the training text is blank: a tokenizer needs text to be trained on")
+    return text
+
+
+def json_fields(content: bytes, kind: str, **types: type) -> list[Any]:
+    """Returns fields of a JSON tokenizer file, in the order of `types` (name=type).
+
+    Raises: ValueError for another kind of file, or a field that is missing or of another type.
+    """
+    fields = json.loads(content)
+    found = fields.get("kind") if isinstance(fields, dict) else None
+    if found != kind:
+        raise ValueError(f'"kind" is {found!r}: it must be {kind!r}')
+    for name, type_ in types.items():
+        if not isinstance(fields.get(name), type_):
+            raise ValueError(f'"{name}" is missing or of another type: it must be a {type_.__name__}')
+    return [fields[name] for name in types]

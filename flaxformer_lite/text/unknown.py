@@ -1,25 +1,25 @@
-"""What texts have that a tokenizer does not know: told once, in one line."""
+"""Warnings about text that a tokenizer's vocabulary lacks: each part once, one line for all."""
 
 from collections.abc import Callable, Iterable
 
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-MOST = 10
-"""How many of them a line names."""
+MAX_LISTED = 10
+"""Parts that one warning lists."""
 
 
 class UnknownText:
-    """Tells what of some texts is not in a tokenizer's vocabulary, so that the model does not see what it is."""
+    """Reports the parts of texts that a tokenizer's vocabulary lacks: the model cannot tell them apart."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
 
     def report(self, texts: Iterable[str], warn: Callable[[str], None]) -> None:
-        """Tells `warn` in one line what has not been told before."""
-        found = [part for part in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if part not in self.told]
+        """Passes the parts that were not reported before to `warn`, in one line."""
+        found = [part for part in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if part not in self.reported]
         if not found:
             return
-        self.told.update(found)
-        more = f" and {len(found) - MOST} more" if len(found) > MOST else ""
-        warn(f"not in the vocabulary, so the model cannot read it: {', '.join(map(repr, found[:MOST]))}{more}")
+        self.reported.update(found)
+        more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+        warn(f"not in the vocabulary, so the model cannot read it: {', '.join(map(repr, found[:MAX_LISTED]))}{more}")

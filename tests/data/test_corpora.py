@@ -40,7 +40,7 @@ def test_what_is_wrong_with_the_files_is_one_line(tmp_path: Path):
     (tmp_path / "white").write_text(" \n\n")
     (tmp_path / "latin").write_bytes(b"ok\n\xff\n")
     for path, words in (
-        ("*.txt", r"\*\.txt: no file has such a name"),
+        ("*.txt", r"\*\.txt: no file matches this pattern"),
         ("none", "none: no such file"),
         ("white", "white: no text in it"),
         ("latin", r"latin:2: not UTF-8"),

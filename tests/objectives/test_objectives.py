@@ -26,7 +26,6 @@ from flaxformer_lite.objectives import (
 from flaxformer_lite.objectives.corruption import with_sentinels
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.text.tokenizer import truncate_longest_first
 from flaxformer_lite.training.evaluation import merge_counts
 from flaxformer_lite.training.step import total
 
@@ -562,20 +561,6 @@ def test_labels_that_are_none_are_located(objective: Classification | Regression
     good = labelled([], [4], "yes" if objective is YES_NO else "1")
     with pytest.raises(ValueError, match=words):
         objective.make_rows([good, labelled([], [4], label)], Lengths(7, 0), 0, CharacterTokenizer("abc"))
-
-
-@pytest.mark.parametrize("lengths", [(5, 3), (3, 9), (7, 7), (1, 12)])
-@pytest.mark.parametrize("room", [0, 1, 2, 5, 8, 13, 30])
-def test_the_longer_text_is_cut_first(lengths: tuple[int, int], room: int):
-    """Oracle: one token at a time, off the end of the longer text."""
-    texts = [list(range(n)) for n in lengths]
-    wanted = [list(text) for text in texts]
-    while sum(map(len, wanted)) > room:
-        max(wanted, key=len).pop()
-    found = truncate_longest_first(texts, room)
-    assert sum(map(len, found)) == sum(map(len, wanted))
-    assert sorted(map(len, found)) == sorted(map(len, wanted))
-    assert all(text == list(range(len(text))) for text in found)
 
 
 def in_batches(objective, scores: np.ndarray, targets: np.ndarray, size: int) -> dict[str, float]:

@@ -4,40 +4,11 @@ from pathlib import Path
 
 import pytest
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers, processors
+from tokenizers import models, processors
 
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import load_tokenizer
-
-NAMES = {
-    "pad_token": "<pad>",
-    "bos_token": "<s>",
-    "cls_token": {"content": "<s>"},
-    "eos_token": "</s>",
-    "mask_token": None,
-}
-
-
-def word_pieces() -> tokenizers.Tokenizer:
-    """BERT's kind, with padding and truncation on, as published files have them."""
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "##b", "##c"]
-    found = tokenizers.Tokenizer(models.WordPiece({word: i for i, word in enumerate(vocabulary)}, unk_token="[UNK]"))
-    found.pre_tokenizer = pre_tokenizers.Whitespace()
-    found.decoder = decoders.WordPiece()
-    found.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    found.enable_truncation(3)
-    found.enable_padding(length=8)
-    return found
-
-
-def bytes_joined() -> tokenizers.Tokenizer:
-    """RoBERTa's kind."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", *alphabet])}
-    found = tokenizers.Tokenizer(models.BPE(vocabulary, []))
-    found.pre_tokenizer, found.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    found.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-    return found
+from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
 
 
 def test_word_pieces_and_their_template() -> None:
@@ -74,7 +45,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read it"):
         load_tokenizer(tmp_path)
     path.write_text('{"kind": "tokenizers"}')
-    with pytest.raises(ValueError, match="make no sense"):
+    with pytest.raises(ValueError, match='"tokenizer" is missing or of another type: it must be a str'):
         load_tokenizer(tmp_path)
 
 

@@ -1,17 +1,15 @@
 """Oracles worked by hand: what each kind of tokenizer does not know, told once and in one line."""
 
-import sentencepiece
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer
-from flaxformer_lite.text.unknown import MOST, UnknownText
-from tests.text.test_json_tokenizer import bytes_joined, word_pieces
+from flaxformer_lite.text.unknown import MAX_LISTED, UnknownText
+from tests.support.tokenizers import bytes_joined, word_pieces
 
 WORDS = ["hello world", "world of words", "a word"] * 9
 SPECIAL = SpecialIds(0, 1, 2, 3)
@@ -42,18 +40,6 @@ def test_what_a_tokenizer_without_an_unknown_leaves_out_is_told():
     assert JsonTokenizer(bytes_joined().to_str(), SpecialIds(1, None, 0, 2)).unknown_parts(["a ß\t漢 "]) == []
 
 
-def test_marian_tells_what_its_vocabulary_lacks():
-    model = SentencePiece().train(WORDS, 20).to_bytes()
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(model)
-    pieces = [processor.id_to_piece(i) for i in range(4, 20)]
-    ids = {piece: i for i, piece in enumerate(["<pad>", "<unk>", "</s>", *pieces])}
-    tokenizer = MarianTokenizer(model, ids)
-    assert tokenizer.unknown_parts(["hello world", ">>fra<< woßrld"]) == [">>fra<<", "ß"]
-    fewer = {piece: i for i, piece in enumerate(ids) if "w" not in piece}
-    assert "".join(MarianTokenizer(model, fewer).unknown_parts(["of words"])).startswith("w")
-
-
 def test_each_is_told_once_and_many_in_one_line():
     tokenizer: Tokenizer = CharacterTokenizer("ab")
     unknown, said = UnknownText(tokenizer), []
@@ -61,7 +47,9 @@ def test_each_is_told_once_and_many_in_one_line():
     unknown.report(["ba", "ßß"], said.append)
     assert said == ["not in the vocabulary, so the model cannot read it: 'ß', '\\t'"]
     unknown.report(["ß漢"], said.append)
-    unknown.report([chr(ord("A") + i) for i in range(MOST + 3)], said.append)
+    unknown.report([chr(ord("A") + i) for i in range(MAX_LISTED + 3)], said.append)
     assert (
-        said[1].endswith(": '漢'") and said[2].endswith(f"'{chr(ord('A') + MOST - 1)}' and 3 more") and len(said) == 3
+        said[1].endswith(": '漢'")
+        and said[2].endswith(f"'{chr(ord('A') + MAX_LISTED - 1)}' and 3 more")
+        and len(said) == 3
     )

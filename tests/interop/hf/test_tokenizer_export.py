@@ -20,7 +20,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.interop.hf.test_folders import DECODER, TRAINED_HERE, random_params
 from tests.interop.test_import_export import type_command
 from tests.support.paths import FIXTURES
-from tests.text.test_json_tokenizer import NAMES, bytes_joined, word_pieces
+from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
 
 TEXT = "a bb ab, über eggs"
 WORD_PIECES = JsonTokenizer.of(
