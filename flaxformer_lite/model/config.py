@@ -7,9 +7,10 @@ from typing import Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
+from flaxformer_lite.bounds import NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
 from flaxformer_lite.model.attention import AttentionVariant, DotProduct
 from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.feed_forward import ACTIVATIONS, Activation
+from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.initializers import Initializer, XavierUniform
 from flaxformer_lite.model.norms import LayerNorm, Norm
 from flaxformer_lite.model.positions import Learned, Positions, Rotary, Sinusoidal
@@ -23,22 +24,17 @@ class LanguageModelHead:
     kind: Literal["language_model"] = "language_model"
     bias: bool = False
     """Add a learned number to each entry's score."""
-    scale: float = 1.0
+    scale: PositiveFloat = 1.0
     """Multiplies the last layer before the scores are taken (T5: 1 / sqrt(d_model) where tables are tied)."""
-    soft_cap: float | None = None
+    soft_cap: PositiveFloat | None = None
     """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
     transform: Activation | None = None
     """First a dense layer of width `d_model` with this activation, and the model's norm, as BERT's masked language model has."""
-    loss_chunk: int | None = None
+    loss_chunk: PositiveInt | None = None
     """Positions of each row that losses score at a time, so that the scores of all are never held at once; None: all."""
 
     def __post_init__(self) -> None:
-        if self.scale <= 0:
-            raise ValueError(f"model.head.scale is {self.scale}: give a factor above 0")
-        if self.soft_cap is not None and self.soft_cap <= 0:
-            raise ValueError(f"model.head.soft_cap is {self.soft_cap}: give a number above 0, or leave it out")
-        if self.loss_chunk is not None and self.loss_chunk < 1:
-            raise ValueError(f"model.head.loss_chunk is {self.loss_chunk}: give at least 1, or leave it out")
+        check_bounds(self, "model.head")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +45,13 @@ class Pooler:
     """Which token: the first, or the last that is not padding."""
     activation: Activation | None = "tanh"
     """After a dense layer; None: no such layer."""
-    num_classes: int = 0
+    num_classes: NonNegativeInt = 0
     """Classes to score from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
     class_bias: bool = True
     """Add a learned number to each class's score."""
 
     def __post_init__(self) -> None:
-        if self.num_classes < 0:
-            raise ValueError(f"model.pooler.num_classes is {self.num_classes}: give 0 or more")
+        check_bounds(self, "model.pooler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,23 +68,23 @@ class SentenceEmbedding:
 class ModelConfig:
     """The shape of a Transformer. Defaults are the base model of Vaswani et al. 2017, with the norm moved before the sublayers."""
 
-    vocab_size: int
+    vocab_size: NonNegativeInt
     """Token ids the model can read and write; the tokenizer is trained to fit in. 0: no embeddings, vectors go in."""
-    target_vocab_size: int | None = None
+    target_vocab_size: PositiveInt | None = None
     """The target's own vocabulary size where source and target have separate ones; None means one vocabulary for both."""
-    d_model: int = 512
+    d_model: PositiveInt = 512
     """Width of the embeddings and of every layer's input and output."""
-    num_heads: int = 8
+    num_heads: PositiveInt = 8
     """Query heads."""
-    d_ff: int = 2048
+    d_ff: PositiveInt = 2048
     """Inner width of the feed-forward layers."""
-    num_encoder_layers: int = 6
+    num_encoder_layers: NonNegativeInt = 6
     """Layers of the encoder; 0: there is none, and the decoder reads nothing but what it writes."""
-    num_decoder_layers: int = 6
+    num_decoder_layers: NonNegativeInt = 6
     """Layers of the decoder; 0: there is none, and the head reads the encoder."""
-    decoder_num_heads: int | None = None
+    decoder_num_heads: PositiveInt | None = None
     """Query heads in the decoder; None: as many as `num_heads`."""
-    decoder_d_ff: int | None = None
+    decoder_d_ff: PositiveInt | None = None
     """Inner width of the decoder's feed-forward layers; None: `d_ff`."""
     attention: AttentionVariant = DotProduct()
     """How scores are made, and the shape of the projections."""
@@ -101,7 +96,7 @@ class ModelConfig:
     """The decoder layers that have this window, from 0; None: all."""
     window_positions: Rotary | None = None
     """What stands in the place of `positions` in those layers (Gemma 3: a smaller base); None: nothing else."""
-    position_padding_id: int | None = None
+    position_padding_id: NonNegativeInt | None = None
     """A source token id that takes up no position (RoBERTa: its padding); None: every token does."""
     feed_forward_bias: bool = True
     """Biases in the feed-forward layers."""
@@ -113,7 +108,7 @@ class ModelConfig:
     """What surrounds each sublayer: PRE_NORM, POST_NORM, or commands of your own."""
     dropout: DropoutRates = DropoutRates()
     """Dropout probabilities, place by place."""
-    num_token_types: int = 0
+    num_token_types: NonNegativeInt = 0
     """Kinds of source tokens, each with an embedding that is added (BERT's first and second sentence); 0: none."""
     embedding_norm: bool = False
     """Normalise the sum of the embeddings, before its dropout."""
@@ -133,7 +128,7 @@ class ModelConfig:
     """First values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Type of the computation; parameters stay float32, and sums in softmax, norms and losses are never narrower than that."""
-    scan_unroll: int = 1
+    scan_unroll: PositiveInt = 1
     """Layers compiled in a row: more compiles longer and may run faster, results are the same. A shorter stack has all its
     layers in a row."""
     remat: Literal["none", "full", "dots"] = "none"
@@ -141,19 +136,9 @@ class ModelConfig:
     layer, dots also the products with parameters, but no scores. Results are the same."""
 
     def __post_init__(self) -> None:
-        for name in ("d_model", "num_heads", "d_ff", "scan_unroll"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"model.{name} is {value}: give at least 1")
-        for name in ("vocab_size", "num_encoder_layers", "num_decoder_layers", "num_token_types"):
-            if (value := getattr(self, name)) < 0:
-                raise ValueError(f"model.{name} is {value}: give 0 or more")
+        check_bounds(self, "model")
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError("model.num_encoder_layers and model.num_decoder_layers are both 0: give one at least 1")
-        for name in ("decoder_num_heads", "decoder_d_ff"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"model.{name} is {value}: give at least 1, or leave it out")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"model.activation is {self.activation!r}: choose one of {', '.join(ACTIVATIONS)}")
         self.attention.check(self.d_model, self.num_heads)
         if self.decoder_num_heads is not None:
             self.attention.check(self.d_model, self.decoder_num_heads, "model.decoder_num_heads")
@@ -182,8 +167,6 @@ class ModelConfig:
 
     def check_embeddings(self) -> None:
         """Raises: ValueError where tables and vocabularies do not go together."""
-        if self.target_vocab_size is not None and self.target_vocab_size < 1:
-            raise ValueError(f"model.target_vocab_size is {self.target_vocab_size}: give at least 1, or leave it out")
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(
                 f"model.target_vocab_size is {self.target_vocab_size}, but source and target share one embedding table: "

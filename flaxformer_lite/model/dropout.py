@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from flaxformer_lite.bounds import Rate, check_bounds
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 DropoutScaling = Literal["training", "evaluation"]
@@ -35,21 +36,19 @@ def dropout(x: Float[Array, "*B T D"], rate: float, key: Array, *, rescale: bool
 class DropoutRates:
     """The probability of dropping an element, for each place separately."""
 
-    embedding_rate: float = 0.1
+    embedding_rate: Rate = 0.1
     """On the sum of token and position embeddings."""
-    attention_rate: float = 0.1
+    attention_rate: Rate = 0.1
     """On the attention weights, after the softmax."""
-    feed_forward_rate: float = 0.1
+    feed_forward_rate: Rate = 0.1
     """On the inner activations of the feed-forward layer."""
-    residual_rate: float = 0.1
+    residual_rate: Rate = 0.1
     """Wherever a residual command says `d`: by convention on a sublayer's output, before it joins the residual."""
     residual_scaling: DropoutScaling = "training"
     """When residual dropout makes up for what it drops: in training (divide by 1 - rate) or in evaluation (multiply by it)."""
 
     def __post_init__(self) -> None:
-        for name in ("embedding_rate", "attention_rate", "feed_forward_rate", "residual_rate"):
-            if not 0 <= (rate := getattr(self, name)) < 1:
-                raise ValueError(f"model.dropout.{name} is {rate}: give a probability, at least 0 and below 1")
+        check_bounds(self, "model.dropout")
 
 
 def apply_dropout(

@@ -11,10 +11,12 @@ from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
+from annotated_types import Ge, Gt, Le
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import NonNegativeInt, PositiveInt, check_bounds
 from flaxformer_lite.model.norms import Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.rotary_scaling import OptionalRotaryScaling
@@ -85,17 +87,15 @@ class Learned(Scheme):
     """
 
     kind: Literal["learned"] = "learned"
-    max_positions: int = 512
+    max_positions: PositiveInt = 512
     """Rows of the table; `data.max_source_length` and `data.max_target_length` may not be larger."""
     stddev: float = 0.02
     """Standard deviation of the first values."""
-    offset: int = 0
+    offset: NonNegativeInt = 0
     """Further rows at the start of the table: position p has row p + offset (BART: 2)."""
 
     def __post_init__(self) -> None:
-        check_max_positions(self.max_positions)
-        if self.offset < 0:
-            raise ValueError(f"model.positions.offset is {self.offset}: give 0 or more")
+        check_bounds(self, "model.positions")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         check_length(x.shape[1], self.max_positions)
@@ -112,11 +112,11 @@ class FixedTable(Scheme):
     """
 
     kind: Literal["fixed_table"] = "fixed_table"
-    max_positions: int = 512
+    max_positions: PositiveInt = 512
     """Rows of the table: no sequence can be longer."""
 
     def __post_init__(self) -> None:
-        check_max_positions(self.max_positions)
+        check_bounds(self, "model.positions")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         def sinusoidal(key: Array, shape: tuple[int, int]) -> Float[Array, "P D"]:
@@ -125,11 +125,6 @@ class FixedTable(Scheme):
         table = param("table", sinusoidal, (self.max_positions, x.shape[-1]))
         check_length(x.shape[1], self.max_positions)
         return x + jax.lax.stop_gradient(table)[positions].astype(x.dtype)
-
-
-def check_max_positions(max_positions: int) -> None:
-    if max_positions < 1:
-        raise ValueError(f"model.positions.max_positions is {max_positions}: at least 1 position is needed")
 
 
 def check_length(length: int, max_positions: int) -> None:
@@ -152,20 +147,17 @@ class Rotary(Scheme):
     """
 
     kind: Literal["rotary"] = "rotary"
-    base: float = 10_000.0
+    base: Annotated[float, Gt(1)] = 10_000.0
     """The longest wave is about 2π · base tokens long."""
     layout: Literal["half_split", "interleaved"] = "half_split"
     """half_split: element j is paired with j + h, as in Llama. interleaved: 2j with 2j + 1, as in the paper."""
-    share: float = 1.0
+    share: Annotated[float, Gt(0), Le(1)] = 1.0
     """The part of each head that is turned, from its first element on."""
     scaling: OptionalRotaryScaling = None
     """For texts longer than those of the first training."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"model.positions.share is {self.share}: give a part above 0, at most 1")
-        if self.base <= 1:
-            raise ValueError(f"model.positions.base is {self.base}: give a number above 1; 10000 is usual")
+        check_bounds(self, "model.positions")
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
         pairs = int(x.shape[-1] * self.share) // 2
@@ -220,14 +212,15 @@ class RelativeBias(Scheme):
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
-    num_buckets: int = 32
+    num_buckets: Annotated[int, Ge(4)] = 32
     """Rows of the table."""
     max_distance: int = 128
     """Distances from here on share the last bucket, in tokens."""
 
     def __post_init__(self) -> None:
-        if self.num_buckets < 4 or self.num_buckets % 2:
-            raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: give an even number, at least 4")
+        check_bounds(self, "model.positions")
+        if self.num_buckets % 2:
+            raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: it must be even")
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
                 f"model.positions.max_distance is {self.max_distance}: give more than half of "

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import jax.numpy as jnp
+from annotated_types import Ge
 from jaxtyping import Array, Float
 from pydantic import Discriminator
+
+from flaxformer_lite.bounds import PositiveFloat, PositiveInt, check_bounds
 
 
 class Scaling:
@@ -26,11 +29,11 @@ class LinearScaling(Scaling):
     """Positions are divided by `factor`, so that a model reads texts that many times longer. Chen et al. 2023, arXiv:2306.15595."""
 
     kind: Literal["linear"] = "linear"
-    factor: float = 1.0
+    factor: Annotated[float, Ge(1)] = 1.0
     """How many times longer."""
 
     def __post_init__(self) -> None:
-        check_factor(self.factor)
+        check_bounds(self, "model.positions.scaling")
 
     def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
         return rates / self.factor
@@ -41,23 +44,22 @@ class Llama3Scaling(Scaling):
     """Slow waves are divided by `factor`, fast ones are not, with a ramp between them. Dubey et al. 2024, arXiv:2407.21783."""
 
     kind: Literal["llama3"] = "llama3"
-    factor: float = 8.0
+    factor: Annotated[float, Ge(1)] = 8.0
     """How much slower the slow waves become."""
-    low_frequency_factor: float = 1.0
+    low_frequency_factor: PositiveFloat = 1.0
     """Waves with fewer turns than this within `original_length` count as slow."""
     high_frequency_factor: float = 4.0
     """Waves with more turns than this count as fast."""
-    original_length: int = 8192
+    original_length: PositiveInt = 8192
     """Tokens of the texts that the model was first trained on."""
 
     def __post_init__(self) -> None:
-        check_factor(self.factor)
-        if not 0 < self.low_frequency_factor < self.high_frequency_factor:
+        check_bounds(self, "model.positions.scaling")
+        if self.low_frequency_factor >= self.high_frequency_factor:
             raise ValueError(
-                f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: give more than 0 and less "
-                f"than model.positions.scaling.high_frequency_factor, which is {self.high_frequency_factor}"
+                f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: it must be below "
+                f"model.positions.scaling.high_frequency_factor, which is {self.high_frequency_factor}"
             )
-        check_original_length(self.original_length)
 
     def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
         turns = self.original_length * rates / (2 * jnp.pi)
@@ -74,30 +76,25 @@ class YarnScaling(Scaling):
     """
 
     kind: Literal["yarn"] = "yarn"
-    factor: float = 4.0
+    factor: Annotated[float, Ge(1)] = 4.0
     """How much slower the slow waves become."""
     fast_turns: float = 32.0
     """The ramp begins at the pair that turns that often within `original_length`."""
-    slow_turns: float = 1.0
+    slow_turns: PositiveFloat = 1.0
     """It ends at the pair that turns that often."""
-    original_length: int = 8192
+    original_length: PositiveInt = 8192
     """Tokens of the texts that the model was first trained on."""
     whole_pairs: bool = True
     """The ends of the ramp are moved apart to whole pairs."""
-    amplitude: float | None = None
+    amplitude: PositiveFloat | None = None
     """Multiplies the turned elements of queries and keys; None: `0.1 * log(factor) + 1`."""
 
     def __post_init__(self) -> None:
-        check_factor(self.factor)
-        if not 0 < self.slow_turns <= self.fast_turns:
+        check_bounds(self, "model.positions.scaling")
+        if self.slow_turns > self.fast_turns:
             raise ValueError(
-                f"model.positions.scaling.slow_turns is {self.slow_turns}: give more than 0 and no more than "
+                f"model.positions.scaling.slow_turns is {self.slow_turns}: it must be at most "
                 f"model.positions.scaling.fast_turns, which is {self.fast_turns}"
-            )
-        check_original_length(self.original_length)
-        if self.amplitude is not None and self.amplitude <= 0:
-            raise ValueError(
-                f"model.positions.scaling.amplitude is {self.amplitude}: give a number above 0, or leave it out"
             )
 
     @property
@@ -117,16 +114,6 @@ class YarnScaling(Scaling):
         first, last = max(first, 0), min(last, 2 * pairs - 1)
         slow = jnp.clip((jnp.arange(pairs) - first) / ((last - first) or 0.001), 0, 1)
         return rates * (1 - slow + slow / self.factor)
-
-
-def check_factor(factor: float) -> None:
-    if factor < 1:
-        raise ValueError(f"model.positions.scaling.factor is {factor}: give at least 1")
-
-
-def check_original_length(original_length: int) -> None:
-    if original_length < 1:
-        raise ValueError(f"model.positions.scaling.original_length is {original_length}: at least 1 token is needed")
 
 
 OptionalRotaryScaling = Annotated[LinearScaling | Llama3Scaling | YarnScaling | None, Discriminator("kind")]

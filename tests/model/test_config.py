@@ -13,18 +13,18 @@ NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
     ("settings", "message"),
     [
         *(
-            ({name: value}, rf"^model\.{name} is {value}: give at least 1\Z")
+            ({name: value}, rf"^model\.{name} is {value}: it must be at least 1; the default is \d+\Z")
             for name in ("d_model", "num_heads", "d_ff", "scan_unroll")
             for value in (0, -2)
         ),
         *(
-            ({name: -2}, rf"^model\.{name} is -2: give 0 or more\Z")
+            ({name: -2}, rf"^model\.{name} is -2: it must be at least 0(; the default is \d)?\Z")
             for name in ("vocab_size", "num_encoder_layers", "num_decoder_layers", "num_token_types")
         ),
         (NEITHER, r"^model\.num_encoder_layers and model\.num_decoder_layers are both 0: give one at least 1\Z"),
         (
             {"target_vocab_size": 0, "share_source_target": False},
-            r"^model\.target_vocab_size is 0: give at least 1, or leave it out\Z",
+            r"^model\.target_vocab_size is 0: it must be at least 1, or None; the default is None\Z",
         ),
         (
             {"target_vocab_size": 19},
@@ -51,7 +51,7 @@ NEITHER = {"num_encoder_layers": 0, "num_decoder_layers": 0}
             {"position_padding_id": 1, "positions": Learned()},
             r"^model\.position_padding_id is 1, .*: set model\.positions\.offset to at least 1\Z",
         ),
-        ({"decoder_d_ff": 0}, r"^model\.decoder_d_ff is 0: give at least 1, or leave it out\Z"),
+        ({"decoder_d_ff": 0}, r"^model\.decoder_d_ff is 0: it must be at least 1, or None; .*\Z"),
         (
             {"decoder_num_heads": 3},
             r"^model\.d_model 10 is not divisible by model\.decoder_num_heads 3: change one, or set .*d_key\Z",
@@ -77,15 +77,17 @@ def test_impossible_settings_are_named(settings, message):
 
 
 def test_a_number_of_classes_is_not_negative():
-    with pytest.raises(ValueError, match=r"^model\.pooler\.num_classes is -1: give 0 or more\Z"):
+    with pytest.raises(
+        ValueError, match=r"^model\.pooler\.num_classes is -1: it must be at least 0; the default is 0\Z"
+    ):
         Pooler(num_classes=-1)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale": 0.0}, r"^model\.head\.scale is 0\.0: give a factor above 0\Z"),
-        ({"soft_cap": -2.0}, r"^model\.head\.soft_cap is -2\.0: give a number above 0, or leave it out\Z"),
+        ({"scale": 0.0}, r"^model\.head\.scale is 0\.0: it must be above 0 and finite; the default is 1\.0\Z"),
+        ({"soft_cap": -2.0}, r"^model\.head\.soft_cap is -2\.0: it must be above 0 and finite, or None; .*\Z"),
     ],
 )
 def test_scales_and_caps_of_logits_are_above_zero(settings, message):

@@ -111,7 +111,7 @@ def test_positions_keep_the_type_of_the_embeddings(scheme):
 
 @pytest.mark.parametrize("max_positions", [0, -3])
 def test_learned_needs_a_position(max_positions):
-    message = rf"^model\.positions\.max_positions is {max_positions}: at least 1 position is needed\Z"
+    message = rf"^model\.positions\.max_positions is {max_positions}: it must be at least 1; the default is 512\Z"
     with pytest.raises(ValueError, match=message):
         Learned(max_positions=max_positions)
 
@@ -298,49 +298,49 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
         *(
             (
                 functools.partial(Rotary, share=share),
-                rf"^model\.positions\.share is {share}: give a part above 0, at most 1\Z",
+                rf"^model\.positions\.share is {share}: it must be above 0 and at most 1; the default is 1\.0\Z",
             )
             for share in (0.0, 1.5, -0.5)
         ),
         (
             functools.partial(Rotary, base=1.0),
-            r"^model\.positions\.base is 1\.0: give a number above 1; 10000 is usual\Z",
+            r"^model\.positions\.base is 1\.0: it must be above 1; the default is 10000\.0\Z",
         ),
         *(
-            (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: give at least 1\Z")
+            (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: it must be at least 1; ")
             for of in (LinearScaling, Llama3Scaling, YarnScaling)
         ),
         *(
             (
                 functools.partial(Llama3Scaling, low_frequency_factor=low),
-                rf"^model\.positions\.scaling\.low_frequency_factor is {low}: .* less than .*high_frequency_factor, which is 4",
+                rf"^model\.positions\.scaling\.low_frequency_factor is {low}: it must be {rule}",
             )
-            for low in (0.0, 4.0)
+            for low, rule in ((0.0, "above 0"), (4.0, "below .*high_frequency_factor, which is 4"))
         ),
         *(
             (
                 functools.partial(of, original_length=0),
-                r"^model\.positions\.scaling\.original_length is 0: at least 1 token is needed\Z",
+                r"^model\.positions\.scaling\.original_length is 0: it must be at least 1; the default is 8192\Z",
             )
             for of in (Llama3Scaling, YarnScaling)
         ),
         *(
             (
                 functools.partial(YarnScaling, slow_turns=slow),
-                rf"^model\.positions\.scaling\.slow_turns is {slow}: .* no more than .*fast_turns, which is 32",
+                rf"^model\.positions\.scaling\.slow_turns is {slow}: it must be {rule}",
             )
-            for slow in (0.0, 33.0)
+            for slow, rule in ((0.0, "above 0"), (33.0, "at most .*fast_turns, which is 32"))
         ),
         (
             functools.partial(YarnScaling, amplitude=0.0),
-            r"^model\.positions\.scaling\.amplitude is 0\.0: give a number above 0, or leave it out\Z",
+            r"^model\.positions\.scaling\.amplitude is 0\.0: it must be above 0 and finite, or None; .*\Z",
         ),
         *(
             (
                 functools.partial(RelativeBias, num_buckets=n),
-                rf"^model\.positions\.num_buckets is {n}: give an even number, at least 4\Z",
+                rf"^model\.positions\.num_buckets is {n}: it must be {rule}",
             )
-            for n in (0, 2, 31)
+            for n, rule in ((0, "at least 4; the default is 32\Z"), (2, "at least 4"), (31, "even\Z"))
         ),
         (
             functools.partial(RelativeBias, max_distance=16),
