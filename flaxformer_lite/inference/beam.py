@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import Read, process_logits
 from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill
 from flaxformer_lite.model.blocks import LayerContext
@@ -44,6 +44,7 @@ def beam_search(
     room: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
+    prompt_attention: PromptAttention = "causal",
 ) -> Decoded:
     """The `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds.
 
@@ -56,7 +57,7 @@ def beam_search(
     others. Ties go to the earlier answer, then to the better beam, then to the lowest id.
     """
     k = config.beam_size
-    given, cache = prefill(model, variables, source_tokens, source_mask, config)
+    given, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
     (batch, width), shared = given.tokens.shape, cache.own.key.shape[2]
 
     def step(state: BeamState) -> BeamState:

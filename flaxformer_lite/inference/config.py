@@ -16,6 +16,9 @@ from flaxformer_lite.bounds import (
 )
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
+PromptAttention = Literal["causal", "full"]
+"""The tokens of a prompt that each one attends to: causal: itself and those before it; full: all of the prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:

@@ -14,7 +14,7 @@ from flax.typing import VariableDict
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.inference.beam import beam_search
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.greedy import decode_chunk, greedy, open_stream
 from flaxformer_lite.inference.sampling import row_keys
 from flaxformer_lite.model.config import ModelConfig
@@ -67,10 +67,10 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
 class Decoder:
     """Answers sentences with a model: sources where it has an encoder, else prompts, which it goes on with.
 
-    Keep it: what it compiled serves later calls too, also with other parameters.
+    Keep it: what it compiled serves later calls too, also with other parameters. `prompt_attention` is the objective's.
     """
 
-    def __init__(self, model: Transformer, config: DecodeConfig) -> None:
+    def __init__(self, model: Transformer, config: DecodeConfig, prompt_attention: PromptAttention = "causal") -> None:
         if model.config.num_decoder_layers == 0:
             raise ValueError("the model has no decoder (model.num_decoder_layers is 0), so it writes no answers")
         if model.config.head is None:
@@ -79,8 +79,9 @@ class Decoder:
         self.reads_sources = model.config.num_encoder_layers > 0
         check_ids(config, model.config.output_size)
         search = greedy if config.beam_size == 1 else beam_search
-        self.search = jax.jit(functools.partial(search, model, config=config), static_argnames="room")
-        self.open_stream = jax.jit(functools.partial(open_stream, model, config=config), static_argnames="room")
+        settings: dict[str, Any] = {"config": config, "prompt_attention": prompt_attention}
+        self.search = jax.jit(functools.partial(search, model, **settings), static_argnames="room")
+        self.open_stream = jax.jit(functools.partial(open_stream, model, **settings), static_argnames="room")
         self.advance = jax.jit(functools.partial(decode_chunk, model, config=config), donate_argnames="state")
         self.keys = jax.jit(row_keys)
 

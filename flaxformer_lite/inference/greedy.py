@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import Read, forced_ids, process_logits, sample_token
 from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill, unfinished, with_room
 from flaxformer_lite.model.cache import LayerCache
@@ -35,6 +35,7 @@ def greedy(
     room: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
+    prompt_attention: PromptAttention = "causal",
     keys: Key[Array, "B"] | None = None,
 ) -> Decoded:
     """The answer that takes the most probable token at each step, the lowest id of equals; or, where `config` has a
@@ -43,7 +44,7 @@ def greedy(
     It ends with EOS, or is cut at `max_lengths` tokens (EOS counts), which may not be more than `room`. `config` gives the score,
     from the probabilities that the model itself gives the tokens; one that is forced counts as certain.
     """
-    given, cache = prefill(model, variables, source_tokens, source_mask, config)
+    given, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
     state = greedy_start(given, cache, room, max_lengths, config)
     step = functools.partial(
         greedy_step, model, variables, given=given, max_lengths=max_lengths, keys=keys, config=config
@@ -63,9 +64,10 @@ def open_stream(
     room: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
+    prompt_attention: PromptAttention = "causal",
 ) -> tuple[DecodeInputs, GreedyState]:
     """What `decode_chunk` goes on from, to give the answers of `greedy` some tokens at a time."""
-    given, cache = prefill(model, variables, source_tokens, source_mask, config)
+    given, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
     return given, greedy_start(given, with_room(cache, model.cache_room(given.width + room)), room, max_lengths, config)
 
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
@@ -73,17 +73,24 @@ def prefill(
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     config: DecodeConfig,
+    prompt_attention: PromptAttention = "causal",
 ) -> tuple[DecodeInputs, LayerCache]:
-    """What is given, and the cache that decoding starts from, with no room yet for what is new."""
+    """What is given, and the cache that decoding starts from, with no room yet for what is new.
+
+    Under `prompt_attention` "full" the prompt's last token is read too, because the others attend to it. Its slot is then dropped:
+    the first step reads it again, with the same key and value, as it does under "causal".
+    """
     bound, batch = model.bind(variables), len(source_tokens)
     if model.config.num_encoder_layers:
         given = DecodeInputs(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
         return given, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
     given = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
-    cache = bound.start_cache(None, given.width, batch)
+    causal = prompt_attention == "causal"
+    tokens = source_tokens[:, :-1] if causal else source_tokens
+    cache = bound.start_cache(None, tokens.shape[1], batch)
     if given.width:
-        _, cache = bound.decode_step(source_tokens[:, :-1], jnp.int32(0), cache, padded=given.padded)
-    return given, cache
+        _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=given.padded, causal=causal)
+    return given, cache if causal else cache._replace(own=KeyValue(*(x[:, :, : given.width] for x in cache.own)))
 
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:

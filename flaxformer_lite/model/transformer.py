@@ -142,12 +142,24 @@ class Transformer(nn.Module):
         cache: LayerCache,
         source_mask: Bool[Array, "B S"] | None = None,
         padded: Int[Array, "B"] | None = None,
+        *,
+        causal: bool = True,
     ) -> tuple[Float[Array, "B T V"], LayerCache]:
         """Scores of what follows each of `tokens`, and the cache with these in it, from place `index` on.
 
         `padded` says how many places at the start of each row are padding: positions then count from there. The key of place p is
         at p modulo the room, so that a cache that is as wide as the window keeps the window.
+
+        causal: each of `tokens` attends to itself and to what came before. False: each attends to all of them, as a prompt does
+        that a prefix language model reads.
+
+        Raises: ValueError where `causal` is False and the model has a window, which both say what a token attends to.
         """
+        if not causal and self.config.attention_window is not None:
+            raise ValueError(
+                f"objective.prompt_attention is 'full', but model.attention_window is {self.config.attention_window}: set the "
+                "window to None, or choose an objective whose prompts are causal"
+            )
         count, room = tokens.shape[1], cache.own.key.shape[2]
         first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]
         places, slots = index + jnp.arange(count), None
@@ -156,8 +168,9 @@ class Transformer(nn.Module):
             keys = jnp.concatenate([slot_positions(index - 1, room), places])
             slots = places[-room:] % room
         started = padding_mask(keys >= first)
+        last_seen = places if causal else jnp.full_like(places, index + count - 1)
         context = LayerContext(
-            **self.masks("mask", lambda window: combine_masks(before_mask(places, keys, window), started)),
+            **self.masks("mask", lambda window: combine_masks(before_mask(last_seen, keys, window), started)),
             memory_mask=padding(source_mask),
             key_positions=keys - first,
             index=index % room,

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.inference.config import PromptAttention
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
@@ -92,6 +93,8 @@ class BaseObjective:
     """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
     decoder_special_ids: ClassVar[tuple[str, ...]] = ()
     """The special ids (fields of `Special`) that the decoder learns, so that `decode` must have the same ones."""
+    prompt_attention: ClassVar[PromptAttention] = "causal"
+    """The tokens of a prompt that each one attends to, for a decoder alone; `example` sets `Inputs.target_attention` alike."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:

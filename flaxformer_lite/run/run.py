@@ -198,7 +198,7 @@ class Run:
         """The decoder that goes on with prompts by the config's settings with some overridden, those of `Sampling` too."""
         check_goes_on(self.config.model)
         settings = decode_settings(self.config.decode, decode)
-        return self.decoders.setdefault(settings, Decoder(self.model, settings))
+        return self.decoders.setdefault(settings, Decoder(self.model, settings, self.config.objective.prompt_attention))
 
     @cached_property
     def unknown(self) -> UnknownText:

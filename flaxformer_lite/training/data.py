@@ -10,7 +10,7 @@ from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import ParallelText, Source
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.objectives import Objective
+from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training import multihost
@@ -97,7 +97,7 @@ def agree_on(setting: str, source: Source, pairs: Sequence[Pair]) -> None:
     multihost.agree(found, "Give all hosts the same data, and the same versions of packages that make it")
 
 
-def check_special_ids(objective: Objective, decode: DecodeConfig, special: SpecialIds) -> None:
+def check_special_ids(objective: BaseObjective, decode: DecodeConfig, special: SpecialIds) -> None:
     """Raises: ValueError where a decoder would be used with other ids than it learns, as with a tokenizer from another run.
 
     Padding counts where sources are answered; prompts have places, whatever stands there. What an answer to a source starts from

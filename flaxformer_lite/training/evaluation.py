@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.objectives import Objective
+from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.training.runners import Runner
 
 
 def mean_metrics(
-    runner: Runner, objective: Objective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+    runner: Runner, objective: BaseObjective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
 ) -> dict[str, float]:
     """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
     batches = dataset.plan.batches_per_epoch

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives import Batch, Objective
+from flaxformer_lite.objectives.base import BaseObjective, Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import (
     constrain_parameters,
@@ -36,7 +36,7 @@ class TrainTask:
     """What a step needs to know and never changes."""
 
     model: Transformer
-    objective: Objective
+    objective: BaseObjective
     optimizer: optax.GradientTransformation
     seed: int
     num_micro_batches: int = 1

@@ -48,6 +48,12 @@ def run(arguments: argparse.Namespace) -> None:
     require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
+    objective = loaded.config.objective
+    if objective.prompt_attention != "causal" and arguments.system not in SYSTEMS:
+        raise ValueError(
+            f"objective.kind {objective.kind!r} reads prompts with {objective.prompt_attention} attention, but {arguments.system} "
+            "reads every prompt causally: use the run with generate"
+        )
     notes: list[str] = []
     if is_hf:
         count, notes = export_hf(loaded, origin, arguments.family, Path(arguments.output))

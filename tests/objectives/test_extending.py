@@ -1,0 +1,199 @@
+"""An objective is one file: a prefix language model, defined here as outside the package, is trained, scored and generates.
+
+Oracle for generation: the model without a cache, with the mask of a prefix language model over the prompt and the answer so far.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.dataset import Dataset, tokenize, zero_batch
+from flaxformer_lite.data.records import Lengths, Pair
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.positions import ALiBi, Learned, RelativeBias, Rotary
+from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.objectives import Objectives
+from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
+from flaxformer_lite.optim.optimizers import OptimizerConfig
+from flaxformer_lite.optim.schedules import Constant
+from flaxformer_lite.run.run import Run
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support.experiments import tiny_config
+
+# The one file ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefixLM(BaseObjective):
+    """A decoder reads BOS and the source with full attention, then continues with the target and EOS; only these are predicted.
+
+    Reference: Raffel et al. 2019, arXiv:1910.10683, section 3.2.1.
+    """
+
+    kind: Literal["prefix_lm"] = "prefix_lm"
+
+    unit = "pairs"
+    command = "generate"
+    decoder_special_ids = ("eos", "bos")
+    prompt_attention = "full"
+
+    def check_model(self, model):
+        self.check_stacks(model, encoder=False, decoder=True)
+
+    def packed_row(self, longest):
+        return None
+
+    def longest_row(self, longest):
+        return Lengths(0, longest.target)
+
+    def make_rows(self, records, longest, seed, tokenizer=None):
+        return records
+
+    def lengths(self, record):
+        return Lengths(0, 1 + len(record.source) + len(record.target))
+
+    def example(self, record, lengths, generator=None, special=DEFAULT_SPECIAL_IDS):
+        text = [special.bos, *record.source, *record.target, special.eos]
+        position, prompt = np.arange(lengths.target), 1 + len(record.source)
+        inputs = Inputs(
+            target_tokens=padded(text[:-1], lengths.target, special.pad),
+            target_mask=position < len(text) - 1,
+            target_attention=((position <= position[:, None]) | (position < prompt))[None],
+        )
+        counts = (position >= prompt - 1) & (position < len(text) - 1)
+        return Batch(inputs, padded(text[1:], lengths.target, special.pad), counts.astype(np.float32))
+
+
+# Its tests -------------------------------------------------------------------------------------------------------------
+
+V = 17
+MODEL = ModelConfig(vocab_size=V, d_model=12, num_heads=3, d_ff=23, num_encoder_layers=0, num_decoder_layers=2)
+TOKENIZER = CharacterTokenizer("abcdefghijklm")
+DECODE = DecodeConfig(length_penalty="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedConfig(Config):
+    """The config as it is with the new name in the union of objectives."""
+
+    objective: Objectives | PrefixLM
+
+
+@functools.cache
+def trained() -> Run:
+    """A run whose model has learned for a few steps to write its prompt backwards."""
+    base = tiny_config()
+    data = dataclasses.replace(base.data, bucket_lengths=(8, 13), max_target_length=13)
+    optimizer = OptimizerConfig(schedule=Constant(peak_rate=1e-2))
+    train = dataclasses.replace(base.train, text_metrics=())
+    parts = {"data": data, "optimizer": optimizer, "train": train, "decode": DECODE}
+    config = ExtendedConfig(model=MODEL, objective=PrefixLM(), **parts)
+    words = ["".join(np.random.default_rng(i).choice(list("abcdefgh"), 1 + i % 6)) for i in range(64)]
+    records = tokenize([Pair(word, word[::-1]) for word in words], Tokenizers(TOKENIZER, TOKENIZER))
+    dataset = Dataset(records, config.objective, config.data, 0, TOKENIZER)
+    task = TrainTask.of(config)
+    state = jax.jit(functools.partial(init_state, task))(zero_batch(config.objective, dataset.plan.buckets[0]))
+    step, losses = jax.jit(functools.partial(train_step, task)), []
+    for i in range(30):
+        state, measured = step(state, dataset.batch(i))
+        losses.append(float(measured["loss"]))
+    assert losses[-1] < losses[0] - 0.5, losses
+    return Run(RunFolder("runs/prefix"), config, state.params, Tokenizers(TOKENIZER, TOKENIZER), 30)
+
+
+@functools.cache
+def without_cache(model: Transformer) -> Callable[..., jax.Array]:
+    """Returns the log-probabilities of the token after each token, a function compiled once."""
+    return jax.jit(lambda params, inputs: jax.nn.log_softmax(model.apply({"params": params}, inputs).logits[0]))
+
+
+def next_log_probs(model: Transformer, params: object, prompt: list[int], answer: list[int], full: bool) -> np.ndarray:
+    """Returns the log-probabilities of the token after prompt and answer. Nobody sees the padding: it comes after them."""
+    tokens = padded([*prompt, *answer], 12)[None]
+    position = np.arange(tokens.shape[1])
+    allowed = (position <= position[:, None]) | (full & (position < len(prompt)))
+    inputs = Inputs(target_tokens=jnp.asarray(tokens), target_attention=jnp.asarray(allowed)[None, None])
+    return np.asarray(without_cache(model)(params, inputs))[len(prompt) + len(answer) - 1]
+
+
+def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
+    row = PrefixLM().example(tokenize([Pair("ab", "c")], Tokenizers(TOKENIZER, TOKENIZER))[0], Lengths(0, 6))
+    bos, a, b, c, eos = row.inputs.target_tokens[0], *TOKENIZER.encode("abc"), row.targets[3]
+    assert row.inputs.target_tokens.tolist() == [bos, a, b, c, 0, 0]
+    assert row.targets.tolist() == [a, b, c, eos, 0, 0] and eos == TOKENIZER.eos_id
+    assert row.weights.tolist() == [0, 0, 1, 1, 0, 0]
+    seen = row.inputs.target_attention[0, :4, :4].astype(int).tolist()
+    assert seen == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+@pytest.mark.parametrize("search", ["greedy", "beam", "stream"])
+def test_a_trained_one_generates_as_without_a_cache(search: str):
+    """Greedy answers of several tokens, token by token; prompts of different lengths share a batch."""
+    run = trained()
+    prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "", "cab")]
+    if search == "beam":
+        answers = [found[0].tokens for found in run.continuations_of_ids(prompts, beam_size=2, max_new_tokens=1)]
+    elif search == "stream":
+        texts = ["".join(run.stream(word, max_new_tokens=5)) for word in ("abcdef", "hg", "", "cab")]
+        answers = [TOKENIZER.encode(text) for text in texts]
+    else:
+        answers = [found[0].tokens for found in run.continuations_of_ids(prompts, max_new_tokens=5)]
+    for prompt, answer in zip(prompts, answers, strict=True):
+        for i, token in enumerate(answer):
+            assert token == next_log_probs(run.model, run.params, prompt, answer[:i], full=True).argmax()
+    assert any(answers)
+
+
+def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal_ones():
+    run = trained()
+    prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "cab")]
+    for prompt, found in zip(
+        prompts, run.continuations_of_ids(prompts, beam_size=6, num_hypotheses=6, max_new_tokens=1), strict=True
+    ):
+        full, causal = (next_log_probs(run.model, run.params, prompt, [], full) for full in (True, False))
+        tokens = [hypothesis.tokens[0] if hypothesis.tokens else TOKENIZER.eos_id for hypothesis in found]
+        scores = [hypothesis.score for hypothesis in found]
+        np.testing.assert_allclose(scores, full[tokens], rtol=1e-5, atol=1e-5)
+        assert tokens == np.argsort(-full)[: len(tokens)].tolist()
+        assert np.abs(full - causal).max() > 0.01  # a thousand times what the scores may differ by
+
+
+@pytest.mark.parametrize(
+    ("positions", "beam_size"),
+    [(Rotary(), 1), (ALiBi(), 3), (RelativeBias(num_buckets=8, max_distance=7), 1), (Learned(max_positions=16), 3)],
+    ids=["rotary", "alibi", "relative_bias", "learned"],
+)
+def test_every_position_scheme_reads_a_full_prompt(positions: object, beam_size: int):
+    """Sums of log-probabilities over three tokens, with parameters at random."""
+    model = Transformer(dataclasses.replace(MODEL, positions=positions))
+    params = model.init(jax.random.key(0), Inputs(target_tokens=jnp.zeros((1, 5), jnp.int32)))["params"]
+    params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
+    settings = dataclasses.replace(DECODE, beam_size=beam_size, max_new_tokens=3, eos_id=None)
+    decoder = Decoder(model, settings, PrefixLM.prompt_attention)
+    prompts = [[5, 9, 4, 11, 6], [7], [10, 3]]
+    for prompt, ((tokens, score),) in zip(prompts, decoder.generate({"params": params}, prompts), strict=True):
+        log_probs = [next_log_probs(model, params, prompt, tokens[:i], full=True) for i in range(3)]
+        assert score == pytest.approx(sum(x[t] for x, t in zip(log_probs, tokens, strict=True)), rel=1e-4)
+
+
+def test_a_window_and_a_full_prompt_are_a_mistake():
+    model = Transformer(dataclasses.replace(MODEL, attention_window=3))
+    decoder = Decoder(model, DECODE, "full")
+    params = model.init(jax.random.key(0), Inputs(target_tokens=jnp.zeros((1, 5), jnp.int32)))["params"]
+    with pytest.raises(ValueError, match=r"^objective\.prompt_attention is 'full', but model\.attention_window is 3"):
+        decoder.generate({"params": params}, [[4, 5]])
