@@ -1,12 +1,12 @@
-"""Weights of other systems: their names, ours, and the reshapes between them.
+"""Two-way tables of weights: another system's names, our paths, and the reshapes between them.
 
-A system's name map is a list of `WeightName`. The same list reads their weights into our parameters and writes ours back.
+A name map is a list of `WeightName`. The same list turns their weights into our parameters (`to_params`) and back (`from_params`).
 """
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -20,14 +20,24 @@ from flaxformer_lite.model.transformer import Transformer
 Arrays = Mapping[str, np.ndarray]
 
 
+class Leaves(NamedTuple):
+    """The ends of a layer's two names in another system, separator included."""
+
+    weight: str
+    bias: str
+
+
+PYTORCH = Leaves(".weight", ".bias")
+
+
 class Layout(Enum):
-    """How an array of theirs lies in memory, seen from ours."""
+    """The memory layout of their array, compared with ours."""
 
     SAME = "same"
     TRANSPOSED = "transposed"
-    """A matrix `[out, in]`, as PyTorch keeps it; ours is `[in, out]`."""
-    ROW = "row"
-    """With a leading axis of length 1."""
+    """A matrix `[out, in]`, as PyTorch stores it; ours is `[in, out]`."""
+    LEADING_AXIS = "leading_axis"
+    """An additional first axis of length 1."""
 
     def to_ours(self, x: np.ndarray) -> np.ndarray:
         return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[0]
@@ -36,44 +46,71 @@ class Layout(Enum):
         return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[None]
 
 
-class Part(NamedTuple):
-    """Where a parameter of ours lies in a larger array of theirs: from `start` to before `stop` along `axis` (of theirs)."""
+class FusedSlice(NamedTuple):
+    """The slice `[start, stop)` along `axis` of their fused array that is one parameter of ours."""
 
     axis: int
     start: int
     stop: int
 
-    def of(self, x: np.ndarray) -> np.ndarray:
-        """The part of the whole array."""
+    def take(self, x: np.ndarray) -> np.ndarray:
+        """Returns the slice of a fused array."""
         return np.moveaxis(np.moveaxis(x, self.axis, 0)[self.start : self.stop], 0, self.axis)
 
 
 class WeightName(NamedTuple):
-    """One of our parameters and what it is called elsewhere."""
+    """A parameter of ours and its name in the other system."""
 
     path: str
-    """Ours, parts joined by `/`."""
+    """Our path, parts joined by `/`."""
     names: tuple[str, ...]
-    """Theirs: one, or for a parameter of a stack one a layer, first layer first."""
+    """Their name; of a parameter of a stack one name for each layer, first layer first."""
     layout: Layout = Layout.SAME
-    part: Part | None = None
-    """Where several of ours are one of theirs; together the parts make it up entirely."""
+    part: FusedSlice | None = None
+    """Our slice of their array, where they fuse several parameters; together the slices cover the array."""
 
     @property
     def stacked(self) -> bool:
         return "layers" in self.path.split("/")
 
 
-def layers(path: str, name: str, num_layers: int, layout: Layout = Layout.SAME) -> WeightName:
-    """A parameter of every layer of a stack; `{i}` in `name` stands for the layer's number, from 0."""
-    return WeightName(path, tuple(name.replace("{i}", str(i)) for i in range(num_layers)), layout)
+# The rows of a name map -----------------------------------------------------------------------------------------------
+
+
+def linear(
+    ours: str, theirs: str, *, bias: bool = True, layout: Layout = Layout.TRANSPOSED, leaves: Leaves = PYTORCH
+) -> list[WeightName]:
+    """Returns the names of a dense layer: its kernel and, unless it has none, its bias."""
+    kernel = WeightName(f"{ours}/kernel", (f"{theirs}{leaves.weight}",), layout)
+    return [kernel, WeightName(f"{ours}/bias", (f"{theirs}{leaves.bias}",))] if bias else [kernel]
+
+
+def norm(ours: str, theirs: str, *, bias: bool = True, leaves: Leaves = PYTORCH) -> list[WeightName]:
+    """Returns the names of a norm: its scale and, unless it has none, its bias."""
+    scale = WeightName(f"{ours}/scale", (f"{theirs}{leaves.weight}",))
+    return [scale, WeightName(f"{ours}/bias", (f"{theirs}{leaves.bias}",))] if bias else [scale]
+
+
+def table(ours: str, theirs: str) -> list[WeightName]:
+    """Returns the name of an embedding table, as PyTorch calls it."""
+    return [WeightName(f"{ours}/embedding", (f"{theirs}.weight",))]
+
+
+def stacked(weights: Iterable[WeightName], num_layers: int) -> list[WeightName]:
+    """Returns the names of every layer, from those of one; `{i}` in a name stands for the layer's number, from 0."""
+    return [
+        weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(num_layers) for name in weight.names))
+        for weight in weights
+    ]
+
+
+# Both directions ------------------------------------------------------------------------------------------------------
 
 
 def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:
-    """Our parameters from their weights, all float32.
+    """Returns our parameters for their weights, all float32.
 
-    Raises: ValueError that lists what is missing, what is left over, what is no float32 (or narrower) number, and what has another
-    shape than the model's.
+    Raises: ValueError that lists the arrays that are missing, left over, wider than float32, or of another shape than the model's.
     """
     wanted = their_shapes(names, model)
     complaints = [
@@ -97,20 +134,20 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
     params = {}
     for weight in names:
         theirs = [np.asarray(weights[name], np.float32) for name in weight.names]
-        ours = [weight.layout.to_ours(x if weight.part is None else weight.part.of(x)) for x in theirs]
+        ours = [weight.layout.to_ours(x if weight.part is None else weight.part.take(x)) for x in theirs]
         params[weight.path] = np.stack(ours) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
 
 
 def narrow(dtype: np.dtype) -> bool:
-    """Whether every number of that type is a float32 too."""
+    """Returns whether float32 holds every number of this type exactly."""
     return dtype.name in ("float32", "float16", "bfloat16")
 
 
 def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.ndarray]:
-    """Their weights from our parameters: `to_params` backwards, bit for bit.
+    """Returns their weights for our parameters: `to_params` backwards, bit for bit.
 
-    Raises: ValueError that lists parameters which the system has no name for, or which the run has not.
+    Raises: ValueError that lists the parameters that the system has no name for, and those that are missing.
     """
     flat = flatten_dict(params, sep="/")
     paths = {weight.path for weight in names}
@@ -118,9 +155,9 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.nda
     if found := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(found) + ": that system cannot hold this model")
     whole: dict[str, np.ndarray] = {}
-    pieces: dict[str, list[tuple[Part, np.ndarray]]] = {}
+    pieces: dict[str, list[tuple[FusedSlice, np.ndarray]]] = {}
     for weight in names:
-        for name, array in zip(weight.names, parts(np.asarray(flat[weight.path]), weight), strict=True):
+        for name, array in zip(weight.names, per_layer(np.asarray(flat[weight.path]), weight), strict=True):
             theirs = weight.layout.to_theirs(array)
             if weight.part is None:
                 whole[name] = np.ascontiguousarray(theirs)
@@ -132,15 +169,15 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.nda
     return whole
 
 
-def parts(array: np.ndarray, weight: WeightName) -> Iterator[np.ndarray]:
-    """The layers of a stacked parameter, or the parameter itself."""
+def per_layer(array: np.ndarray, weight: WeightName) -> Iterator[np.ndarray]:
+    """Yields the layers of a stacked parameter, or the parameter itself."""
     yield from array if weight.stacked else (array,)
 
 
 def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every array of theirs that the model needs.
+    """Returns the shape of every array of theirs that the model needs.
 
-    Raises: ValueError where the model has a parameter without a name there, or a name without a parameter.
+    Raises: ValueError where a parameter of the model has no name, or a name has no parameter.
     """
     ours = our_shapes(model)
     paths = {weight.path for weight in names}
@@ -163,24 +200,13 @@ def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, t
 
 @functools.cache
 def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter of the model."""
+    """Returns the shape of every parameter of the model, by path."""
     shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
     return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
 
 
 def listed(what: str, names: Iterable[str]) -> str:
-    """A complaint that lists the names, empty if there are none."""
+    """Returns a complaint that lists the names, at most 8 of them; empty if there are none."""
     found = sorted(names)
     shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
     return f"{len(found)} array{'s' * (len(found) > 1)} {what}: {shown}" if found else ""
-
-
-def setting(settings: Mapping[str, Any], name: str, kind: type | tuple[type, ...] = int) -> Any:
-    """A value of the other system's config. Raises: ValueError where it is missing or of another type."""
-    if name not in settings:
-        raise ValueError(f"the config has no {name!r}; it has {', '.join(sorted(settings))}")
-    value = settings[name]
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        kinds = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
-        raise ValueError(f"the config's {name} is {value!r}: it should be {kinds}")
-    return value

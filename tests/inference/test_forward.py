@@ -14,7 +14,7 @@ from flaxformer_lite.model.config import ModelConfig, Pooler
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.transformer import Transformer
-from tests.interop.hf.test_folders import DECODER, TRAINED_HERE, random_params
+from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
 
 IDS = np.array([[5, 6, 7], [8, 9, 0]])
 MASK = np.array([[1, 1, 1], [1, 1, 0]])

@@ -7,22 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.run.run import load
-from tests.interop.test_interop import ORACLES, WHOLE
-from tests.interop.test_interop import load as load_case
+from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
+from tests.support.oracles import ORACLES, WHOLE, load_case
 from tests.support.paths import FIXTURES
 
 
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     use_one_device(monkeypatch)
-
-
-def type_command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", *map(str, words)])
-    main()
 
 
 def import_case(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str, name: str) -> Path:
@@ -98,7 +92,7 @@ def test_ids_that_are_none_are_named(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("paddle", "{npz}", "--config", "{config}"), "the config has no 'preprocess_cmd'"),
+        (("paddle", "{npz}", "--config", "{config}"), "the config's preprocess_cmd is missing"),
         (("bert-tf", "{config}", "--config", "{config}"), "config.json"),
         (("bert-tf", "{npz}", "--config", "{npz}"), "cannot be read as JSON"),
         (("bert-tf", "{text}", "--config", "{config}"), "cannot be read as an .npz file"),

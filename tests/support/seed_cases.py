@@ -255,9 +255,7 @@ class AttentionAndFeedForward(nn.Module):
 def matrix_view_block(case: Case) -> Arrays:
     c = case.config
     module = AttentionAndFeedForward(c["embed_size"], c["heads"], c["embed_size"] * c["forward_expansion"], case.dtype)
-    names = [
-        WeightName(ours, (name,), layout) for ours, (name, layout) in matrix_view.sublayers("attention", "").items()
-    ]
+    names = [*matrix_view.sublayers("", "", "attention", "")]
 
     def forward(params: Any, floats: Arrays) -> Arrays:
         output, state = module.apply(

@@ -13,13 +13,13 @@ from typing import Any
 
 from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import warn
-from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.hf.export import export_run
+from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import from_params
-from flaxformer_lite.interop.systems import SYSTEMS, settings_for
+from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run.run import Run, load
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, where its names depend on it")
-    families = ", ".join(hf.FAMILIES)
+    families = ", ".join(FAMILIES)
     parser.add_argument(
         "--family", metavar="FAMILY", help=f"hf: {families}; by default the one the run is from, or the first that fits"
     )
@@ -43,8 +43,8 @@ def run(arguments: argparse.Namespace) -> None:
     for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
         if (value := getattr(arguments, option)) is not None and not fits:
             raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
-    if arguments.family not in (None, *hf.FAMILIES):
-        raise ValueError(f"--family {arguments.family} is none of the families: choose {', '.join(hf.FAMILIES)}")
+    if arguments.family not in (None, *FAMILIES):
+        raise ValueError(f"--family {arguments.family} is none of the families: choose {', '.join(FAMILIES)}")
     require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.system == "ctranslate2":
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
     else:
-        fitting = settings_for(arguments.system, loaded.config.model)
+        fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
         arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
         write_weights(arguments.output, arrays)

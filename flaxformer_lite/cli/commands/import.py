@@ -18,8 +18,8 @@ from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.interop import hf
 from flaxformer_lite.interop.hf.folder import take_along
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems import SYSTEMS
@@ -103,7 +103,7 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
 def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     """Returns the number of parameters, and in how many arrays they were. What was left out is told on stderr."""
     try:
-        found = hf.read_folder(folder)
+        found = read_folder(folder)
         tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
         raise said_of(str(folder), error) from None
@@ -126,14 +126,14 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         take_along(folder, made.path / "huggingface")
     for told in found.notes:
         print(told, file=sys.stderr)
-    for name in found.left_out:
-        print(f"{name} is not needed and was left out: it is what it should be", file=sys.stderr)
+    for name in found.skipped:
+        print(f"skipped {name}: a constant of this architecture, and its values are the expected ones", file=sys.stderr)
     if note:
         print(f"the run has no tokenizer, so it reads and writes token ids: {note}", file=sys.stderr)
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 
-def objective(found: hf.Imported) -> Objectives:
+def objective(found: Imported) -> Objectives:
     """What such a model is for, with the names of its classes."""
     model = found.model
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
@@ -147,7 +147,7 @@ def objective(found: hf.Imported) -> Objectives:
     return SentenceEmbeddings()
 
 
-def data_config(found: hf.Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
+def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
     """Texts may be as long as the folder says that the model reads; T5 says nothing, and reads any length."""
     limit = found.max_length or DataConfig.max_source_length
     one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)

@@ -4,7 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.interop.hf.settings import GENERATION, SPECIAL_IDS, Settings, SpecialIds
+from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 
 NEUTRAL: dict[str, Any] = {
@@ -39,92 +40,92 @@ HARMLESS = (
 def decode_config(
     config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig, special: SpecialIds
 ) -> DecodeConfig:
-    """The settings of decoding. Where `generation` is empty, those in `config` count. Special ids that neither says are `special`.
+    """The options of decoding. Where `generation` is empty, those in `config` count. Special ids that neither says are `special`.
 
     Raises: ValueError that names a way to choose tokens which is not implemented.
     """
     inherited = {name: config[name] for name in SPECIAL_IDS if name in config}
     older = {name: config[name] for name in GENERATION if name in config}
     present = {name: value for name, value in (generation or older).items() if value is not None}
-    settings = Settings(inherited | present, f"{'generation_config.json' if generation else 'config.json'}: ")
-    pad = one_id(settings, "pad_token_id", special.pad)
+    options = Options(inherited | present, f"{'generation_config.json' if generation else 'config.json'}: ")
+    pad = one_id(options, "pad_token_id", special.pad)
     if model.num_decoder_layers == 0:
         return DecodeConfig(pad_id=(special.pad or 0) if pad is None else pad)
     for name, value in NEUTRAL.items():
-        settings.only(name, value)
-    settings.ignore(*HARMLESS, *SPECIAL_IDS)
-    end = settings.values.get("eos_token_id", special.eos)
-    ends = () if end is None else token_ids(settings, "eos_token_id", end)
-    beam_size = settings.integer("num_beams", 1)
+        options.only(name, value)
+    options.ignore(*HARMLESS, *SPECIAL_IDS)
+    end = options.values.get("eos_token_id", special.eos)
+    ends = () if end is None else token_ids(options, "eos_token_id", end)
+    beam_size = options.integer("num_beams", 1)
     found = DecodeConfig(
         beam_size=beam_size,
-        sampling=sampling(settings, beam_size),
-        alpha=settings.number("length_penalty", 1.0),
-        early_stopping=early_stopping(settings),
+        sampling=sampling(options, beam_size),
+        alpha=options.number("length_penalty", 1.0),
+        early_stopping=early_stopping(options),
         at_limit="end",
-        num_hypotheses=settings.integer("num_return_sequences", 1),
-        forced_bos_id=forced_bos_id(settings, model),
-        forced_eos_id=settings.optional_integer("forced_eos_token_id"),
-        suppress_ids=suppress_ids(settings, ends),
-        no_repeat_ngram=settings.integer("no_repeat_ngram_size", 0),
-        repetition_penalty=settings.number("repetition_penalty", 1.0),
-        renormalize=settings.flag("renormalize_logits", False),
+        num_hypotheses=options.integer("num_return_sequences", 1),
+        forced_bos_id=forced_bos_id(options, model),
+        forced_eos_id=options.optional_integer("forced_eos_token_id"),
+        suppress_ids=suppress_ids(options, ends),
+        no_repeat_ngram=options.integer("no_repeat_ngram_size", 0),
+        repetition_penalty=options.number("repetition_penalty", 1.0),
+        renormalize=options.flag("renormalize_logits", False),
         pad_id=pad if pad is not None else next(iter(ends), 0),
-        bos_id=start_id(settings, model, special, ends),
+        bos_id=start_id(options, model, special, ends),
         eos_id=next(iter(ends), None),
         more_eos_ids=ends[1:],
-        **lengths(settings, model),
+        **lengths(options, model),
     )
-    settings.finish((), {})
+    options.finish((), {})
     return found
 
 
-def token_ids(settings: Settings, name: str, value: Any) -> tuple[int, ...]:
+def token_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
     """The value of the option, a token id or several. Raises: ValueError where it is something else."""
     found = tuple(value) if isinstance(value, list) else (value,)
     if not found or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in found):
-        raise settings.wrong(name, "it should be a token id, at least 0, or a list of such, or null for none")
+        raise options.wrong(name, "it should be a token id, at least 0, or a list of such, or null for none")
     return found
 
 
-def one_id(settings: Settings, name: str, absent: int | None) -> int | None:
+def one_id(options: Options, name: str, absent: int | None) -> int | None:
     """A token id; None where there is none, which the first Llama folders write as -1."""
-    value = settings.values.get(name, absent)
+    value = options.values.get(name, absent)
     if value is None or value == -1:
         return None
     if isinstance(value, list):
-        raise settings.wrong(name, "it should be one token id, at least 0, or null for none")
-    return token_ids(settings, name, value)[0]
+        raise options.wrong(name, "it should be one token id, at least 0, or null for none")
+    return token_ids(options, name, value)[0]
 
 
-def start_id(settings: Settings, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int:
+def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int:
     """What answers start from; a prompt without tokens starts from an end where there is no other id.
 
     Raises: ValueError where nothing says it.
     """
-    found = one_id(settings, "bos_token_id", special.bos)
+    found = one_id(options, "bos_token_id", special.bos)
     if model.num_encoder_layers:
-        own = one_id(settings, "decoder_start_token_id", special.start)
+        own = one_id(options, "decoder_start_token_id", special.start)
         found = found if own is None else own
     elif found is None:
         found = next(iter(ends), None)
     if found is None:
         name = "decoder_start_token_id" if model.num_encoder_layers else "bos_token_id"
-        raise settings.wrong(name, "an answer starts from it, or from bos_token_id or eos_token_id: give a token id")
+        raise options.wrong(name, "an answer starts from it, or from bos_token_id or eos_token_id: give a token id")
     return found
 
 
-def forced_bos_id(settings: Settings, model: ModelConfig) -> int | None:
+def forced_bos_id(options: Options, model: ModelConfig) -> int | None:
     """The first token of every answer. Raises: ValueError where the library would force it after prompts of one token only."""
-    if model.num_encoder_layers == 0 and settings.has("forced_bos_token_id"):
-        raise settings.wrong(
+    if model.num_encoder_layers == 0 and options.has("forced_bos_token_id"):
+        raise options.wrong(
             "forced_bos_token_id", "the library forces it after prompts of one token only; leave it out"
         )
-    return one_id(settings, "forced_bos_token_id", None)
+    return one_id(options, "forced_bos_token_id", None)
 
 
 def notes(config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig) -> list[str]:
-    """What such a folder says that the settings of decoding do not."""
+    """What such a folder says that the options of decoding do not."""
     longest = (generation or config).get("max_length")
     if longest is None or model.num_encoder_layers or not model.num_decoder_layers:
         return []
@@ -134,54 +135,54 @@ def notes(config: Mapping[str, Any], generation: Mapping[str, Any], model: Model
     ]
 
 
-def lengths(settings: Settings, model: ModelConfig) -> dict[str, Any]:
+def lengths(options: Options, model: ModelConfig) -> dict[str, Any]:
     """How long answers may and must be; theirs counts what an answer starts from.
 
     Raises: ValueError where a minimum counts the prompt too.
     """
-    longest, least = settings.optional_integer("max_length"), settings.integer("min_length", 0)
+    longest, least = options.optional_integer("max_length"), options.integer("min_length", 0)
     found: dict[str, Any] = {
-        "max_new_tokens": settings.optional_integer("max_new_tokens"),
-        "min_new_tokens": settings.integer("min_new_tokens", 0),
+        "max_new_tokens": options.optional_integer("max_new_tokens"),
+        "min_new_tokens": options.integer("min_new_tokens", 0),
     }
     if model.num_encoder_layers == 0:
         if least > 0:
-            raise settings.wrong("min_length", "it counts the prompt, which is not implemented; min_new_tokens is")
+            raise options.wrong("min_length", "it counts the prompt, which is not implemented; min_new_tokens is")
         return found
     if longest is not None and found["max_new_tokens"] is None:
         found["max_new_tokens"] = max(1, longest - 1)
     return found | {"min_new_tokens": max(found["min_new_tokens"], least - 1)}
 
 
-def sampling(settings: Settings, beam_size: int) -> Sampling | None:
+def sampling(options: Options, beam_size: int) -> Sampling | None:
     """How tokens are drawn, where the folder says that they are."""
-    drawn = settings.flag("do_sample", False)
-    settings.ignore("temperature", "top_k", "top_p", "min_p")
+    drawn = options.flag("do_sample", False)
+    options.ignore("temperature", "top_k", "top_p", "min_p")
     if not drawn:
         return None
     if beam_size > 1:
-        raise settings.wrong("do_sample", f"drawing tokens with num_beams {beam_size} is not implemented")
+        raise options.wrong("do_sample", f"drawing tokens with num_beams {beam_size} is not implemented")
     return Sampling(
-        temperature=settings.number("temperature", 1.0),
-        top_k=settings.integer("top_k", 50),
-        top_p=settings.number("top_p", 1.0),
-        min_p=settings.number("min_p", 0.0),
+        temperature=options.number("temperature", 1.0),
+        top_k=options.integer("top_k", 50),
+        top_p=options.number("top_p", 1.0),
+        min_p=options.number("min_p", 0.0),
     )
 
 
-def early_stopping(settings: Settings) -> bool | Literal["never"]:
+def early_stopping(options: Options) -> bool | Literal["never"]:
     """When a search with beams ends, as `DecodeConfig` has it."""
-    return "never" if settings.values.get("early_stopping") == "never" else settings.flag("early_stopping", False)
+    return "never" if options.values.get("early_stopping") == "never" else options.flag("early_stopping", False)
 
 
-def suppress_ids(settings: Settings, ends: Collection[int]) -> tuple[int, ...]:
+def suppress_ids(options: Options, ends: Collection[int]) -> tuple[int, ...]:
     """Tokens that are never chosen. A forbidden end is none (so does the library)."""
-    words = settings.items("bad_words_ids")
+    words = options.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
-        raise settings.wrong("bad_words_ids", "only words of one token are implemented")
-    bad = {i for word in words for i in token_ids(settings, "bad_words_ids", word)} - set(ends)
-    suppressed = settings.items("suppress_tokens")
-    return tuple(sorted(bad.union(token_ids(settings, "suppress_tokens", suppressed) if suppressed else ())))
+        raise options.wrong("bad_words_ids", "only words of one token are implemented")
+    bad = {i for word in words for i in token_ids(options, "bad_words_ids", word)} - set(ends)
+    suppressed = options.items("suppress_tokens")
+    return tuple(sorted(bad.union(token_ids(options, "suppress_tokens", suppressed) if suppressed else ())))
 
 
 # Back ------------------------------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
 
 
 def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: int) -> dict[str, Any]:
-    """`generation_config.json` for such settings: `decode_config` backwards.
+    """`generation_config.json` for such options: `decode_config` backwards.
 
     There is no length that depends on the source there: the limit is that of the longest one.
 
@@ -231,7 +232,7 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
 
 
 def export_notes(decode: DecodeConfig) -> list[str]:
-    """What such settings say that the file does not."""
+    """What such options say that the file does not."""
     if decode.at_limit == "end" or decode.beam_size == 1:
         return []
     return [

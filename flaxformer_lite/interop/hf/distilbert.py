@@ -3,84 +3,68 @@
 Reference: Sanh et al. 2019, arXiv:1910.01108.
 """
 
+import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import Family, copies, counting, linear, norm, stacked, table
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, WeightName
+from flaxformer_lite.interop.hf import bert
+from flaxformer_lite.interop.hf.family import Family, position_ids, tied_copies
+from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
+from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.option_table import Draft, Entry, only, option
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import FixedTable, Learned
-from flaxformer_lite.model.residual import POST_NORM
+from flaxformer_lite.model.positions import FixedTable
+
+TEMPLATE = dataclasses.replace(bert.TEMPLATE, num_encoder_layers=6, num_token_types=0)
 
 
-def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
-    """The model in our terms; the tensors say which heads there are."""
-    settings.only("tie_weights_", True)
-    activation = settings.activation("activation", "gelu")
-    rate, stddev = settings.number("dropout", 0.1), settings.number("initializer_range", 0.02)
-    rows = settings.integer("max_position_embeddings", 512)
-    fixed = settings.flag("sinusoidal_pos_embds", False)
-    return ModelConfig(
-        vocab_size=settings.integer("vocab_size", 30522),
-        d_model=settings.integer("dim", 768),
-        num_heads=settings.integer("n_heads", 12),
-        d_ff=settings.integer("hidden_dim", 3072),
-        num_encoder_layers=settings.integer("n_layers", 6),
-        num_decoder_layers=0,
-        positions=FixedTable(max_positions=rows) if fixed else Learned(max_positions=rows, stddev=stddev),
-        activation=activation,
-        norm=LayerNorm(epsilon=1e-12),
-        residual=POST_NORM,
-        dropout=DropoutRates(
-            embedding_rate=rate,
-            attention_rate=settings.number("attention_dropout", 0.1),
-            feed_forward_rate=0.0,
-            residual_rate=rate,
-        ),
-        embedding_norm=True,
-        scale_embeddings=False,
-        share_target_output=settings.flag("tie_word_embeddings", True),
-        head=LanguageModelHead(bias=True, transform=activation) if "vocab_transform.weight" in weights else None,
-        pooler=Pooler(activation="relu", num_classes=settings.num_labels)
-        if "pre_classifier.weight" in weights
-        else None,
-        initializer=Normal(stddev=stddev),
-    )
+def read_positions(options: Options, draft: Draft) -> None:
+    """Replaces the learned table where the config has sinusoids: they are stored as a fixed table."""
+    if options.flag("sinusoidal_pos_embds", False):
+        draft["positions"] = FixedTable()
 
 
-def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """`config.json` for a model like that."""
-    if not isinstance(model.positions, Learned | FixedTable):
-        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned or FixedTable)")
-    return {
-        "vocab_size": model.vocab_size,
-        "dim": model.d_model,
-        "n_heads": model.num_heads,
-        "hidden_dim": model.d_ff,
-        "n_layers": model.num_encoder_layers,
-        "max_position_embeddings": model.positions.max_positions,
-        "sinusoidal_pos_embds": isinstance(model.positions, FixedTable),
-        "activation": THEIR_ACTIVATIONS.get(model.activation, model.activation),
-        "dropout": model.dropout.residual_rate,
-        "attention_dropout": model.dropout.attention_rate,
-        "initializer_range": getattr(model.positions, "stddev", 0.02),
-        "tie_word_embeddings": model.share_target_output,
-    }
+def position_options(model: ModelConfig) -> dict[str, Any]:
+    return {"sinusoidal_pos_embds": isinstance(model.positions, FixedTable)}
+
+
+def read_stddev(options: Options, draft: Draft) -> None:
+    draft["initializer.stddev"] = options.number("initializer_range", 0.02)
+    if not isinstance(draft["positions"], FixedTable):
+        draft["positions.stddev"] = draft["initializer.stddev"]
+
+
+TABLE = (
+    only("tie_weights_", True),
+    option("vocab_size", "vocab_size"),
+    option("dim", "d_model"),
+    option("n_heads", "num_heads"),
+    option("hidden_dim", "d_ff"),
+    option("n_layers", "num_encoder_layers"),
+    Entry(read_positions, position_options),
+    option("max_position_embeddings", "positions.max_positions"),
+    option("activation", "activation", kind=ACTIVATION),
+    option("dropout", "dropout.residual_rate", "dropout.embedding_rate"),
+    option("attention_dropout", "dropout.attention_rate"),
+    Entry(read_stddev, lambda model: {"initializer_range": getattr(model.positions, "stddev", 0.02)}),
+    option("tie_word_embeddings", "share_target_output"),
+)
+
+
+def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+    has_head, has_classes = "vocab_transform.weight" in tensors, "pre_classifier.weight" in tensors
+    draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
+    draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    """The class with these heads."""
     if model.head is not None:
         return "DistilBertForMaskedLM"
     return "DistilBertModel" if model.pooler is None else "DistilBertForSequenceClassification"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
-    """Every parameter under the library's names."""
+def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     positions = "table" if isinstance(model.positions, FixedTable) else "embedding"
     weights = [
         *table("embedding", "distilbert.embeddings.word_embeddings"),
@@ -117,14 +101,15 @@ FAMILIES = (
         prefix="distilbert.",
         base="DistilBertModel",
         special=SpecialIds(pad=0),
-        heads=("vocab_", "pre_classifier.", "classifier."),
-        model_config=model_config,
+        head_prefixes=("vocab_", "pre_classifier.", "classifier."),
+        template=TEMPLATE,
+        table=TABLE,
+        read_heads=read_heads,
         architecture=architecture,
-        name_map=name_map,
-        needless=(
-            *copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
-            counting(r"distilbert\.embeddings\.position_ids"),
+        names=names,
+        ignorable=(
+            *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
+            position_ids(r"distilbert\.embeddings\.position_ids"),
         ),
-        settings_of=settings_of,
     ),
 )

@@ -10,13 +10,15 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.interop.hf import FAMILIES, family_of, sentence
+from flaxformer_lite.interop.differences import differing
+from flaxformer_lite.interop.hf import sentence
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
+from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
-from flaxformer_lite.interop.hf.settings import SPECIAL_IDS, Settings
+from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.name_map import from_params
-from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
@@ -32,7 +34,13 @@ class Exported(NamedTuple):
 
 
 def export_run(
-    config: Config, params: PyTree, origin: Mapping[str, Any], files: Path, model_type: str | None, output: Path
+    config: Config,
+    params: PyTree,
+    origin: Mapping[str, Any],
+    files: Path,
+    model_type: str | None,
+    output: Path,
+    families: Families = FAMILIES,
 ) -> tuple[int, list[str]]:
     """Writes the folder, and returns the number of tensors and what a user of them should know.
 
@@ -43,9 +51,9 @@ def export_run(
     """
     theirs = origin.get("config", {})
     if model_type is None and not theirs:
-        exported = first_fitting(config.model, params)
+        exported = first_fitting(config.model, params, families)
     else:
-        family = family_of(model_type or theirs["model_type"])
+        family = family_of(model_type or theirs["model_type"], families)
         same = family.model_type == theirs.get("model_type")
         exported = export(config.model, params, family, origin["architecture"] if same else None)
     kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids(config.decode, config.model)
@@ -68,14 +76,14 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
     try:
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
         config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
-        config |= family.settings_of(model)
-        names = family.name_map(model, architecture)
+        config |= family.options_for(model)
+        names = family.names(model, architecture)
         try:
             tensors = from_params(params, names)
         except ValueError as error:
-            there = family.model_config(Settings(config), {n: np.zeros(0) for weight in names for n in weight.names})
+            there = family.model_config(Options(config), {n: np.zeros(0) for weight in names for n in weight.names})
             raise ValueError(differing(model, there) or str(error)) from None
-        found = family.model_config(Settings(config), tensors)
+        found = family.model_config(Options(config), tensors)
         unlike = differing(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
     except ValueError as error:
         raise ValueError(f"{family.model_type} has no model like this one: {error}") from None
@@ -84,15 +92,15 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
     return Exported(config, family.saved_names(tensors, architecture))
 
 
-def first_fitting(model: ModelConfig, params: PyTree) -> Exported:
+def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMILIES) -> Exported:
     """The model as the first family that has such a one. Raises: ValueError with what the nearest lacks if none has."""
     reasons: dict[str, str] = {}
-    for name, family in FAMILIES.items():
+    for name, family in families.items():
         try:
             return export(model, params, family)
         except ValueError as error:
             reasons[name] = str(error).removeprefix(f"{name} has no model like this one: ")
-    nearest = min(reasons, key=lambda name: distance(model, params, FAMILIES[name]))
+    nearest = min(reasons, key=lambda name: distance(model, params, families[name]))
     raise ValueError(
         f"no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reasons[nearest]}. The families "
         "are in docs/systems/huggingface.md, and --family FAMILY tells what is in the way of another"
@@ -101,7 +109,7 @@ def first_fitting(model: ModelConfig, params: PyTree) -> Exported:
 
 def distance(model: ModelConfig, params: PyTree, family: Family) -> int:
     """How many parameters the model has and the family has not, and the other way round."""
-    names = {weight.path for weight in family.name_map(model, family.architecture(model, ()))}
+    names = {weight.path for weight in family.names(model, family.architecture(model, ()))}
     return len(names ^ flatten_dict(params, sep="/").keys())
 
 

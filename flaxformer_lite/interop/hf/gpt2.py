@@ -5,15 +5,16 @@ Its matrices are stored `(in, out)`, as here.
 Reference: Radford et al. 2019, Language Models are Unsupervised Multitask Learners.
 """
 
-from typing import Any
+import functools
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.decoder_only import HEADS, Classes, head_weights
-from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, copies, norm, stacked, unused
-from flaxformer_lite.interop.hf.settings import THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, Part, WeightName
-from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, ClassNames, head_names, read_heads
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, never_read, tied_copies
+from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
+from flaxformer_lite.interop.name_map import FusedSlice, Layout, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
@@ -21,69 +22,61 @@ from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.residual import PRE_NORM
 
-CLASSES = Classes("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
+CLASSES = ClassNames("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
+
+TEMPLATE = ModelConfig(
+    vocab_size=50257,
+    d_model=768,
+    num_heads=12,
+    num_encoder_layers=0,
+    num_decoder_layers=12,
+    positions=Learned(max_positions=1024),
+    activation="gelu_tanh",
+    norm=LayerNorm(epsilon=1e-5),
+    residual=PRE_NORM,
+    dropout=DropoutRates(feed_forward_rate=0.0),
+    scale_embeddings=False,
+    initializer=Normal(),
+)
 
 
-def model_config(settings: Settings, tensors: Arrays) -> ModelConfig:
-    """The model in our terms."""
-    settings.only("scale_attn_by_inverse_layer_idx", False)
-    settings.ignore("reorder_and_upcast_attn", "n_ctx")  # the order of a computation, and another name of n_positions
-    settings.ignore(*(f"summary_{name}" for name in SUMMARY))
-    stddev = settings.number("initializer_range", 0.02)
-    width, inner = settings.integer("n_embd", 768), settings.optional_integer("n_inner")
-    return ModelConfig(
-        vocab_size=settings.integer("vocab_size", 50257),
-        d_model=width,
-        num_heads=settings.integer("n_head", 12),
-        d_ff=4 * width if inner is None else inner,
-        num_encoder_layers=0,
-        num_decoder_layers=settings.integer("n_layer", 12),
-        attention=DotProduct(scale=None if settings.flag("scale_attn_weights", True) else 1.0),
-        positions=Learned(max_positions=settings.integer("n_positions", 1024), stddev=stddev),
-        activation=settings.activation("activation_function", "gelu_new"),
-        norm=LayerNorm(epsilon=settings.number("layer_norm_epsilon", 1e-5)),
-        residual=PRE_NORM,
-        dropout=DropoutRates(
-            embedding_rate=settings.number("embd_pdrop", 0.1),
-            attention_rate=settings.number("attn_pdrop", 0.1),
-            feed_forward_rate=0.0,
-            residual_rate=settings.number("resid_pdrop", 0.1),
-        ),
-        scale_embeddings=False,
-        **CLASSES.heads(settings, tensors, "transformer.wte.weight", tied=True),
-        initializer=Normal(stddev=stddev),
-    )
+def read_inner_width(options: Options, draft: Draft) -> None:
+    inner = options.optional_integer("n_inner")
+    draft["d_ff"] = 4 * draft["d_model"] if inner is None else inner
 
 
-SUMMARY = ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
-"""Options of a head that is not read here: the second one of GPT2DoubleHeadsModel, whose tensors would be left over."""
+def read_scale(options: Options, draft: Draft) -> None:
+    draft["attention.scale"] = None if options.flag("scale_attn_weights", True) else 1.0
 
 
-def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """`config.json` for a model like that."""
-    if not isinstance(model.positions, Learned):
-        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: Learned)")
+def is_scaled(model: ModelConfig) -> bool:
     heads = model.attention.heads(model.d_model, model.num_heads)
-    return {
-        "vocab_size": model.vocab_size,
-        "n_embd": model.d_model,
-        "n_head": model.num_heads,
-        "n_inner": model.d_ff,
-        "n_layer": model.num_decoder_layers,
-        "n_positions": model.positions.max_positions,
-        "activation_function": THEIR_ACTIVATIONS.get(model.activation, model.activation),
-        "layer_norm_epsilon": model.norm.epsilon,
-        "scale_attn_weights": model.attention.scale in (None, heads.d_key**-0.5),
-        "embd_pdrop": model.dropout.embedding_rate,
-        "attn_pdrop": model.dropout.attention_rate,
-        "resid_pdrop": model.dropout.residual_rate,
-        "initializer_range": model.positions.stddev,
-        "tie_word_embeddings": model.share_target_output,
-    }
+    return model.attention.scale in (None, heads.d_key**-0.5)
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
-    """Every parameter under the library's names."""
+TABLE = (
+    option("vocab_size", "vocab_size"),
+    option("n_embd", "d_model"),
+    option("n_head", "num_heads"),
+    option("n_layer", "num_decoder_layers"),
+    Entry(read_inner_width, lambda model: {"n_inner": model.d_ff}),
+    option("n_positions", "positions.max_positions"),
+    option("activation_function", "activation", kind=ACTIVATION),
+    option("layer_norm_epsilon", "norm.epsilon"),
+    Entry(read_scale, lambda model: {"scale_attn_weights": is_scaled(model)}),
+    option("embd_pdrop", "dropout.embedding_rate"),
+    option("attn_pdrop", "dropout.attention_rate"),
+    option("resid_pdrop", "dropout.residual_rate"),
+    option("initializer_range", "positions.stddev", "initializer.stddev"),
+    option("tie_word_embeddings", "share_target_output"),
+    only("scale_attn_by_inverse_layer_idx", False),
+    ignored("reorder_and_upcast_attn", "n_ctx"),  # the order of a computation, and another name of n_positions
+    # The second head of GPT2DoubleHeadsModel, which is not read: its tensors would be left over.
+    ignored(*(f"summary_{name}" for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout"))),
+)
+
+
+def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     base, here, there = "transformer", "decoder/layers", "transformer.h.{i}"
     layer = [
         *norm(f"{here}/attention_pre_norm", f"{there}.ln_1"),
@@ -94,38 +87,25 @@ def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
         *matrix(f"{here}/feed_forward/down", f"{there}.mlp.c_proj"),
     ]
     return [
-        WeightName("embedding/embedding", (f"{base}.wte.weight",)),
-        WeightName("decoder/positions/embedding", (f"{base}.wpe.weight",)),
+        *table("embedding", f"{base}.wte"),
+        *table("decoder/positions", f"{base}.wpe"),
         *stacked(layer, model.num_decoder_layers),
         *norm("decoder/final_norm", f"{base}.ln_f"),
-        *head_weights(model),
+        *head_names(model),
     ]
 
 
-def matrix(ours: str, theirs: str) -> list[WeightName]:
-    """A dense layer whose `weight` is `[in, out]`."""
-    return [WeightName(f"{ours}/kernel", (f"{theirs}.weight",)), WeightName(f"{ours}/bias", (f"{theirs}.bias",))]
+matrix = functools.partial(linear, layout=Layout.SAME)
 
 
 def fused(ours: str, theirs: str, width: int) -> list[WeightName]:
-    """Query, key and value side by side in one such layer."""
+    """Returns query, key and value, which are columns of one matrix there."""
     return [
-        weight._replace(part=Part(axis=-1, start=i * width, stop=(i + 1) * width))
+        weight._replace(part=FusedSlice(axis=-1, start=i * width, stop=(i + 1) * width))
         for i, name in enumerate(("query", "key", "value"))
         for weight in matrix(f"{ours}/{name}", theirs)
     ]
 
-
-NEEDLESS = (
-    *copies("transformer.wte.weight", "lm_head.weight"),
-    IgnorableTensor(
-        r"transformer\.h\.\d+\.attn\.bias",
-        "a causal mask, 1 on and below the diagonal",
-        lambda x, *_: x.ndim == 4 and bool((x[0, 0] == np.tri(*x.shape[2:])).all()),
-    ),
-    unused(r"transformer\.h\.\d+\.attn\.masked_bias", "unused: what masked scores once were"),
-)
-"""The tied output matrix stored again, and the masks that old files have in every layer."""
 
 FAMILIES = (
     Family(
@@ -133,11 +113,20 @@ FAMILIES = (
         prefix="transformer.",
         base=CLASSES.base,
         special=SpecialIds(bos=50256, eos=50256),
-        heads=HEADS,
-        model_config=model_config,
+        head_prefixes=HEAD_PREFIXES,
+        template=TEMPLATE,
+        table=TABLE,
+        read_heads=functools.partial(read_heads, CLASSES, "transformer.wte.weight"),
         architecture=CLASSES.of,
-        name_map=name_map,
-        needless=NEEDLESS,
-        settings_of=settings_of,
+        names=names,
+        ignorable=(
+            *tied_copies("transformer.wte.weight", "lm_head.weight"),
+            IgnorableTensor(
+                r"transformer\.h\.\d+\.attn\.bias",
+                "a causal mask, 1 on and below the diagonal",
+                lambda x, *_: x.ndim == 4 and bool((x[0, 0] == np.tri(*x.shape[2:])).all()),
+            ),
+            never_read(r"transformer\.h\.\d+\.attn\.masked_bias", "unused: the score of a masked key in old releases"),
+        ),
     ),
 )

@@ -6,27 +6,32 @@ Reference: Touvron et al. 2023, arXiv:2302.13971.
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from flaxformer_lite.interop.hf.decoder_only import (
     FULL,
-    HEADS,
+    HEAD_PREFIXES,
     LOCAL,
-    Classes,
-    Windows,
-    gated_activation,
-    head_weights,
+    ROTARY,
+    ClassNames,
+    head_names,
     layer_types,
-    rope_parameters,
-    rotary,
-    their_gated_activation,
-    windows,
+    read_heads,
+    read_layer_types,
 )
-from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, copies, linear, norm, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, WeightName
+from flaxformer_lite.interop.hf.family import Family, never_read, tied_copies
+from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds
+from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.option_table import (
+    OPTIONAL_INTEGER,
+    Draft,
+    Entry,
+    Table,
+    option,
+    replaced,
+    required,
+)
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -35,117 +40,92 @@ from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.residual import PRE_NORM
 
+TEMPLATE = ModelConfig(
+    vocab_size=32000,
+    num_heads=32,
+    num_encoder_layers=0,
+    num_decoder_layers=1,
+    attention=DotProduct(bias=False, out_bias=False),
+    positions=Rotary(),
+    feed_forward_bias=False,
+    activation="swiglu",
+    norm=RMSNorm(epsilon=1e-6),
+    residual=PRE_NORM,
+    dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.0),
+    scale_embeddings=False,
+    share_target_output=False,
+    initializer=Normal(),
+)
+"""The constants of all relatives; the sizes are always in the file."""
 
-@dataclass(frozen=True, kw_only=True)
-class LlamaVariant:
-    """What tells a family of this shape from the others. Where `config.json` is silent, the library's own defaults hold."""
-
-    model_type: str
-    classes: Classes
-    special: SpecialIds = SpecialIds()
-    tied: bool = False
-    """Whether the embedding table usually is the output matrix."""
-    num_kv_heads: int | None = None
-    """Key heads where nothing is said; None: as many as heads."""
-    d_key: int | None = None
-    """Width of a head where nothing is said; None: d_model / num_heads."""
-    heads_divide: bool = False
-    """Whether the library wants d_model to be a multiple of num_heads, also where heads have another width."""
-    bias: Literal["option", "query_key_value", "none"] = "none"
-    """Biases in attention: as `attention_bias` says, or on query, key and value, or none."""
-    feed_forward_bias: bool = False
-    """Whether there is an option for biases in the feed-forward layers."""
-    qk_norm: bool = False
-    """Whether queries and keys are normalised head by head."""
-    activation: tuple[str, str] = ("hidden_act", "silu")
-    """The option for the activation, and its default."""
-    positions: Callable[[Settings], Rotary] = rotary
-    """How positions are read."""
-    position_settings: Callable[[ModelConfig], dict[str, Any]] = lambda model: {
-        "rope_parameters": rope_parameters(model.positions)
-    }
-    """The same backwards."""
-    windows: Callable[[Settings, int], Windows] = lambda settings, num_layers: Windows()
-    """Which of that many layers have a window, and how wide it is."""
-    window_settings: Callable[[ModelConfig], dict[str, Any]] = lambda model: {}
-    """The same backwards."""
-
-
-def model_config(row: LlamaVariant, settings: Settings, tensors: Arrays) -> ModelConfig:
-    """The model in our terms; the tensors tell which head there is."""
-    num_layers = settings.integer("num_hidden_layers")
-    norm = RMSNorm(epsilon=settings.number("rms_norm_eps", 1e-6))
-    bias = settings.flag("attention_bias", False) if row.bias == "option" else row.bias == "query_key_value"
-    return ModelConfig(
-        vocab_size=settings.integer("vocab_size"),
-        d_model=settings.integer("hidden_size"),
-        num_heads=settings.integer("num_attention_heads"),
-        d_ff=settings.integer("intermediate_size"),
-        num_encoder_layers=0,
-        num_decoder_layers=num_layers,
-        attention=DotProduct(
-            d_key=settings.optional_integer("head_dim", row.d_key),
-            num_kv_heads=settings.optional_integer("num_key_value_heads", row.num_kv_heads),
-            bias=bias,
-            out_bias=bias and row.bias == "option",
-            qk_norm=norm if row.qk_norm else None,
-        ),
-        positions=row.positions(settings),
-        **row.windows(settings, num_layers)._asdict(),
-        feed_forward_bias=row.feed_forward_bias and settings.flag("mlp_bias", False),
-        activation=gated_activation(settings, *row.activation),
-        norm=norm,
-        residual=PRE_NORM,
-        dropout=DropoutRates(
-            embedding_rate=0.0,
-            attention_rate=settings.number("attention_dropout", 0.0),
-            feed_forward_rate=0.0,
-            residual_rate=0.0,
-        ),
-        scale_embeddings=False,
-        **row.classes.heads(settings, tensors, "model.embed_tokens.weight", row.tied),
-        initializer=Normal(stddev=settings.number("initializer_range", 0.02)),
-    )
+TABLE = (
+    required("vocab_size", "vocab_size"),
+    required("hidden_size", "d_model"),
+    required("num_attention_heads", "num_heads"),
+    required("intermediate_size", "d_ff"),
+    required("num_hidden_layers", "num_decoder_layers"),
+    option("num_key_value_heads", "attention.num_kv_heads", kind=OPTIONAL_INTEGER),
+    option("head_dim", "attention.d_key", kind=OPTIONAL_INTEGER),
+    option("rms_norm_eps", "norm.epsilon", "attention.qk_norm.epsilon"),
+    option("attention_dropout", "dropout.attention_rate"),
+    option("initializer_range", "initializer.stddev"),
+    option("tie_word_embeddings", "share_target_output"),
+)
+ACTIVATION = option("hidden_act", "activation", kind=GATED_ACTIVATION)
+ATTENTION_BIAS = option("attention_bias", "attention.bias", "attention.out_bias")
 
 
-def settings_of(row: LlamaVariant, model: ModelConfig) -> dict[str, Any]:
-    """`config.json` for a model like that."""
-    if row.heads_divide and model.d_model % model.num_heads:
+def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
+    if model.d_model % model.num_heads:
         raise ValueError(f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads}")
-    heads = model.attention.heads(model.d_model, model.num_heads)
+    return {}
+
+
+HEADS_DIVIDE = Entry(write=check_heads_divide)
+"""The library's config class wants d_model to be a multiple of num_heads, also where heads have another width."""
+
+
+def read_upper_windows(options: Options, draft: Draft) -> None:
+    """Reads Qwen's windows: with `use_sliding_window` in the layers of `layer_types`, else in those from `max_window_layers` on."""
+    options.only("use_mrope", False)
+    num_layers = draft["num_decoder_layers"]
+    window = options.optional_integer("sliding_window", 4096)
+    window = window if options.flag("use_sliding_window", False) else None
+    first = num_layers if window is None else options.integer("max_window_layers", 28)
+    options.ignore("max_window_layers")
+    read_layer_types(options, draft, window, [LOCAL if i >= first else FULL for i in range(num_layers)])
+
+
+def upper_window_options(model: ModelConfig) -> dict[str, Any]:
+    types = layer_types(model)
     return {
-        "vocab_size": model.vocab_size,
-        "hidden_size": model.d_model,
-        "num_attention_heads": model.num_heads,
-        "num_key_value_heads": heads.num_kv_heads,
-        "head_dim": heads.d_key,
-        "intermediate_size": model.d_ff,
-        "num_hidden_layers": model.num_decoder_layers,
-        "rms_norm_eps": model.norm.epsilon,
-        row.activation[0]: their_gated_activation(model.activation),
-        "attention_dropout": model.dropout.attention_rate,
-        "tie_word_embeddings": model.share_target_output,
-        **({"attention_bias": model.attention.bias} if row.bias == "option" else {}),
-        **({"mlp_bias": model.feed_forward_bias} if row.feed_forward_bias else {}),
-        **row.position_settings(model),
-        **row.window_settings(model),
+        "use_sliding_window": LOCAL in types,
+        "sliding_window": model.attention_window,
+        "max_window_layers": types.index(LOCAL)
+        if LOCAL in types
+        else len(types),  # older releases know no `layer_types`
+        "layer_types": types,
     }
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
-    """Every parameter under the library's names."""
+UPPER_WINDOWS = Entry(read_upper_windows, upper_window_options)
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     return [
         *table("embedding", "model.embed_tokens"),
         *stacked(layer(model), model.num_decoder_layers),
         *norm("decoder/final_norm", "model.norm", bias=False),
-        *head_weights(model),
+        *head_names(model),
     ]
 
 
 def layer(model: ModelConfig) -> list[WeightName]:
-    """One layer, with as many norms as the model has."""
+    """Returns one layer, with as many norms as the model has."""
     here, there = "decoder/layers", "model.layers.{i}"
-    attention = model.attention
+    attention, weights = model.attention, []
     biases = dict.fromkeys(("query", "key", "value"), attention.bias)
     biases["out"] = attention.bias if attention.out_bias is None else attention.out_bias
     norms = {"attention_pre_norm": "input_layernorm", "feed_forward_pre_norm": "post_attention_layernorm"}
@@ -154,125 +134,74 @@ def layer(model: ModelConfig) -> list[WeightName]:
         norms |= {f"feed_forward_{place}_norm": f"{place}_feedforward_layernorm" for place in ("pre", "post")}
     if attention.qk_norm is not None:
         norms |= {f"attention/{name}_norm": f"self_attn.{name[0]}_norm" for name in ("query", "key")}
-    return [
-        *(
-            weight
-            for name, bias in biases.items()
-            for weight in linear(f"{here}/attention/{name}", f"{there}.self_attn.{name[0]}_proj", bias=bias)
-        ),
-        *(
-            weight
-            for name in ("gate", "up", "down")
-            for weight in linear(
-                f"{here}/feed_forward/{name}", f"{there}.mlp.{name}_proj", bias=model.feed_forward_bias
-            )
-        ),
-        *(
-            weight
-            for ours, theirs in norms.items()
-            for weight in norm(f"{here}/{ours}", f"{there}.{theirs}", bias=False)
-        ),
-    ]
+    for name, bias in biases.items():
+        weights += linear(f"{here}/attention/{name}", f"{there}.self_attn.{name[0]}_proj", bias=bias)
+    for name in ("gate", "up", "down"):
+        bias = model.feed_forward_bias
+        weights += linear(f"{here}/feed_forward/{name}", f"{there}.mlp.{name}_proj", bias=bias)
+    for ours, theirs in norms.items():
+        weights += norm(f"{here}/{ours}", f"{there}.{theirs}", bias=False)
+    return weights
 
 
-NEEDLESS: tuple[IgnorableTensor, ...] = (
-    *copies("model.embed_tokens.weight", "lm_head.weight"),
-    unused(
-        r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq", "unused: rotary positions follow from the config"
-    ),
-)
-"""The tied output matrix stored again, and the table of waves of old files."""
+# The families ---------------------------------------------------------------------------------------------------------
 
 
 def family(
-    row: LlamaVariant,
-    model_config: Callable[[LlamaVariant, Settings, Arrays], ModelConfig] = model_config,
-    settings_of: Callable[[LlamaVariant, ModelConfig], dict[str, Any]] = settings_of,
+    model_type: str, classes: str | ClassNames, special: SpecialIds, template: ModelConfig, *entries: Entry
 ) -> Family:
-    """The family of one row."""
+    """Returns a family of Llama's shape. Nearly all name their classes alike, so that the start of the names is enough."""
+    if isinstance(classes, str):
+        classes = ClassNames(f"{classes}Model", f"{classes}ForCausalLM", f"{classes}ForSequenceClassification")
     return Family(
-        model_type=row.model_type,
+        model_type=model_type,
         prefix="model.",
-        base=row.classes.base,
-        special=row.special,
-        heads=HEADS,
-        model_config=functools.partial(model_config, row),
-        architecture=row.classes.of,
-        name_map=name_map,
-        needless=NEEDLESS,
-        settings_of=functools.partial(settings_of, row),
+        base=classes.base,
+        special=special,
+        head_prefixes=HEAD_PREFIXES,
+        template=template,
+        table=(*TABLE, *entries),
+        read_heads=functools.partial(read_heads, classes, "model.embed_tokens.weight"),
+        architecture=classes.of,
+        names=names,
+        ignorable=(
+            *tied_copies("model.embed_tokens.weight", "lm_head.weight"),
+            never_read(
+                r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",
+                "unused: rotary positions follow from the config",
+            ),
+        ),
     )
 
 
-# The relatives --------------------------------------------------------------------------------------------------------
+LLAMA: Table = (ATTENTION_BIAS, option("mlp_bias", "feed_forward_bias"), ACTIVATION, ROTARY, HEADS_DIVIDE)
+MISTRAL = option("sliding_window", "attention_window", kind=OPTIONAL_INTEGER)
+"""The window of all layers; null: none."""
+ENDS = SpecialIds(bos=1, eos=2)
 
-
-def classes(name: str) -> Classes:
-    """The classes as nearly all families call them."""
-    return Classes(f"{name}Model", f"{name}ForCausalLM", f"{name}ForSequenceClassification")
-
-
-def window_of_all(settings: Settings, num_layers: int) -> Windows:
-    """Mistral: `sliding_window` is for all layers; null means that there is none."""
-    return Windows(settings.optional_integer("sliding_window", 4096))
-
-
-def window_of_upper(settings: Settings, num_layers: int) -> Windows:
-    """Qwen: where `use_sliding_window` says so, the layers that `layer_types` names, else those from `max_window_layers` on."""
-    settings.only("use_mrope", False)
-    window = settings.optional_integer("sliding_window", 4096)
-    window = window if settings.flag("use_sliding_window", False) else None
-    first = num_layers if window is None else settings.integer("max_window_layers", 28)
-    settings.ignore("max_window_layers")
-    return windows(settings, window, [LOCAL if i >= first else FULL for i in range(num_layers)])
-
-
-def upper_window_settings(model: ModelConfig) -> dict[str, Any]:
-    """The same backwards; `max_window_layers` is for older releases, which know no `layer_types`."""
-    types = layer_types(model)
-    return {
-        "use_sliding_window": LOCAL in types,
-        "sliding_window": model.attention_window,
-        "max_window_layers": types.index(LOCAL) if LOCAL in types else len(types),
-        "layer_types": types,
-    }
-
-
-RELATIVES = (
-    LlamaVariant(
-        model_type="llama",
-        classes=classes("Llama"),
-        special=SpecialIds(bos=1, eos=2),
-        heads_divide=True,
-        bias="option",
-        feed_forward_bias=True,
+FAMILIES = (
+    family("llama", "Llama", ENDS, TEMPLATE, *LLAMA),
+    family(
+        "mistral",
+        "Mistral",
+        ENDS,
+        replaced(TEMPLATE, {"attention.num_kv_heads": 8, "attention_window": 4096}),
+        *(ACTIVATION, ROTARY, MISTRAL),
     ),
-    LlamaVariant(
-        model_type="mistral",
-        classes=classes("Mistral"),
-        special=SpecialIds(bos=1, eos=2),
-        num_kv_heads=8,
-        windows=window_of_all,
-        window_settings=lambda model: {"sliding_window": model.attention_window},
+    family(
+        "qwen2",
+        "Qwen2",
+        SpecialIds(),
+        replaced(TEMPLATE, {"attention.num_kv_heads": 32, "attention.bias": True}),
+        *(ACTIVATION, ROTARY, UPPER_WINDOWS),
     ),
-    LlamaVariant(
-        model_type="qwen2",
-        classes=classes("Qwen2"),
-        num_kv_heads=32,
-        bias="query_key_value",
-        windows=window_of_upper,
-        window_settings=upper_window_settings,
-    ),
-    LlamaVariant(
-        model_type="qwen3",
-        classes=classes("Qwen3"),
-        num_kv_heads=32,
-        d_key=128,
-        bias="option",
-        qk_norm=True,
-        windows=window_of_upper,
-        window_settings=upper_window_settings,
+    family(
+        "qwen3",
+        "Qwen3",
+        SpecialIds(),
+        replaced(
+            TEMPLATE, {"attention.num_kv_heads": 32, "attention.d_key": 128, "attention.qk_norm": RMSNorm(epsilon=1e-6)}
+        ),
+        *(ATTENTION_BIAS, ACTIVATION, ROTARY, UPPER_WINDOWS),
     ),
 )
-
-FAMILIES = tuple(family(row) for row in RELATIVES)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flaxformer_lite.interop.hf.folder import read_any_json, read_json
-from flaxformer_lite.interop.hf.settings import Settings
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
 
 Pooling = Literal["mean", "max", "cls", "last"]
@@ -41,29 +41,29 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
         )
     check_texts(folder)
     place = f"{modules[1]['path']}/config.json"
-    settings = Settings(read_json(folder / place), f"{place}: ")
-    flags = [name for name in OLDER if settings.flag(name, False)]
-    if "pooling_mode" in settings.values or not flags:
-        mode = settings.text("pooling_mode", "mean", POOLINGS)
+    options = Options(read_json(folder / place), f"{place}: ")
+    flags = [name for name in OLDER if options.flag(name, False)]
+    if "pooling_mode" in options.values or not flags:
+        mode = options.text("pooling_mode", "mean", POOLINGS)
     else:
         mode = OLDER[flags[0]]
         if len(flags) > 1 or mode not in POOLINGS:
-            raise settings.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
-    settings.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"), {})
+            raise options.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
+    options.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"), {})
     return SentenceEmbedding(pooling=POOLINGS[mode], normalize=len(kinds) == 3)
 
 
 def check_texts(folder: Path) -> None:
     """Raises: ValueError where texts are changed before they are tokenised."""
     name = "sentence_bert_config.json"
-    settings = Settings(read_json(folder / name), f"{name}: ")
-    settings.only("do_lower_case", False)
-    settings.only("transformer_task", "feature-extraction")
-    settings.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"), {})
+    options = Options(read_json(folder / name), f"{name}: ")
+    options.only("do_lower_case", False)
+    options.only("transformer_task", "feature-extraction")
+    options.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"), {})
     name = "config_sentence_transformers.json"
-    settings = Settings(read_json(folder / name), f"{name}: ")
-    settings.only("default_prompt_name")
-    settings.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"), {})
+    options = Options(read_json(folder / name), f"{name}: ")
+    options.only("default_prompt_name")
+    options.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"), {})
 
 
 def documents(model: ModelConfig, max_length: int) -> dict[str, Any]:

@@ -9,13 +9,13 @@ Reference: Raffel et al. 2019, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import Family, copies, linear, norm, same, stacked, table, unused
-from flaxformer_lite.interop.hf.settings import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, Settings, SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, WeightName
+from flaxformer_lite.interop.hf.family import Family, never_read, tensors_equal, tied_copies
+from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
+from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.option_table import Draft, Entry, ignored, option
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
 
@@ -25,95 +25,92 @@ FEED_FORWARD: dict[str, str] = (
     | {gated: f"gated-{THEIR_ACTIVATIONS[plain]}" for plain, gated in GATED.items()}
     | {"geglu_tanh": "gated-gelu", "geglu": "gated-gelu_python"}
 )
-"""Our activations: `feed_forward_proj`. There, gated-gelu means the tanh form."""
+"""`feed_forward_proj`, by our activation. There, gated-gelu means the tanh form."""
 
 
-def model_config(settings: Settings, weights: Arrays) -> ModelConfig:
-    """The model in our terms. The tensors say whether there is a decoder, and whether the head has a matrix of its own."""
-    d_model, num_layers = settings.integer("d_model", 512), settings.integer("num_layers", 6)
-    num_decoder_layers = settings.integer("num_decoder_layers", num_layers)
-    has_decoder = any(name.startswith("decoder.block.") for name in weights)
-    # `tie_word_embeddings` false has always meant: no factor. Newer files say so by another name, and that name goes first.
-    scaled = settings.flag("scale_decoder_outputs", settings.flag("tie_word_embeddings", True))
-    has_head = has_decoder and (HEAD in weights or settings.architecture != "T5Model")
-    tied = not has_head or (HEAD not in weights and settings.flag("tie_word_embeddings", True))
-    dropout_rate = settings.number("dropout_rate", 0.1)
-    settings.ignore("n_positions")  # how long the texts of pretraining were: relative positions have no end
-    return ModelConfig(
-        vocab_size=settings.integer("vocab_size", 32128),
-        d_model=d_model,
-        num_heads=settings.integer("num_heads", 8),
-        d_ff=settings.integer("d_ff", 2048),
-        num_encoder_layers=num_layers,
-        num_decoder_layers=num_decoder_layers if has_decoder else 0,
-        attention=DotProduct(d_key=settings.integer("d_kv", 64), bias=False, scale=1.0),
-        positions=RelativeBias(
-            num_buckets=settings.integer("relative_attention_num_buckets", 32),
-            max_distance=settings.integer("relative_attention_max_distance", 128),
-        ),
-        feed_forward_bias=False,
-        activation=activation(settings),
-        norm=RMSNorm(epsilon=settings.number("layer_norm_epsilon", 1e-6)),
-        dropout=DropoutRates(
-            embedding_rate=dropout_rate,
-            attention_rate=dropout_rate,
-            feed_forward_rate=dropout_rate,
-            residual_rate=dropout_rate,
-        ),
-        scale_embeddings=False,
-        share_target_output=tied or same(weights.get(HEAD), weights.get(SHARED)),
-        head=LanguageModelHead(scale=d_model**-0.5 if scaled else 1.0) if has_head else None,
-    )
+TEMPLATE = ModelConfig(
+    vocab_size=32128,
+    d_model=512,
+    num_heads=8,
+    d_ff=2048,
+    num_encoder_layers=6,
+    attention=DotProduct(d_key=64, bias=False, scale=1.0),
+    positions=RelativeBias(num_buckets=32, max_distance=128),
+    feed_forward_bias=False,
+    norm=RMSNorm(epsilon=1e-6),
+    scale_embeddings=False,
+)
 
 
-def activation(settings: Settings) -> Activation:
-    """`feed_forward_proj`, as in gated-gelu, or what newer files spell out beside it, which goes first."""
-    *gate, name = settings.text("feed_forward_proj", "relu").split("-")
+def read_activation(options: Options, draft: Draft) -> None:
+    """Reads `feed_forward_proj`, as in gated-gelu; newer files also spell it out in two options, which take precedence."""
+    *gate, name = options.text("feed_forward_proj", "relu").split("-")
     if gate not in ([], ["gated"]):
-        raise settings.wrong("feed_forward_proj", "it should be an activation, or gated- and an activation")
-    name = settings.text("dense_act_fn", "gelu_new" if (gate, name) == (["gated"], "gelu") else name)
-    said_by = "dense_act_fn" if settings.has("dense_act_fn") else "feed_forward_proj"
-    gated = settings.flag("is_gated_act", bool(gate))
+        raise options.wrong("feed_forward_proj", "it should be an activation, or gated- and an activation")
+    name = options.text("dense_act_fn", "gelu_new" if (gate, name) == (["gated"], "gelu") else name)
+    source = "dense_act_fn" if options.has("dense_act_fn") else "feed_forward_proj"
+    gated = options.flag("is_gated_act", bool(gate))
     known = {theirs: ours for theirs, ours in ACTIVATIONS.items() if not gated or ours in GATED}
     if name not in known:
-        raise settings.wrong(said_by, f"the activation should be one of {', '.join(known)}")
-    return GATED[known[name]] if gated else known[name]
+        raise options.wrong(source, f"the activation should be one of {', '.join(known)}")
+    draft["activation"] = GATED[known[name]] if gated else known[name]
 
 
-def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """`config.json` for a model like that."""
-    if not isinstance(model.positions, RelativeBias):
-        raise ValueError(f"model.positions is {type(model.positions).__name__} (there: RelativeBias)")
-    if not isinstance(model.attention, DotProduct):
-        raise ValueError(f"model.attention is {type(model.attention).__name__} (there: DotProduct)")
+def read_num_decoder_layers(options: Options, draft: Draft) -> None:
+    draft["num_decoder_layers"] = options.integer("num_decoder_layers", draft["num_encoder_layers"])
+
+
+def output_options(model: ModelConfig) -> dict[str, Any]:
+    """Returns whether the decoder's output is scaled, and whether the head is tied; `read_heads` reads both."""
     scaled = model.head is None or model.head.scale != 1
-    return {
-        "vocab_size": model.vocab_size,
-        "d_model": model.d_model,
-        "d_kv": model.attention.heads(model.d_model, model.num_heads).d_key,
-        "d_ff": model.d_ff,
-        "num_layers": model.num_encoder_layers,
-        "num_decoder_layers": model.num_decoder_layers or model.num_encoder_layers,
-        "num_heads": model.num_heads,
-        "relative_attention_num_buckets": model.positions.num_buckets,
-        "relative_attention_max_distance": model.positions.max_distance,
-        "dropout_rate": model.dropout.residual_rate,
-        "layer_norm_epsilon": model.norm.epsilon,
-        "feed_forward_proj": FEED_FORWARD.get(model.activation, model.activation),
-        "scale_decoder_outputs": scaled,
-        "tie_word_embeddings": scaled or model.share_target_output,
-    }
+    return {"scale_decoder_outputs": scaled, "tie_word_embeddings": scaled or model.share_target_output}
+
+
+TABLE = (
+    option("vocab_size", "vocab_size"),
+    option("d_model", "d_model"),
+    option("d_kv", "attention.d_key"),
+    option("d_ff", "d_ff"),
+    option("num_layers", "num_encoder_layers"),
+    Entry(
+        read_num_decoder_layers,
+        lambda model: {"num_decoder_layers": model.num_decoder_layers or model.num_encoder_layers},
+    ),
+    option("num_heads", "num_heads"),
+    option("relative_attention_num_buckets", "positions.num_buckets"),
+    option("relative_attention_max_distance", "positions.max_distance"),
+    option(
+        "dropout_rate",
+        *(f"dropout.{name}_rate" for name in ("residual", "embedding", "attention", "feed_forward")),
+    ),
+    option("layer_norm_epsilon", "norm.epsilon"),
+    Entry(read_activation, lambda model: {"feed_forward_proj": FEED_FORWARD.get(model.activation, model.activation)}),
+    Entry(write=output_options),
+    ignored("n_positions"),  # the length of the texts of pretraining: relative positions have no end
+)
+
+
+def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+    """Sets the stacks, the head and its factor: the tensors decide whether there is a decoder, and a matrix of the head's own."""
+    has_decoder = any(name.startswith("decoder.block.") for name in tensors)
+    has_head = has_decoder and (HEAD in tensors or architecture_of(options) != "T5Model")
+    tie_option = options.flag("tie_word_embeddings", True)
+    # `tie_word_embeddings` false has always meant: no factor. Newer files have another option for it, which takes precedence.
+    scaled = options.flag("scale_decoder_outputs", tie_option)
+    tied = not has_head or (HEAD not in tensors and tie_option)
+    if not has_decoder:
+        draft["num_decoder_layers"] = 0
+    draft["share_target_output"] = tied or tensors_equal(tensors.get(HEAD), tensors.get(SHARED))
+    draft["head"] = LanguageModelHead(scale=draft["d_model"] ** -0.5 if scaled else 1.0) if has_head else None
 
 
 def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    """The class with these stacks."""
     if model.num_decoder_layers == 0:
         return "T5EncoderModel"
     return "T5Model" if model.head is None else "T5ForConditionalGeneration"
 
 
-def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
-    """Every parameter under the library's names."""
+def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     weights = table("embedding", "shared")
     for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
         if num_layers:
@@ -128,7 +125,7 @@ def name_map(model: ModelConfig, architecture: str) -> list[WeightName]:
 
 
 def layer(side: str, gated: bool) -> list[WeightName]:
-    """One layer of a stack: its sublayers are numbered."""
+    """Returns one layer of a stack, whose sublayers are numbered there."""
     here, there = f"{side}/layers", f"{side}.block.{{i}}.layer"
     attentions = {"attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if side == "decoder" else {})
     weights = []
@@ -143,25 +140,23 @@ def layer(side: str, gated: bool) -> list[WeightName]:
     return weights + norm(f"{here}/feed_forward_pre_norm", f"{last}.layer_norm", bias=False)
 
 
-NEEDLESS = (
-    *copies(SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD),
-    unused(
-        r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
-        "a bias that the library does not read",
-    ),
-)
-"""The shared table stored again, and a bias on the scores of the cross-attention, which has none."""
-
 FAMILIES = (
     Family(
         model_type="t5",
         prefix="",
         base="T5Model",
         special=SpecialIds(pad=0, eos=1),
-        model_config=model_config,
+        template=TEMPLATE,
+        table=TABLE,
+        read_heads=read_heads,
         architecture=architecture,
-        name_map=name_map,
-        needless=NEEDLESS,
-        settings_of=settings_of,
+        names=names,
+        ignorable=(
+            *tied_copies(SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD),
+            never_read(
+                r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
+                "unused: the library has no bias on the scores of cross-attention",
+            ),
+        ),
     ),
 )

@@ -3,79 +3,52 @@
 `y = x W + b`, `W` stored `(in, out)` as here. Its commands are ours; its dropout on residuals scales in evaluation.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-from flaxformer_lite.interop.name_map import WeightName, layers, setting
+from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.option_table import Entry, choice, required
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import NoPositions
-from flaxformer_lite.model.residual import Residual
+from flaxformer_lite.model.residual import PRE_NORM
 
-NUMBER = (int, float)
+TEMPLATE = ModelConfig(
+    vocab_size=0,
+    num_decoder_layers=0,
+    attention=DotProduct(d_key=64, d_value=64),
+    positions=NoPositions(),
+    norm=LayerNorm(epsilon=1e-5),
+    residual=PRE_NORM,
+    dropout=DropoutRates(embedding_rate=0.0, residual_scaling="evaluation"),
+    scale_embeddings=False,
+    head=None,
+)
 
+TABLE = (
+    Entry(lambda options, draft: options.ignore("name"), lambda model: {"name": ""}),  # the prefix of all names
+    required("preprocess_cmd", "residual.pre", "residual.final"),
+    required("postprocess_cmd", "residual.post"),
+    required("d_model", "d_model"),
+    required("n_head", "num_heads"),
+    required("d_key", "attention.d_key"),
+    required("d_value", "attention.d_value"),
+    required("d_inner_hid", "d_ff"),
+    required("n_layer", "num_encoder_layers"),
+    required("hidden_act", "activation", kind=choice({name: name for name in ("gelu", "relu", "tanh", "linear")})),
+    required("attention_dropout", "dropout.attention_rate"),
+    required("relu_dropout", "dropout.feed_forward_rate"),
+    required("prepostprocess_dropout", "dropout.residual_rate"),
+)
 
-def model_config(settings: Mapping[str, Any]) -> ModelConfig:
-    """The encoder in our terms: vectors in, vectors out."""
-    if (activation := setting(settings, "hidden_act", str)) not in ("gelu", "relu", "tanh", "linear"):
-        raise ValueError(f"the config's hidden_act is {activation!r}: choose gelu, relu, tanh or linear")
-    setting({"name": "", **settings}, "name", str)
-    pre = setting(settings, "preprocess_cmd", str)
-    residual = setting(settings, "prepostprocess_dropout", NUMBER)
-    return ModelConfig(
-        vocab_size=0,
-        d_model=setting(settings, "d_model"),
-        num_heads=setting(settings, "n_head"),
-        d_ff=setting(settings, "d_inner_hid"),
-        num_encoder_layers=setting(settings, "n_layer"),
-        num_decoder_layers=0,
-        attention=DotProduct(d_key=setting(settings, "d_key"), d_value=setting(settings, "d_value")),
-        positions=NoPositions(),
-        activation=activation,
-        norm=LayerNorm(epsilon=1e-5),
-        residual=Residual(pre=pre, post=setting(settings, "postprocess_cmd", str), final=pre),
-        dropout=DropoutRates(
-            embedding_rate=0.0,
-            attention_rate=float(setting(settings, "attention_dropout", NUMBER)),
-            feed_forward_rate=float(setting(settings, "relu_dropout", NUMBER)),
-            residual_rate=float(residual),
-            residual_scaling="evaluation",
-        ),
-        scale_embeddings=False,
-        head=None,
-    )
+DENSE, NORM = Leaves(".w_0", ".b_0"), Leaves("_scale", "_bias")
 
 
-def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """The system's config for a model like that; `model_config` backwards."""
-    attention, residual, rates = model.attention, model.residual, model.dropout
-    if not isinstance(attention, DotProduct):
-        raise ValueError(f"model.attention is {type(attention).__name__} (there: DotProduct)")
-    heads = attention.heads(model.d_model, model.num_heads)
-    return {
-        "name": "",
-        "d_model": model.d_model,
-        "n_head": model.num_heads,
-        "d_key": heads.d_key,
-        "d_value": heads.d_value,
-        "d_inner_hid": model.d_ff,
-        "n_layer": model.num_encoder_layers,
-        "hidden_act": model.activation,
-        "preprocess_cmd": residual.pre,
-        "postprocess_cmd": residual.post,
-        "attention_dropout": rates.attention_rate,
-        "relu_dropout": rates.feed_forward_rate,
-        "prepostprocess_dropout": rates.residual_rate,
-    }
-
-
-def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
-    """Every parameter of the encoder under the system's names."""
-    pre, post = setting(settings, "preprocess_cmd", str), setting(settings, "postprocess_cmd", str)
-    prefix, num_layers = f"{settings.get('name', '')}_layer_{{i}}_", setting(settings, "n_layer")
-    linear = {
+def names(model: ModelConfig, options: Options) -> list[WeightName]:
+    """Returns every parameter of the encoder under the system's names."""
+    here, there = "encoder/layers", f"{options.text('name', '')}_layer_{{i}}_"
+    dense = {
         "attention/query": "multi_head_att_query_fc",
         "attention/key": "multi_head_att_key_fc",
         "attention/value": "multi_head_att_value_fc",
@@ -83,16 +56,17 @@ def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
         "feed_forward/up": "ffn_fc_0",
         "feed_forward/down": "ffn_fc_1",
     }
-    pairs = {f"{ours}/{leaf}": f"{theirs}{end}" for ours, theirs in linear.items() for leaf, end in LINEAR.items()}
+    layer = [
+        weight
+        for ours, theirs in dense.items()
+        for weight in linear(f"{here}/{ours}", there + theirs, layout=Layout.SAME, leaves=DENSE)
+    ]
     for sublayer, theirs in (("attention", "att"), ("feed_forward", "ffn")):
-        for place, commands in (("pre", pre), ("post", post)):
+        for place, commands in (("pre", model.residual.pre), ("post", model.residual.post)):
             if "n" in commands:
-                norm = f"{place}_{theirs}_layer_norm"
-                pairs |= {f"{sublayer}_{place}_norm/{leaf}": f"{norm}_{leaf}" for leaf in ("scale", "bias")}
-    names = [layers(f"encoder/layers/{ours}", prefix + theirs, num_layers) for ours, theirs in pairs.items()]
-    if "n" in pre:
-        names += [WeightName(f"encoder/final_norm/{x}", (f"post_encoder_layer_norm_{x}",)) for x in ("scale", "bias")]
-    return names
+                layer += norm(f"{here}/{sublayer}_{place}_norm", f"{there}{place}_{theirs}_layer_norm", leaves=NORM)
+    final = norm("encoder/final_norm", "post_encoder_layer_norm", leaves=NORM) if "n" in model.residual.final else []
+    return stacked(layer, model.num_encoder_layers) + final
 
 
-LINEAR = {"kernel": ".w_0", "bias": ".b_0"}
+SYSTEM = System(name="paddle", template=TEMPLATE, table=TABLE, names=names)

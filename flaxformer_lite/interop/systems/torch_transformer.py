@@ -1,13 +1,15 @@
 """`torch.nn.Transformer` of PyTorch: the two stacks alone, vectors in and vectors out, pre- or post-norm, a norm after each stack.
 
 Its config is the arguments of the constructor. `y = x W^T + b`, `W` stored `(out, in)`; the projections of queries, keys and values
-are one array, in this order.
+are one fused array, in this order.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-from flaxformer_lite.interop.name_map import Layout, Part, WeightName, layers, setting
+from flaxformer_lite.interop.name_map import FusedSlice, Leaves, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.option_table import Draft, Entry, Kind, choice, constant, option
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -15,118 +17,85 @@ from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import NoPositions
 from flaxformer_lite.model.residual import PRE_NORM, Residual
 
-DEFAULTS: dict[str, Any] = {
-    "d_model": 512,
-    "nhead": 8,
-    "num_encoder_layers": 6,
-    "num_decoder_layers": 6,
-    "dim_feedforward": 2048,
-    "dropout": 0.1,
-    "activation": "relu",
-    "layer_norm_eps": 1e-5,
-    "norm_first": False,
-    "bias": True,
-}
-"""The constructor's own, for arguments that are not given."""
-FREE = ("batch_first", "device", "dtype")
-"""Arguments that change no number; here the batch is always first."""
 POST_NORM = Residual(pre="", post="dan", final="n")
+"""A norm after each sublayer, and another after the stack."""
+NORM_FIRST = Kind(
+    lambda options, name, default: PRE_NORM if options.flag(name, default) else POST_NORM,
+    lambda residual: residual.pre == "n",
+)
+
+TEMPLATE = ModelConfig(
+    vocab_size=0,
+    d_model=512,
+    num_heads=8,
+    d_ff=2048,
+    num_encoder_layers=6,
+    num_decoder_layers=6,
+    attention=DotProduct(),
+    positions=NoPositions(),
+    activation="relu",
+    norm=LayerNorm(epsilon=1e-5),
+    residual=POST_NORM,
+    dropout=DropoutRates(embedding_rate=0.0, attention_rate=0.1, feed_forward_rate=0.1, residual_rate=0.1),
+    scale_embeddings=False,
+    head=None,
+)
+"""The constructor's own defaults."""
 
 
-def model_config(settings: Mapping[str, Any]) -> ModelConfig:
-    """The whole model in our terms."""
-    settings = complete(settings)
-    rate = float(setting(settings, "dropout", (int, float)))
-    activation, bias = setting(settings, "activation", str), setting(settings, "bias", bool)
-    if activation not in ("relu", "gelu"):
-        raise ValueError(f"the config's activation is {activation!r}: choose relu or gelu")
+def check_layers(options: Options, draft: Draft) -> None:
     for stack in ("encoder", "decoder"):
-        if (number := setting(settings, f"num_{stack}_layers")) < 1:
-            raise ValueError(f"the config's num_{stack}_layers is {number}: a stack needs at least 1 layer here")
-    return ModelConfig(
-        vocab_size=0,
-        d_model=setting(settings, "d_model"),
-        num_heads=setting(settings, "nhead"),
-        d_ff=setting(settings, "dim_feedforward"),
-        num_encoder_layers=setting(settings, "num_encoder_layers"),
-        num_decoder_layers=setting(settings, "num_decoder_layers"),
-        attention=DotProduct(bias=bias),
-        positions=NoPositions(),
-        feed_forward_bias=bias,
-        activation=activation,
-        norm=LayerNorm(epsilon=float(setting(settings, "layer_norm_eps", (int, float))), bias=bias),
-        residual=PRE_NORM if setting(settings, "norm_first", bool) else POST_NORM,
-        dropout=DropoutRates(embedding_rate=0.0, attention_rate=rate, feed_forward_rate=rate, residual_rate=rate),
-        scale_embeddings=False,
-        head=None,
-    )
+        if draft[f"num_{stack}_layers"] < 1:
+            raise options.wrong(f"num_{stack}_layers", "a stack needs at least 1 layer here")
 
 
-def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments. Raises: ValueError for one that the constructor does not have, or that stands for other code."""
-    known = {*DEFAULTS, *FREE}
-    if wrong := sorted(name for name in settings.keys() - known if settings[name] is not None):
-        raise ValueError(
-            f"the config has {wrong[0]} {settings[wrong[0]]!r}, which is not known here: it may have {', '.join(sorted(known))}"
-        )
-    return DEFAULTS | {name: value for name, value in settings.items() if name in DEFAULTS}
+TABLE = (
+    option("d_model", "d_model"),
+    option("nhead", "num_heads"),
+    option("num_encoder_layers", "num_encoder_layers"),
+    option("num_decoder_layers", "num_decoder_layers"),
+    Entry(read=check_layers),
+    option("dim_feedforward", "d_ff"),
+    option("dropout", "dropout.residual_rate", "dropout.attention_rate", "dropout.feed_forward_rate"),
+    option("activation", "activation", kind=choice({"relu": "relu", "gelu": "gelu"})),
+    option("layer_norm_eps", "norm.epsilon"),
+    option("norm_first", "residual", kind=NORM_FIRST),
+    option("bias", "feed_forward_bias", "attention.bias", "norm.bias"),
+    constant("batch_first", True),  # the batch is always first here
+    Entry(read=lambda options, draft: options.finish(harmless=("device", "dtype"))),
+)
+
+STACKS = {
+    "encoder": {"attention": "self_attn"},
+    "decoder": {"attention": "self_attn", "cross_attention": "multihead_attn"},
+}
+"""The attentions of each stack: ours, and theirs."""
+IN_PROJ = Leaves("_weight", "_bias")
 
 
-def settings_of(model: ModelConfig) -> dict[str, Any]:
-    """The arguments for a model like that; `model_config` backwards."""
-    return {
-        "d_model": model.d_model,
-        "nhead": model.num_heads,
-        "num_encoder_layers": model.num_encoder_layers,
-        "num_decoder_layers": model.num_decoder_layers,
-        "dim_feedforward": model.d_ff,
-        "dropout": model.dropout.residual_rate,
-        "activation": model.activation,
-        "layer_norm_eps": model.norm.epsilon,
-        "norm_first": model.residual.pre == "n",
-        "bias": model.feed_forward_bias,
-        "batch_first": True,
-    }
+def names(model: ModelConfig, options: Options) -> list[WeightName]:
+    """Returns every parameter under the names of the state dict."""
+    weights: list[WeightName] = []
+    for stack, attentions in STACKS.items():
+        num_layers = model.num_encoder_layers if stack == "encoder" else model.num_decoder_layers
+        weights += stacked(layer(f"{stack}/layers", f"{stack}.layers.{{i}}", attentions, model), num_layers)
+        weights += norm(f"{stack}/final_norm", f"{stack}.norm", bias=model.feed_forward_bias)
+    return weights
 
 
-def name_map(settings: Mapping[str, Any]) -> list[WeightName]:
-    """Every parameter under the names of the state dict."""
-    settings = complete(settings)
-    place = "pre" if setting(settings, "norm_first", bool) else "post"
-    names = []
-    for leaf in ("weight", "bias") if setting(settings, "bias", bool) else ("weight",):
-        for stack, attentions in (
-            ("encoder", {"attention": "self_attn"}),
-            ("decoder", {"attention": "self_attn", "cross_attention": "multihead_attn"}),
-        ):
-            for weight in layer_names(leaf, attentions, place, setting(settings, "d_model")):
-                there, number = f"{stack}.layers.{{i}}.{weight.names[0]}", setting(settings, f"num_{stack}_layers")
-                names.append(
-                    layers(f"{stack}/layers/{weight.path}", there, number)._replace(
-                        layout=weight.layout, part=weight.part
-                    )
-                )
-            names.append(WeightName(f"{stack}/final_norm/{NORM[leaf]}", (f"{stack}.norm.{leaf}",)))
-    return names
-
-
-NORM, LINEAR = {"weight": "scale", "bias": "bias"}, {"weight": "kernel", "bias": "bias"}
-"""Their leaves and ours."""
-
-
-def layer_names(leaf: str, attentions: Mapping[str, str], place: str, d_model: int) -> list[WeightName]:
-    """All weights, or all biases, of one layer."""
-    layout, ours = Layout.TRANSPOSED if leaf == "weight" else Layout.SAME, LINEAR[leaf]
-    names = []
-    for here, there in attentions.items():
+def layer(here: str, there: str, attentions: Mapping[str, str], model: ModelConfig) -> list[WeightName]:
+    bias, place = model.feed_forward_bias, "pre" if model.residual == PRE_NORM else "post"
+    weights = linear(f"{here}/feed_forward/up", f"{there}.linear1", bias=bias)
+    weights += linear(f"{here}/feed_forward/down", f"{there}.linear2", bias=bias)
+    for ours, theirs in attentions.items():
         for number, role in enumerate(("query", "key", "value")):
-            part = Part(0, number * d_model, (number + 1) * d_model)
-            names.append(WeightName(f"{here}/{role}/{ours}", (f"{there}.in_proj_{leaf}",), layout, part))
-        names.append(WeightName(f"{here}/out/{ours}", (f"{there}.out_proj.{leaf}",), layout))
-    names += [
-        WeightName(f"feed_forward/{here}/{ours}", (f"{there}.{leaf}",), layout)
-        for here, there in (("up", "linear1"), ("down", "linear2"))
-    ]
+            part = FusedSlice(0, number * model.d_model, (number + 1) * model.d_model)
+            fused = linear(f"{here}/{ours}/{role}", f"{there}.{theirs}.in_proj", bias=bias, leaves=IN_PROJ)
+            weights += [weight._replace(part=part) for weight in fused]
+        weights += linear(f"{here}/{ours}/out", f"{there}.{theirs}.out_proj", bias=bias)
     for number, sublayer in enumerate([*attentions, "feed_forward"], start=1):
-        names.append(WeightName(f"{sublayer}_{place}_norm/{NORM[leaf]}", (f"norm{number}.{leaf}",)))
-    return names
+        weights += norm(f"{here}/{sublayer}_{place}_norm", f"{there}.norm{number}", bias=bias)
+    return weights
+
+
+SYSTEM = System(name="torch-transformer", template=TEMPLATE, table=TABLE, names=names)

@@ -15,12 +15,14 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.interop.hf import FAMILIES, read_folder
+from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.decoder_only import layer_types
 from flaxformer_lite.interop.hf.export import export, first_fitting
+from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
-from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
+from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.inputs import example_inputs
@@ -47,9 +49,9 @@ def read(model_type: str, tensors: tuple[str, ...] = (), /, **options: Any) -> M
 
 
 def read_config(config: dict[str, Any], tensors: tuple[str, ...] = ()) -> ModelConfig:
-    settings = Settings(config)
-    model = FAMILIES[config["model_type"]].model_config(settings, dict.fromkeys(tensors, np.zeros(1)))
-    settings.finish()
+    options = Options(config)
+    model = FAMILIES[config["model_type"]].model_config(options, dict.fromkeys(tensors, np.zeros(1)))
+    options.finish(HARMLESS, ONLY)
     return model
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.interop.hf import bart, marian, read_folder, t5
 from flaxformer_lite.interop.hf.export import export
-from flaxformer_lite.interop.hf.settings import Settings
-from tests.interop.hf.test_hf import DATA
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.options import Options
+from tests.support.hf_folders import DATA
 
+T5 = FAMILIES["t5"]
 T5_FILE = dict.fromkeys(("shared.weight", "decoder.block.0.layer.0.layer_norm.weight"), np.zeros((3, 2)))
 OWN_HEAD = {"lm_head.weight": np.ones((3, 2))}
 
@@ -33,11 +35,11 @@ OWN_HEAD = {"lm_head.weight": np.ones((3, 2))}
 def test_the_file_says_whether_t5_has_a_head_of_its_own(
     options: dict[str, Any], tensors: dict[str, np.ndarray], scaled: bool, tied: bool
 ) -> None:
-    model = t5.model_config(Settings({"d_model": 16} | options), T5_FILE | tensors)
+    model = T5.model_config(Options({"d_model": 16} | options), T5_FILE | tensors)
     assert model.head is not None and model.share_target_output is tied
     assert model.head.scale == (0.25 if scaled else 1.0)
-    there = Settings(t5.settings_of(model))
-    assert t5.model_config(there, T5_FILE | ({} if tied else OWN_HEAD)).head == model.head
+    there = Options(T5.options_for(model))
+    assert T5.model_config(there, T5_FILE | ({} if tied else OWN_HEAD)).head == model.head
 
 
 def test_a_head_that_t5_should_have_is_missed(tmp_path: Path) -> None:
@@ -62,27 +64,27 @@ def test_a_head_that_t5_should_have_is_missed(tmp_path: Path) -> None:
     ],
 )
 def test_t5s_feed_forward_layers_and_back(options: dict[str, Any], activation: str) -> None:
-    model = t5.model_config(Settings(options), T5_FILE)
+    model = T5.model_config(Options(options), T5_FILE)
     assert model.activation == activation
-    assert t5.model_config(Settings(t5.settings_of(model)), T5_FILE).activation == activation
+    assert T5.model_config(Options(T5.options_for(model)), T5_FILE).activation == activation
 
 
 @pytest.mark.parametrize(
     ("family", "option", "value"),
     [
-        (t5, "feed_forward_proj", "half-gelu"),
-        (t5, "feed_forward_proj", "gated-tanh"),
-        (bart, "normalize_before", True),
-        (bart, "static_position_embeddings", True),
-        (bart, "add_final_layer_norm", True),
-        (bart, "num_hidden_layers", 7),
-        (marian, "normalize_embedding", True),
-        (marian, "decoder_vocab_size", 11),
+        ("t5", "feed_forward_proj", "half-gelu"),
+        ("t5", "feed_forward_proj", "gated-tanh"),
+        ("bart", "normalize_before", True),
+        ("bart", "static_position_embeddings", True),
+        ("bart", "add_final_layer_norm", True),
+        ("bart", "num_hidden_layers", 7),
+        ("marian", "normalize_embedding", True),
+        ("marian", "decoder_vocab_size", 11),
     ],
 )
-def test_what_is_not_implemented_is_named(family: Any, option: str, value: Any) -> None:
+def test_what_is_not_implemented_is_named(family: str, option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^config\.json: {option} is "):
-        family.model_config(Settings({option: value}), T5_FILE)
+        FAMILIES[family].model_config(Options({option: value}), T5_FILE)
 
 
 @pytest.mark.parametrize("label", ["bart/plain", "marian/shared", "t5/relu_tied"])
@@ -104,4 +106,4 @@ def test_copies_that_differ_are_refused() -> None:
     positions, table = "model.encoder.embed_positions.weight", "model.encoder.embed_tokens.weight"
     for name, wrong in ((positions, np.zeros((29, 16))), (table, np.zeros((41, 16)))):
         with pytest.raises(ValueError, match=rf"the tensor {name} should be "):
-            found.family.pick(tensors | {name: wrong}, wanted, found.model)
+            found.family.split_ignorable(tensors | {name: wrong}, wanted, found.model)

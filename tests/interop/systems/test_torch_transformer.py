@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from flaxformer_lite.cli.main import main
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.name_map import from_params, to_params
-from flaxformer_lite.interop.systems import settings_for, torch_transformer
+from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
+from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.paths import FIXTURES
 
@@ -27,11 +27,6 @@ VARIANTS = sorted(folder.name for folder in DATA.iterdir())
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     use_one_device(monkeypatch)
-
-
-def type_command(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> None:
-    monkeypatch.setattr("sys.argv", ["flaxformer-lite", *map(str, words)])
-    main()
 
 
 def fixture(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -45,7 +40,7 @@ def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
     """Padding masks included; PyTorch's causal mask is what a decoder here always has."""
     options, io = fixture(name)
     weights = load_file(DATA / name / "model.safetensors")
-    names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
+    names, model = SYSTEM.name_map(options), SYSTEM.model_config(options)
     params = to_params(weights, names, model)
     assert (io["in/tgt_mask"] == ~np.tri(io["in/tgt"].shape[1], dtype=bool)).all()
     source_mask, target_mask = ~io["in/src_key_padding_mask"], ~io["in/tgt_key_padding_mask"]
@@ -72,17 +67,17 @@ def test_the_commands_take_it_in_and_give_it_back(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize("name", VARIANTS)
 def test_arguments_translate_back(name: str) -> None:
     options, _ = fixture(name)
-    model = torch_transformer.model_config(options)
-    assert settings_for("torch-transformer", model) == options
+    model = SYSTEM.model_config(options)
+    assert SYSTEM.config_for(model) == options
 
 
 def test_arguments_that_are_not_given_are_the_constructors_own() -> None:
     """By hand from its signature: six layers of width 512, post-norm, relu, epsilon 1e-5."""
-    model = torch_transformer.model_config({})
+    model = SYSTEM.model_config({})
     assert (model.d_model, model.num_heads, model.d_ff) == (512, 8, 2048)
     assert model.num_encoder_layers == model.num_decoder_layers == 6
     assert (model.activation, model.norm.epsilon, model.residual.post) == ("relu", 1e-5, "dan")
-    assert torch_transformer.model_config({"batch_first": False, "device": None, "custom_encoder": None}) == model
+    assert SYSTEM.model_config({"batch_first": False, "device": None, "custom_encoder": None}) == model
 
 
 @pytest.mark.parametrize(
@@ -90,23 +85,23 @@ def test_arguments_that_are_not_given_are_the_constructors_own() -> None:
     [
         (
             {"custom_encoder": "mine"},
-            r"^the config has custom_encoder 'mine', which is not known here: it may have activation, ",
+            r"^the config's custom_encoder is \"mine\": this option is not implemented here, and the model may differ by it\Z",
         ),
-        ({"activation": "silu"}, r"^the config's activation is 'silu': choose relu or gelu\Z"),
-        ({"nhead": "8"}, r"^the config's nhead is '8': it should be int\Z"),
+        ({"activation": "silu"}, r"^the config's activation is \"silu\": it should be one of relu, gelu\Z"),
+        ({"nhead": "8"}, r"^the config's nhead is \"8\": it should be a whole number\Z"),
         ({"num_encoder_layers": 0}, r"^the config's num_encoder_layers is 0: a stack needs at least 1 layer here\Z"),
         ({"nhead": 7}, r"model\.d_model 512 is not divisible by model\.num_heads 7"),
     ],
 )
 def test_arguments_that_do_not_fit_are_named(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        torch_transformer.model_config(options)
+        SYSTEM.model_config(options)
 
 
 def test_arrays_that_do_not_fit_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options, _ = fixture("post_relu")
     weights = load_file(DATA / "post_relu/model.safetensors")
-    names, model = torch_transformer.name_map(options), torch_transformer.model_config(options)
+    names, model = SYSTEM.name_map(options), SYSTEM.model_config(options)
     fused = "decoder.layers.1.multihead_attn.in_proj_weight"
     with pytest.raises(ValueError, match=rf"of another shape: {fused} \(\(44, 15\), the config needs \(45, 15\)\)"):
         to_params(weights | {fused: weights[fused][1:]}, names, model)
@@ -131,8 +126,8 @@ def test_pickles_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_models_of_another_kind_are_refused() -> None:
-    model = torch_transformer.model_config({})
+    model = SYSTEM.model_config({})
     with pytest.raises(ValueError, match=r"torch-transformer has no model like this one: model\.norm is RMSNorm"):
-        settings_for("torch-transformer", ModelConfig(**{**vars(model), "norm": RMSNorm(epsilon=1e-5)}))
+        SYSTEM.config_for(ModelConfig(**{**vars(model), "norm": RMSNorm(epsilon=1e-5)}))
     with pytest.raises(ValueError, match=r"model\.vocab_size is 9"):
-        settings_for("torch-transformer", ModelConfig(vocab_size=9, residual=PRE_NORM))
+        SYSTEM.config_for(ModelConfig(vocab_size=9, residual=PRE_NORM))

@@ -1,0 +1,68 @@
+"""The settings by which a model differs from what another system can express."""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+from flaxformer_lite.model.attention import AttentionVariant, DotProduct
+from flaxformer_lite.model.config import ModelConfig
+
+FREE = ("dropout", "dtype", "scan_unroll", "initializer")
+"""Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
+
+
+def differing(model: ModelConfig, theirs: ModelConfig) -> str:
+    """Returns the settings in which the other system's model differs from ours, in words; empty where there are none."""
+    expected = compared_settings(theirs)
+    pairs = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
+    return "; ".join(f"{path} is {value} (there: {other})" for path, value, other in pairs)
+
+
+def unequal(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yields path and both values of each setting that differs: field by field for variants of exactly the same type."""
+    if type(ours) is type(theirs) and dataclasses.is_dataclass(ours):
+        for field in dataclasses.fields(ours):
+            yield from unequal(f"{path}.{field.name}", getattr(ours, field.name), getattr(theirs, field.name))
+    elif ours != theirs:
+        yield path, as_words(ours), as_words(theirs)
+
+
+def as_words(value: Any) -> str:
+    """Returns the name of a variant; any other value as Python writes it."""
+    return type(value).__name__ if dataclasses.is_dataclass(value) else repr(value)
+
+
+def compared_settings(model: ModelConfig) -> dict[str, Any]:
+    """Returns every setting that decides numbers in evaluation, by path; None is replaced by the value that it stands for."""
+    settings = {
+        f"model.{field.name}": getattr(model, field.name)
+        for field in dataclasses.fields(ModelConfig)
+        if field.name not in FREE
+    }
+    rates = model.dropout
+    return settings | {
+        "model.attention": resolved_attention(model),
+        "model.target_vocab_size": model.output_size,
+        "model.decoder_num_heads": model.for_decoder.num_heads,
+        "model.decoder_d_ff": model.for_decoder.d_ff,
+        "model.dropout.residual_scaling": rates.residual_scaling if rates.residual_rate else "training",
+        # Only with this scaling does dropout change evaluation.
+        "model.dropout.residual_rate": rates.residual_rate if rates.residual_scaling == "evaluation" else 0.0,
+    }
+
+
+def resolved(model: ModelConfig) -> ModelConfig:
+    """Returns the model with its attention resolved; as it is where encoder and decoder have other numbers of heads."""
+    return model if model.decoder_num_heads else dataclasses.replace(model, attention=resolved_attention(model))
+
+
+def resolved_attention(model: ModelConfig) -> AttentionVariant:
+    """Returns the attention variant with every None replaced by the value that it stands for."""
+    attention, heads = model.attention, model.attention.heads(model.d_model, model.num_heads)
+    values: dict[str, Any] = {
+        "scale": heads.d_key**-0.5 if attention.scale is None else attention.scale,
+        "out_bias": attention.bias if attention.out_bias is None else attention.out_bias,
+    }
+    if isinstance(attention, DotProduct):
+        values |= heads._asdict()
+    return dataclasses.replace(attention, **values)

@@ -1,0 +1,133 @@
+"""The options of Hugging Face's `config.json` that all families share: activations, special ids, and those that change nothing."""
+
+from typing import Any, NamedTuple
+
+from flaxformer_lite.interop.option_table import Kind, choice
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.model.feed_forward import Activation
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+    "linear": "linear",
+}
+"""Our activation, by theirs."""
+
+THEIR_ACTIVATIONS = {str(ours): theirs for theirs, ours in reversed(ACTIVATIONS.items())} | {
+    "gelu_tanh": "gelu_pytorch_tanh"
+}
+"""Their activation, by ours where it is not gated."""
+
+GATED: dict[Activation, Activation] = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
+"""The gated feed-forward layer, by its activation."""
+
+ACTIVATION = choice(ACTIVATIONS, THEIR_ACTIVATIONS)
+
+
+def read_gated(options: Options, name: str, default: str) -> Activation:
+    """Returns the gated feed-forward layer with the activation that an option names."""
+    found = ACTIVATIONS[options.text(name, default, ACTIVATIONS)]
+    if found not in GATED:
+        raise options.wrong(name, f"of gated feed-forward layers there are only those with {', '.join(GATED)}")
+    return GATED[found]
+
+
+def their_gated(activation: Activation) -> str:
+    """Returns their activation of a gated feed-forward layer. Raises: ValueError for a layer that is not gated."""
+    found = {gated: plain for plain, gated in GATED.items()}.get(activation)
+    if found is None:
+        raise ValueError(f"model.activation is {activation} (there: {', '.join(GATED.values())})")
+    return THEIR_ACTIVATIONS[found]
+
+
+GATED_ACTIVATION = Kind(read_gated, their_gated)
+
+
+class SpecialIds(NamedTuple):
+    """The special ids that the library gives a family where `config.json` has none; None: none."""
+
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | None = None
+    start: int | None = None
+    """The first token of an encoder–decoder's answer; None: BOS."""
+
+
+SPECIAL_IDS = (
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id"),
+    *("forced_eos_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
+)
+
+GENERATION = (
+    *("max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams"),
+    *("num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff"),
+    *("eta_cutoff", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values"),
+    "renormalize_logits",
+    *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation"),
+)
+"""Options of decoding. `decoding.py` reads them from `generation_config.json`, or in older folders from `config.json`."""
+
+HARMLESS = frozenset(
+    {
+        # the name of the folder, and the program that wrote it
+        *("_name_or_path", "_commit_hash", "architectures", "model_type", "transformers_version", "tokenizer_class"),
+        *("auto_map", "name_or_path", "language", "datasets", "_num_labels", "finetuning_task", "task_specific_params"),
+        # the names of classes, and their loss
+        *("id2label", "label2id", "num_labels", "problem_type", "prefix", "is_encoder_decoder"),
+        # the way of computing or storing, not the result
+        *("dtype", "torch_dtype", "use_cache", "gradient_checkpointing", "torchscript", "use_bfloat16"),
+        *("_attn_implementation", "attn_implementation", "_attn_implementation_autoset", "chunk_size_feed_forward"),
+        *("_flash_attn_2_enabled", "tf_legacy_loss", "return_dict", "output_attentions", "output_hidden_states"),
+        *("output_past", "use_return_dict", "keys_to_ignore_at_inference", "unsloth_fixed", "unsloth_version"),
+        "pretraining_tp",
+        # training only, where this package has no such setting
+        *("initializer_range", "initializer_factor", "init_std", "classifier_dropout", "classif_dropout"),
+        *("seq_classif_dropout", "qa_dropout", "layerdrop", "encoder_layerdrop", "decoder_layerdrop"),
+        *SPECIAL_IDS,
+        *GENERATION,
+    }
+)
+"""Options that change no output of a model in evaluation."""
+
+ONLY: dict[str, Any] = {
+    "is_decoder": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+    "quantization_config": None,
+    "position_embedding_type": "absolute",
+    "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+}
+"""Options with one value that is implemented, in every family that does not read them itself."""
+
+
+def architecture_of(options: Options) -> str:
+    """Returns the class that `config.json` names. It may be wrong: the tensors decide."""
+    found = options.values.get("architectures") or [""]
+    return str(found[0])
+
+
+def num_labels(options: Options) -> int:
+    """Returns the number of classes of a classification head; the library's default is 2.
+
+    1 label: regression; several: single-label classification.
+
+    Raises: ValueError where `problem_type` names another problem.
+    """
+    count = len(options.values.get("id2label") or {}) or options.integer("num_labels", 2)
+    problem = options.values.get("problem_type")
+    if problem == "multi_label_classification":
+        raise options.wrong("problem_type", "only single-label classification is implemented, not any number of labels")
+    if problem == "regression" and count != 1:
+        raise options.wrong("problem_type", f"only regression to 1 number is implemented, and the head has {count}")
+    return count

@@ -1,0 +1,47 @@
+"""One older system: its config and ours by one table, and its names of parameters."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flaxformer_lite.interop.differences import differing, resolved
+from flaxformer_lite.interop.name_map import WeightName
+from flaxformer_lite.interop.option_table import Table, read_table, write_table
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.model.config import ModelConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A system whose weights can be imported and exported."""
+
+    name: str
+    """The name that `import` and `export` take."""
+    template: ModelConfig
+    """The constants of the system, and the values of options that its config leaves out."""
+    table: Table
+    names: Callable[[ModelConfig, Options], list[WeightName]]
+    """Returns every parameter under the system's names."""
+
+    def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
+        """Returns our model for the system's config. Raises: ValueError that names an option that does not fit."""
+        return read_table(self.table, self.options(config), self.template).build()
+
+    def name_map(self, config: Mapping[str, Any]) -> list[WeightName]:
+        """Returns every parameter of the model under the system's names."""
+        return self.names(self.model_config(config), self.options(config))
+
+    def config_for(self, model: ModelConfig) -> dict[str, Any]:
+        """Returns the system's config for a model. Raises: ValueError that lists the settings it cannot express."""
+        try:
+            config = write_table(self.table, resolved(model))
+            unlike = differing(model, self.model_config(config))
+        except ValueError as error:
+            raise ValueError(f"{self.name} has no model like this one: {error}") from None
+        if unlike:
+            raise ValueError(f"{self.name} has no model like this one: {unlike}")
+        return config
+
+    @staticmethod
+    def options(config: Mapping[str, Any]) -> Options:
+        return Options(config, "the config's ")

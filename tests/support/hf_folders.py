@@ -1,0 +1,95 @@
+"""Folders that Hugging Face's library made, and tiny models of its families."""
+
+import json
+from functools import cache
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import unflatten_dict
+
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
+from flaxformer_lite.interop.name_map import our_shapes
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import Learned, Rotary
+from flaxformer_lite.model.residual import POST_NORM
+from tests.support.paths import FIXTURES
+
+DATA = FIXTURES / "hf"
+
+
+@cache
+def imported(label: str) -> Imported:
+    return read_folder(DATA / label)
+
+
+@cache
+def fixture(label: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays of io.npz, and what it says of them."""
+    with np.load(DATA / label / "io.npz", allow_pickle=False) as file:
+        return {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))
+
+
+def refused(label: str) -> bool:
+    """Whether the fixture has an option that ordinary checkpoints do not have, and importing it is an error that names it."""
+    try:
+        imported(label)
+    except ValueError as error:
+        complaint = error
+    else:
+        return False
+    assert fixture(label)[1]["exotic"], complaint
+    option = str(complaint).partition("config.json: ")[2].partition(" is ")[0].partition(".")[0]
+    assert option in json.loads((DATA / label / "config.json").read_text()), complaint
+    return True
+
+
+DECODER: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 23,
+    "num_encoder_layers": 0,
+    "num_decoder_layers": 2,
+    "scale_embeddings": False,
+}
+
+
+def random_params(model: ModelConfig) -> Any:
+    generator = np.random.default_rng(0)
+    flat = {path: generator.standard_normal(shape).astype(np.float32) for path, shape in our_shapes(model).items()}
+    return unflatten_dict(flat, sep="/")
+
+
+ENCODER: dict[str, Any] = {
+    "vocab_size": 37,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 23,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 0,
+    "positions": Learned(max_positions=19),
+    "activation": "gelu",
+    "norm": LayerNorm(epsilon=1e-12),
+    "residual": POST_NORM,
+    "embedding_norm": True,
+    "scale_embeddings": False,
+}
+HEAD = LanguageModelHead(bias=True, transform="gelu")
+TRAINED_HERE: dict[str, ModelConfig] = {
+    "bert": ModelConfig(**ENCODER, num_token_types=2, head=HEAD, pooler=Pooler(num_classes=2)),
+    "bert classes": ModelConfig(**ENCODER, num_token_types=2, head=None, pooler=Pooler(num_classes=3)),
+    "bert sentences": ModelConfig(**ENCODER, num_token_types=1, head=None, sentence_embedding=SentenceEmbedding()),
+    "distilbert": ModelConfig(**ENCODER, head=HEAD),
+    "gpt2": ModelConfig(**DECODER, positions=Learned(max_positions=19), activation="gelu_tanh"),
+    "llama": ModelConfig(
+        **DECODER,
+        positions=Rotary(),
+        norm=RMSNorm(),
+        activation="swiglu",
+        attention=DotProduct(bias=False, d_key=4, num_kv_heads=1),
+        feed_forward_bias=False,
+        share_target_output=False,
+    ),
+}
