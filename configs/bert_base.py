@@ -14,7 +14,7 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.data.hub import HubDataset
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal

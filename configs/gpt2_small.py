@@ -15,7 +15,7 @@ Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.data.hub import HubDataset
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal

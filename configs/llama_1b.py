@@ -15,7 +15,7 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.data.hub import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates

@@ -15,7 +15,7 @@ Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates

@@ -15,7 +15,7 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.data.hub import HubDataset
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates

@@ -13,7 +13,7 @@ Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transforme
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.sources import HubDataset
+from flaxformer_lite.data.hub import HubDataset
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates

@@ -1,1 +1,31 @@
-"""Data: where examples come from, which of them make a batch, and how batches reach the devices."""
+"""Where examples come from, which of them make a batch, and how a batch is made: a function of (seed, step).
+
+`records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `sources`) read pairs of
+texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).
+`packing` helps objectives to fill rows with documents. `config` has the settings.
+"""
+
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.corpora import PlainText, PythonDocs
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.hub import HubDataset, Parquet
+from flaxformer_lite.data.records import Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+
+__all__ = [
+    "TSV",
+    "DataConfig",
+    "DataSource",
+    "Dates",
+    "HubDataset",
+    "JSONLines",
+    "Lengths",
+    "Pair",
+    "ParallelText",
+    "Parquet",
+    "PlainText",
+    "PythonDocs",
+    "RowMaker",
+    "TokenPair",
+]

@@ -7,8 +7,7 @@ from annotated_types import Ge
 
 from flaxformer_lite.bounds import PositiveInt, check_bounds
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
-from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.data.rows import RowMaker
+from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subwords import SentencePiece
@@ -19,34 +18,35 @@ Length = Annotated[int, Ge(2)]
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """What is trained and evaluated on, how it is tokenised, and how batches are cut."""
+    """Data sources, tokenizers, and the shapes of batches."""
 
     train: OptionalSource = None
-    """What the model learns from; None where the weights come from elsewhere and are used only."""
+    """Training data; None: the weights come from elsewhere and are only used."""
     eval: OptionalSource = None
-    """What it is watched on while training, for the best checkpoints and early stopping."""
+    """Evaluation data during training, for the best checkpoints and early stopping."""
     test: OptionalSource = None
-    """What only the `evaluate` command looks at."""
+    """Test data, read by the `evaluate` command alone."""
     tokenizer: OptionalTokenizerConfig = SentencePiece()
-    """Trained on the training text only, and kept in the run folder; for both sides where `target_tokenizer` is None. None: only
-    token ids are read and written."""
+    """Trained on the training text alone and saved in the run folder. It serves both sides if `target_tokenizer` is None. None:
+    inputs and outputs are token ids."""
     target_tokenizer: OptionalTokenizerConfig = None
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
     tokens_per_batch: PositiveInt = 4096
-    """Positions of the source, and as many of the target, that a batch aims at, padding included. The rows of a bucket
-    are max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple, so a long bucket holds more positions
-    than that: at the defaults 64 rows of 256, which are 16,384."""
+    """Intended number of source positions in a batch, and as many of the target, padding included. A bucket has
+    max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
+    the defaults 64 rows of 256, which are 16,384."""
     rows_multiple: PositiveInt = 64
-    """Rows of a batch are a multiple of this, so that they divide over the devices; the number of devices must divide it."""
+    """The rows of every batch are a multiple of this number. The devices that share the rows must divide it."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Lengths that pairs are padded to, in tokens with EOS; each is one compiled shape. Documents fill rows of one length."""
+    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length."""
     max_source_length: Length = 256
-    """In tokens with EOS. Training drops and counts longer pairs; evaluation and translation cut, with a warning. Where documents
-    fill rows, this is how long a row of the encoder is; whole texts to classify or embed are cut to it."""
+    """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
+    truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or
+    embed."""
     max_target_length: Length = 256
-    """The same for targets, and for rows of the decoder."""
+    """Longest target, in tokens with EOS; also the length of a decoder row filled with documents."""
     tokenized: bool = False
-    """The text is already tokenised, words and punctuation apart: BLEU then splits at spaces only (sacreBLEU's `tokenize=none`)."""
+    """Whether the text is already split into words and punctuation: BLEU then splits at spaces only (sacreBLEU's `none`)."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "data")
@@ -55,14 +55,15 @@ class DataConfig:
 
     @property
     def longest(self) -> Lengths:
+        """The longest source and target."""
         return Lengths(self.max_source_length, self.max_target_length)
 
-    def buckets_to(self, longest: Lengths) -> list[Bucket]:
-        """The shapes of batches of rows of different lengths, up to `longest`."""
+    def buckets_up_to(self, longest: Lengths) -> list[Bucket]:
+        """Returns the shapes of batches whose rows have different lengths, up to `longest`."""
         return self._buckets(self.bucket_lengths, longest)
 
-    def bucket_of(self, row: Lengths) -> Bucket:
-        """The one shape of batches whose rows are all filled."""
+    def packed_bucket(self, row: Lengths) -> Bucket:
+        """Returns the one shape of batches whose rows documents fill."""
         return self._buckets((), row)[0]
 
     def _buckets(self, lengths: tuple[int, ...], longest: Lengths) -> list[Bucket]:
@@ -70,6 +71,6 @@ class DataConfig:
 
 
 def batch_shapes(objective: RowMaker[Any], config: DataConfig) -> list[Bucket]:
-    """The shapes of the batches that an objective makes: one where all rows are filled."""
+    """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
     packed_row, longest = objective.packed_row(config.longest), objective.longest_row(config.longest)
-    return config.buckets_to(longest) if packed_row is None else [config.bucket_of(packed_row)]
+    return config.buckets_up_to(longest) if packed_row is None else [config.packed_bucket(packed_row)]

@@ -1,4 +1,4 @@
-"""From records to batches: tokenise once, then any batch on demand."""
+"""From records to batches: tokenizes all text once, then makes any batch on demand."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +11,13 @@ from jaxtyping import Int
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
-from flaxformer_lite.data.records import Lengths, Pair, TokenPair
-from flaxformer_lite.data.rows import Example, RowMaker
+from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
-    """All records as token ids."""
+    """Returns all pairs as token ids."""
     pairs = list(pairs)
     sources = tokenizers.source.encode_batch([pair.source for pair in pairs])
     targets = tokenizers.target.encode_batch([pair.target for pair in pairs])
@@ -31,8 +30,8 @@ def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
 def truncate(
     records: Sequence[TokenPair], longest: Lengths, warn: Callable[[str], None], first_line: int = 1
 ) -> list[TokenPair]:
-    """The records with room for EOS within `longest`, each cut one reported with its line number."""
-    result = []
+    """Truncates the records to `longest`, with room for EOS; `warn` gets a line with the number of each truncated record."""
+    truncated = []
     for number, record in enumerate(records, first_line):
         source, target = record.source[: longest.source - 1], record.target[: longest.target - 1]
         for side, whole, kept in (("source", record.source, source), ("target", record.target, target)):
@@ -40,13 +39,14 @@ def truncate(
                 warn(
                     f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)"
                 )
-        result.append(record._replace(source=source, target=target))
-    return result
+        truncated.append(record._replace(source=source, target=target))
+    return truncated
 
 
 def fingerprint(records: Sequence[TokenPair]) -> str:
-    """The SHA-256 of the records: of every side's length, so that no token can change sides or lines, then its tokens, then the
-    labels where there are any.
+    """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any.
+
+    The lengths fix the side and the record of every token.
     """
     sides = [side for record in records for side in record[:2]]
     lengths = np.array([len(side) for side in sides], np.int64)
@@ -62,33 +62,33 @@ def evaluation_records(
     warn: Callable[[str], None],
     first_line: int = 1,
 ) -> list[TokenPair]:
-    """The records to evaluate on: pairs to translate are cut, each with a warning; others stay whole, for the objective to cut."""
+    """Tokenizes evaluation data. Records are truncated here, with a warning, if the objective does not cut them itself."""
     records = tokenize(pairs, tokenizers)
     return truncate(records, longest, warn, first_line) if objective.truncates_records else records
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
-    """Random numbers for one row of one batch, a function of the three alone."""
-    # The plan of an epoch counts from 0 with the same keys: words 2 and 3 of the counter keep away from it.
+    """Returns random numbers for one row of one batch: a function of seed, step and row alone."""
+    # BatchPlan uses the same keys with counters from 0: words 2 and 3 of the counter keep the two streams apart.
     return np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, row, 1]))
 
 
 def example_generator(record: Any) -> np.random.Generator:
-    """Random numbers for one example, a function of its tokens alone."""
+    """Returns random numbers for one example: a function of its tokens alone."""
     digest = hashlib.sha256(b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(record))).digest()
     return np.random.Generator(np.random.Philox(key=np.frombuffer(digest[:16], np.uint64)))
 
 
-Rows = Callable[[int], Int[np.ndarray, "R"]]
-"""Of that many rows of a batch, the numbers of some."""
+LocalRows = Callable[[int], Int[np.ndarray, "R"]]
+"""Maps the number of rows in a batch to the row indices this process reads."""
 
 
 class Dataset(Generic[Example]):
-    """Batches by step number, from records that all have a place in the plan.
+    """Batches by step number.
 
-    A seed of None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
-    `records` are those that the objective composed, a row each; `dropped` counts the ones that were longer than the longest
-    bucket. `fingerprint` changes when the data does. Special ids are the tokenizer's, and `start_id` what a decoder reads first.
+    Seed None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
+    `records` has the rows that the objective made; `dropped` counts those longer than the longest bucket. `fingerprint` changes
+    with the data. Special ids come from the tokenizer, `start_id` is the first token that a decoder reads.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Dataset(Generic[Example]):
         start_id: int = BOS,
     ):
         if not records:
-            raise ValueError("there are no pairs to make batches of: give at least one")
+            raise ValueError("the data has no records: at least one is needed to make batches")
         self.records: Sequence[Any] = objective.make_rows(records, config.longest, seed or 0, tokenizer)
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
@@ -111,7 +111,7 @@ class Dataset(Generic[Example]):
         self.dropped = len(self.records) - placed
         if not placed:
             raise ValueError(
-                f"none of the {len(records)} pairs fits in data.max_source_length {config.max_source_length} and "
+                f"none of the {len(records)} records fits in data.max_source_length {config.max_source_length} and "
                 f"data.max_target_length {config.max_target_length}: raise them, or check the data"
             )
         self.fingerprint = fingerprint(records)
@@ -119,34 +119,31 @@ class Dataset(Generic[Example]):
         tokens = sum(sum(lengths[i]) for _, examples in self.plan.members for i in examples)
         self.padding = 1 - tokens / positions
 
-    def batch(self, step: int, rows: Rows = np.arange) -> Example:
-        """Batch `step` as NumPy arrays `[B, …]`; rows that only fill up are all padding and weigh nothing.
-
-        Of its number of rows, `rows` says which are wanted here.
-        """
+    def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
+        """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Rows that only fill up are all zeros."""
         planned = self.plan.batch(step)
         lengths, examples = planned.bucket.lengths, planned.examples.tolist()
-        blank = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
-        chosen = [
-            blank if examples[row] == PADDING_ROW else self.example(examples[row], lengths, step, row)
-            for row in rows(len(examples)).tolist()
+        zeros = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
+        rows = [
+            zeros if examples[row] == PADDING_ROW else self.example(examples[row], lengths, step, row)
+            for row in local_rows(len(examples)).tolist()
         ]
-        return jax.tree.map(lambda *leaves: np.stack(leaves), *chosen)
+        return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
     def example(self, i: int, lengths: Lengths, step: int, row: int) -> Example:
-        """Record i as the given row of batch `step`."""
+        """Returns record i as the given row of batch `step`."""
         record = self.records[i]
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
         return self.objective.example(record, lengths, generator, self.special)
 
-    def batches(self, start: int, stop: int, rows: Rows = np.arange) -> Iterator[Example]:
-        """Batches `start` … `stop - 1`, made ahead of time in two threads."""
-        steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, rows))
+    def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:
+        """Yields batches `start` … `stop - 1`, made ahead of time in two threads."""
+        steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, local_rows))
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:
-    """A batch of the bucket's shape with nothing in it."""
+    """Returns a batch of zeros with the bucket's shape."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
     record = objective.make_rows([nothing], bucket.lengths, 0)[0]
     row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), SpecialIds(mask=0))

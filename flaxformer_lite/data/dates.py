@@ -1,10 +1,10 @@
-"""Dates as people write them, in 14 languages: data that needs no files, for the quick start.
+"""Dates in 14 languages: generated data for the quick start, without any files.
 
     Freitag, 20. November 2026  ->  2026-11-20
     2026年11月20日              ->  2026-11-20
 
-Names and patterns come from CLDR through Babel; a newer CLDR may write a date a little differently. No string stands
-for two dates: the formats of these languages that are all numbers go day-month-year or year-month-day.
+Names and patterns come from CLDR through Babel; a newer CLDR may write a date slightly differently. No string stands for
+two dates: the all-number formats of these languages are day-month-year or year-month-day.
 """
 
 import datetime
@@ -20,43 +20,44 @@ from babel.dates import format_date
 
 from flaxformer_lite.bounds import PositiveInt, check_bounds
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import DataSource
 
 LANGUAGES = ("cs", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "tr", "zh")
-"""CLDR's names of the languages, each as in its most common region; all with the Gregorian calendar, digits 0-9."""
+"""CLDR's names of the languages, each in its most common region, with the Gregorian calendar and the digits 0-9."""
 FORMATS = ("full", "long", "medium")
-"""CLDR's names of the formats; not "short", which has two-digit years and, in English, the month first."""
+"""CLDR's names of the formats. Without "short", which has two-digit years and, in English, the month first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dates:
+class Dates(DataSource):
     """Dates in 14 languages and their ISO form; example i is a function of (seed, split, i) alone."""
 
     kind: Literal["dates"] = "dates"
     split: Literal["train", "held_out"] = "train"
-    """About one day in ten is held out, whatever the seed, and never written in a training example."""
+    """The part of the days. About one day in ten is held out, for every seed, and occurs in no training example."""
     num_examples: PositiveInt = 76_800
-    """How many examples there are; the default is 1,200 batches of 64."""
+    """Number of examples; the default is 1,200 batches of 64."""
     seed: Annotated[int, Ge(0), Lt(2**64)] = 0
-    """Which examples they are, 0 to 2**64 - 1."""
+    """Seed of the random examples."""
     first_year: int = 1950
-    """First year of the dates, 1000 or later, so that every year has four digits."""
+    """First year of the dates, 1000 or later: every year has four digits."""
     last_year: int = 2049
-    """Last year of the dates, itself included, at most 9999."""
+    """Last year of the dates, inclusive, at most 9999."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "dates")
         if not 1000 <= self.first_year <= self.last_year <= 9999:
             years = f"{self.first_year} and {self.last_year}"
-            rule = "years have four digits, and the last is not before the first"
+            rule = "years must have four digits, and the last must not be before the first"
             raise ValueError(f"dates.first_year and dates.last_year are {years}: {rule}")
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
-        """The examples, each computed when it is asked for; nothing can be wrong with them, so no message names `setting`."""
+        """Returns the examples, each computed on access. Nothing can be wrong with them, so `setting` is not used."""
         return _Examples(self)
 
 
 class _Examples(Sequence[Pair]):
-    """The examples of a `Dates`: nothing is stored, so any index costs the same."""
+    """The examples of a `Dates`. Nothing is stored, so every index costs the same."""
 
     def __init__(self, dates: Dates) -> None:
         self._dates = dates
@@ -83,8 +84,8 @@ class _Examples(Sequence[Pair]):
         return Pair(format_date(day, format, locale=locale), day.isoformat())
 
     def _draws(self, index: int) -> Iterator[int]:
-        """Random numbers for an example, to try one after the other; every year has days of both splits."""
-        return (mix(self._dates.seed, index, attempt) for attempt in itertools.count())
+        """Yields random numbers for an example, to be tried in order. Every year has days of both splits."""
+        return (split_mix_64(self._dates.seed, index, attempt) for attempt in itertools.count())
 
     def _day(self, draw: int) -> datetime.date:
         return datetime.date.fromordinal(self._first_day + draw % self._num_days)
@@ -94,12 +95,12 @@ class _Examples(Sequence[Pair]):
 
 
 def held_out(day: datetime.date) -> bool:
-    """Whether a day is kept from training: `mix(n) % 10 == 0` for day n, counted from 1 January of year 1."""
-    return mix(day.toordinal()) % 10 == 0
+    """Returns whether a day is held out from training: `split_mix_64(n) % 10 == 0` for day n, 1 being 1 January of year 1."""
+    return split_mix_64(day.toordinal()) % 10 == 0
 
 
-def mix(*numbers: int) -> int:
-    """A hash of whole numbers, 0 to 2**64 - 1, that looks random: h = f((h + number + step) mod 2**64), from h = 0.
+def split_mix_64(*numbers: int) -> int:
+    """Hashes whole numbers into 0 to 2**64 - 1: h = f((h + number + step) mod 2**64), starting at h = 0.
 
     f is SplitMix64's mixing function, in integer arithmetic only: the same on every machine and in every version.
 

@@ -1,4 +1,4 @@
-"""Packing: documents cut into pieces, and pieces put together until they fill rows."""
+"""Packing for objectives on documents: cuts documents into pieces and puts pieces together until they fill rows."""
 
 from collections.abc import Sequence
 
@@ -9,51 +9,50 @@ from flaxformer_lite.data.records import Pack, TokenPair
 from flaxformer_lite.text.special_ids import SpecialIds
 
 WINDOW = 1024
-"""Pieces that are composed into rows together: more leave fewer gaps and take longer."""
-
-
+"""Pieces that are packed together: more leave fewer gaps and take longer."""
 NUM_OTHERS = 8
-"""Texts of other documents that a text may be followed by in the place of its own next one."""
+"""Texts of other documents from which the false next text of a text is drawn."""
 
 
 def documents(records: Sequence[TokenPair], kind: str) -> list[Int[np.ndarray, "T"]]:
-    """The texts of records that have nothing else. Raises: ValueError where one has a source, which would go unread."""
+    """Returns the texts of records without a source. Raises: ValueError for a record with a source: nothing would read it."""
     for number, record in enumerate(records, 1):
         if len(record.source):
             raise ValueError(
                 f"objective.kind is '{kind}', which reads documents, but record {number} of the data has a source too: "
-                "choose a source of plain text (source_field None), or the objective 'seq2seq'"
+                "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
             )
     return [record.target for record in records]
 
 
-def overlapping_pieces(document: Int[np.ndarray, "T"], most: int, special: SpecialIds) -> list[Int[np.ndarray, "_"]]:
-    """BOS, the document and EOS, in pieces that say which token follows which: at most `most` tokens to read, and the one after
-    the last of them.
+def overlapping_pieces(
+    document: Int[np.ndarray, "T"], max_inputs: int, special: SpecialIds
+) -> list[Int[np.ndarray, "_"]]:
+    """Cuts BOS, the document and EOS into pieces of at most `max_inputs` input tokens and the token after the last one.
 
-    Each piece starts with the last token of the one before, so every token but BOS follows another exactly once.
+    Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once.
     """
     tokens = np.asarray(special.with_bos_eos(document), np.int32)
-    return [tokens[start : start + most + 1] for start in range(0, len(tokens) - 1, most)]
+    return [tokens[start : start + max_inputs + 1] for start in range(0, len(tokens) - 1, max_inputs)]
 
 
-def separate_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
-    """The document in pieces of at most `most` tokens, one after the other; an empty document is one empty piece."""
-    return [document[start : start + most] for start in range(0, max(len(document), 1), most)]
+def separate_pieces(document: Int[np.ndarray, "T"], max_length: int) -> list[Int[np.ndarray, "_"]]:
+    """Cuts the document into pieces of at most `max_length` tokens; an empty document is one empty piece."""
+    return [document[start : start + max_length] for start in range(0, max(len(document), 1), max_length)]
 
 
-def even_pieces(document: Int[np.ndarray, "T"], most: int) -> list[Int[np.ndarray, "_"]]:
-    """The document in an even number of pieces of nearly the same length, at most `most` tokens each."""
-    return np.array_split(document, 2 * max(1, -(-len(document) // (2 * most))))
+def even_pieces(document: Int[np.ndarray, "T"], max_length: int) -> list[Int[np.ndarray, "_"]]:
+    """Cuts the document into an even number of pieces of nearly the same length, at most `max_length` tokens each."""
+    return np.array_split(document, 2 * max(1, -(-len(document) // (2 * max_length))))
 
 
 def pack(
     pieces: Sequence[Int[np.ndarray, "_"]], sizes: Sequence[int], room: int, seed: int, window: int = WINDOW
 ) -> list[Pack]:
-    """All pieces, each in one row of at most `room` positions; `sizes` says how many each needs.
+    """Packs all pieces into rows of at most `room` positions; `sizes` has the positions that each piece needs.
 
-    The pieces are shuffled, so that a window holds a sample of them; inside it the longest come first, each into the
-    first row that has room.
+    The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
+    first row with room for it.
     """
     order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(pieces))
     packs = []
@@ -72,17 +71,17 @@ def pack(
 
 
 def pairs_of_texts(pieces: Sequence[Sequence[Int[np.ndarray, "_"]]], seed: int) -> list[Pack]:
-    """For every other piece of each document: it, the next one, and NUM_OTHERS of other documents, drawn by the seed.
+    """Returns for every second piece of each document: the piece, its next one, and `NUM_OTHERS` drawn from other documents.
 
-    Raises: ValueError where there are no other documents.
+    Raises: ValueError if there are no other documents.
     """
     filled = [document for document in pieces if all(map(len, document))]
-    if not filled and len(pieces) == 1:  # a blank row, for its shape
+    if not filled and len(pieces) == 1:  # an empty row, for its shape
         return [Pack(tuple(pieces[0][:1]) * 3)]
     if len(filled) < 2:
         raise ValueError(
-            "objective.next_sentence needs texts of other documents, but there is one document of two tokens or more: give "
-            "more, or cut the text into several (PlainText.documents)"
+            "objective.next_sentence needs texts of other documents, but the data has only one of two tokens or more: add "
+            "documents, or cut the text into several (PlainText.documents)"
         )
     generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
     packs = []

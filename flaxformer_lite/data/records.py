@@ -1,18 +1,22 @@
-"""Records: one example, as text and as token ids."""
+"""One example on its way to a batch: text, token ids, a row; and the part of an objective that makes rows."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Int
 
+from flaxformer_lite.text.special_ids import SpecialIds
+from flaxformer_lite.text.tokenizer import Tokenizer
+
 
 class Pair(NamedTuple):
-    """A text and what it should become, or what it is compared with; a text on its own, a document, has an empty source."""
+    """A source text with its target, or two texts to compare. A document is a target with an empty source."""
 
     source: str
     target: str
     label: str = ""
-    """What there is to say about them, a class or a number, where the data has labels."""
+    """The class or the number that belongs to the texts; empty without labels."""
 
 
 class TokenPair(NamedTuple):
@@ -28,19 +32,59 @@ class Pack(NamedTuple):
 
     pieces: tuple[Int[np.ndarray, "_"], ...]
     words: tuple[Int[np.ndarray, "_"], ...] = ()
-    """For each piece the number of the word that each token belongs to, where the objective asks for it."""
+    """For each piece the word number of every token; empty unless the objective masks whole words."""
 
 
 class LabelledText(NamedTuple):
-    """A text or two as the model reads them, special ids included, and the number of their class or their value."""
+    """One text, or two, as the model reads them, with the number of their class or their value."""
 
     tokens: Int[np.ndarray, "S"]
+    """Special ids included."""
     types: Int[np.ndarray, "S"]
     label: float
 
 
 class Lengths(NamedTuple):
-    """Room for source and target tokens, special tokens included."""
+    """Numbers of source and target tokens, special tokens included."""
 
     source: int
     target: int
+
+
+Example = TypeVar("Example")
+"""A tree of arrays: one row of a batch, or a whole batch `[B, …]`."""
+MadeExample = TypeVar("MadeExample", covariant=True)
+
+
+@runtime_checkable
+class RowMaker(Protocol[MadeExample]):
+    """The part of an objective that the data needs: from records to rows, and from a row to arrays.
+
+    A row is any value that fits one row of a batch, such as a `TokenPair` or a `Pack`. Only its row maker looks into it.
+    """
+
+    @property
+    def truncates_records(self) -> bool:
+        """Whether evaluation cuts each record to the longest lengths, with a warning; otherwise `make_rows` cuts."""
+
+    def packed_row(self, longest: Lengths) -> Lengths | None:
+        """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
+
+    def longest_row(self, longest: Lengths) -> Lengths:
+        """Returns the longest possible row; 0 for a side that the model does not read."""
+
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Sequence[Any]:
+        """Returns the rows of all records. Without a tokenizer only the shapes of the rows count.
+
+        Raises: ValueError for records that the objective cannot use.
+        """
+
+    def lengths(self, record: Any) -> Lengths:
+        """Returns the positions that a row needs, special tokens included."""
+
+    def example(
+        self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
+    ) -> MadeExample:
+        """Returns a row as NumPy arrays (no leading axis), padded to `lengths`. All randomness comes from `generator`."""

@@ -8,7 +8,8 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.sources import ParallelText, Source
+from flaxformer_lite.data.sources import Source
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.text.special_ids import SpecialIds

@@ -22,7 +22,7 @@ from jaxtyping import PyTree
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.training.loop import LoopState
 from flaxformer_lite.workdir.folder import RunFolder

@@ -11,7 +11,7 @@ from flaxformer_lite.config.differences import differences, flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, settings_of, to_json
-from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned

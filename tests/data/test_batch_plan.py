@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, bucket_of, make_buckets
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, bucket_indices, make_buckets
 from flaxformer_lite.data.records import Lengths
 
 BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]
@@ -18,7 +18,7 @@ def some_lengths(number: int = 101) -> list[Lengths]:
 def test_an_example_belongs_to_the_first_bucket_that_holds_both_sides():
     """Oracle: worked by hand."""
     lengths = [Lengths(5, 5), Lengths(6, 5), Lengths(5, 6), Lengths(9, 7), Lengths(10, 2), Lengths(2, 8)]
-    assert bucket_of(lengths, BUCKETS).tolist() == [0, 1, 1, 1, 2, 2]
+    assert bucket_indices(lengths, BUCKETS).tolist() == [0, 1, 1, 1, 2, 2]
 
 
 def test_every_example_that_fits_comes_once_an_epoch():

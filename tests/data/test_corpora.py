@@ -73,5 +73,5 @@ def test_no_paragraph_is_in_both_splits():
 
 def test_a_python_without_topics_is_told(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(ValueError, match="without pydoc_data"):
+    with pytest.raises(ValueError, match="lacks pydoc_data"):
         PythonDocs().open()

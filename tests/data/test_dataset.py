@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, fingerprint, tokenize, truncate, zero_batch
-from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -66,9 +64,9 @@ def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
 def test_longer_pairs_are_dropped_and_counted():
     records = [TokenPair(np.zeros(n, np.int32), np.zeros(3, np.int32)) for n in (4, 39, 40, 41)]
     assert Dataset(records, CONFIG.objective, CONFIG.data, seed=0).dropped == 2
-    with pytest.raises(ValueError, match=r"^none of the 1 pairs fits in data\.max_source_length 40"):
+    with pytest.raises(ValueError, match=r"^none of the 1 records fits in data\.max_source_length 40"):
         Dataset(records[-1:], CONFIG.objective, CONFIG.data, seed=0)
-    with pytest.raises(ValueError, match=r"^there are no pairs"):
+    with pytest.raises(ValueError, match=r"^the data has no records"):
         Dataset([], CONFIG.objective, CONFIG.data, seed=0)
 
 
@@ -95,13 +93,6 @@ def test_the_fingerprint_knows_where_lines_end():
         sides = np.split(tokens, ends)
         found.add(fingerprint([TokenPair(*sides[:2]), TokenPair(*sides[2:])]))
     assert len(found) == math.comb(8, 3)
-
-
-def test_the_rows_of_the_default_buckets():
-    """Oracle: 4,096 / length / 64, rounded to at least 1, times 64: 64 rows of 256 are four times 4,096 positions."""
-    config = DataConfig(train=Dates())
-    rows = {bucket.lengths.source: bucket.rows for bucket in config.buckets_to(config.longest)}
-    assert rows == {8: 512, 16: 256, 24: 192, 32: 128, 48: 64, 64: 64, 96: 64, 128: 64, 192: 64, 256: 64}
 
 
 def test_a_blank_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from babel.dates import format_date
 
-from flaxformer_lite.data.dates import FORMATS, LANGUAGES, Dates, held_out, mix
+from flaxformer_lite.data.dates import FORMATS, LANGUAGES, Dates, held_out, split_mix_64
 
 STYLES = [(language, format) for language in LANGUAGES for format in FORMATS]
 
@@ -103,8 +103,8 @@ def test_indices_outside_are_refused() -> None:
 def test_hash_is_split_mix_64() -> None:
     # The first outputs of SplitMix64 from seed 1234567; output n+1 mixes the seed n golden steps further on.
     outputs = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]
-    assert [mix(1234567 + n * 0x9E3779B97F4A7C15) for n in range(5)] == outputs
-    assert mix(3, 5) == mix(mix(3) + 5)
+    assert [split_mix_64(1234567 + n * 0x9E3779B97F4A7C15) for n in range(5)] == outputs
+    assert split_mix_64(3, 5) == split_mix_64(split_mix_64(3) + 5)
 
 
 @pytest.mark.parametrize(

@@ -78,5 +78,7 @@ def test_packs_are_a_function_of_the_seed():
 def test_a_record_with_a_source_is_no_document():
     pairs = [TokenPair(tokens(), tokens(4)), TokenPair(tokens(5), tokens(6))]
     assert listed(documents(pairs[:1], "causal_lm")) == [[4]]
-    with pytest.raises(ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*source_field None"):
+    with pytest.raises(
+        ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set source_field \(or source_column\) to None"
+    ):
         documents(pairs, "causal_lm")

@@ -206,7 +206,9 @@ def test_dropout_of_bfloat16_keeps_the_mean():
 @pytest.mark.parametrize("name", ["embedding_rate", "attention_rate", "feed_forward_rate", "residual_rate"])
 @pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
 def test_dropout_rates_are_probabilities_below_one(name, rate):
-    with pytest.raises(ValueError, match=rf"^model\.dropout\.{name} is {rate}: it must be at least 0 and below 1; .*\Z"):
+    with pytest.raises(
+        ValueError, match=rf"^model\.dropout\.{name} is {rate}: it must be at least 0 and below 1; .*\Z"
+    ):
         DropoutRates(**{name: rate})
 
 

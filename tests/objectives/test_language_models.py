@@ -97,7 +97,7 @@ def test_json_and_back_and_a_blank_batch(kind: str, tmp_path: Path):
     assert from_json(to_json(config)) == config
     row = config.objective.packed_row(config.data.longest)
     assert row is not None
-    blank = zero_batch(config.objective, config.data.bucket_of(row))
+    blank = zero_batch(config.objective, config.data.packed_bucket(row))
     assert all(leaf.shape[0] == 16 and not leaf.any() for leaf in jax.tree.leaves(blank))
 
 

@@ -19,7 +19,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import Dataset, tokenize
-from flaxformer_lite.data.sources import TSV, JSONLines
+from flaxformer_lite.data.text_files import TSV, JSONLines
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.optim.optimizers import OptimizerConfig
@@ -272,7 +272,7 @@ def test_an_encoder_from_elsewhere_is_trained_on(labelled: Path, tmp_path: Path,
 CONFIG_FILE = """
 import dataclasses
 from flaxformer_lite.config import Config, TrainConfig, load_config
-from flaxformer_lite.data.sources import TSV
+from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.model_config import Pooler
 from flaxformer_lite.objectives import Classification
 from flaxformer_lite.tokenizer import FromRun

@@ -16,7 +16,7 @@ import pytest
 import tokenizers
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data.sources import TSV
+from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.inference.encoder import class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.dropout import DropoutRates

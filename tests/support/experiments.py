@@ -1,6 +1,7 @@
 """Small experiments that several tests train: a config, and one like it on files."""
 
 import dataclasses
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
@@ -20,6 +22,8 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training.step import TrainTask, init_state, train_step
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -68,3 +72,19 @@ def use_one_device(patch: pytest.MonkeyPatch) -> None:
 
 def with_train(config: Config, **changes: Any) -> Config:
     return dataclasses.replace(config, train=dataclasses.replace(config.train, **changes))
+
+
+def train_losses(config: Config, steps: int) -> list[float]:
+    """The losses of the first steps, without a run folder: a config may hold parts that no config file can name."""
+    assert config.data.train is not None and config.data.tokenizer is not None
+    pairs = config.data.train.open("data.train")
+    tokenizer = config.data.tokenizer.train((text for pair in pairs for text in pair[:2]), config.model.vocab_size)
+    records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
+    dataset = Dataset(records, config.objective, config.data, config.train.seed, tokenizer)
+    task = TrainTask.of(config)
+    state = jax.jit(functools.partial(init_state, task))(dataset.batch(0))
+    step, losses = jax.jit(functools.partial(train_step, task)), []
+    for number in range(steps):
+        state, measured = step(state, dataset.batch(number))
+        losses.append(float(measured["loss"]))
+    return losses

@@ -7,12 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.text.files import read_lines, stream_lines
-
-
-def file(folder: Path, name: str, content: bytes | str, packed: bool = False) -> str:
-    content = content.encode() if isinstance(content, str) else content
-    (folder / name).write_bytes(gzip.compress(content) if packed else content)
-    return str(folder / name)
+from tests.support.files import file
 
 
 def test_lines_end_at_newlines_only(tmp_path: Path) -> None:

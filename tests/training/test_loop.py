@@ -25,7 +25,7 @@ import pytest
 import train as command_line
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.translation import Translation
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption

@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.sources import ParallelText
+from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.training import data, multihost
 from flaxformer_lite.training.multihost import on_cloud_tpu, started_by_cluster
 from flaxformer_lite.workdir.folder import RunFolder

@@ -1,0 +1,97 @@
+"""Parquet files and Hugging Face datasets as data; both need the extra `hub`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import FieldSource
+from flaxformer_lite.text.files import matching_files
+
+if TYPE_CHECKING:
+    import datasets
+
+INSTALL = 'pip install "flaxformer_lite[hub]"'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parquet(FieldSource):
+    """Parquet files, read by pyarrow, which the extra `hub` installs."""
+
+    kind: Literal["parquet"] = "parquet"
+    path: str
+    """The file, or a pattern for several, `data/train-*.parquet`, sorted by name."""
+
+    def _pairs(self) -> Iterator[Pair]:
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
+        for path in matching_files(self.path):
+            try:
+                with pyarrow.parquet.ParquetFile(path) as file:
+                    found = file.schema_arrow.names
+                    columns = [name for name in found if name in self._top_fields]
+                    rows = file.read(columns=columns or found).to_pylist()
+            except (OSError, ValueError, pyarrow.ArrowException) as error:
+                raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
+            for number, record in enumerate(rows, 1):
+                yield self._pair(record, f"{path}:{number}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubDataset(FieldSource):
+    """A Hugging Face dataset, by its name on the hub or from a local folder. Classes as labels become their names."""
+
+    kind: Literal["hub_dataset"] = "hub_dataset"
+    path: str
+    """Name on the hub (`bentrevett/multi30k`), a folder of data files, or a folder written by `save_to_disk`."""
+    name: str | None = None
+    """The dataset's configuration; None: its default one."""
+    split: str = "train"
+    """Part of the dataset; on the hub also a slice such as `train[:1000]`."""
+    source_field: str | None = "translation.en"
+    """Field of the source sentences; None: each record is a document."""
+    target_field: str = "translation.de"
+    """Field of the target sentences, or of the documents."""
+
+    @property
+    def _origins(self) -> tuple[str | None, str]:
+        origin = f"{self.path} ({self.split})"
+        return None if self.source_field is None else origin, origin
+
+    def _pairs(self) -> Iterator[Pair]:
+        dataset = self._load()
+        if self._top_fields <= set(dataset.column_names):
+            dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
+        names: list[str] = getattr(dataset.features.get(self.label_field), "names", [])
+        for number, record in enumerate(dataset, 1):
+            pair = self._pair(record, f"{self.path} ({self.split}):{number}")
+            named = names and pair.label.isdecimal()  # -1 stands for no label
+            yield pair._replace(label=names[int(pair.label)]) if named else pair
+
+    def _load(self) -> "datasets.Dataset":
+        try:
+            import datasets
+        except ImportError:
+            raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
+        folder = Path(self.path)
+        try:
+            if (folder / "dataset_dict.json").is_file():
+                return self._split(datasets.load_from_disk(self.path))
+            if (folder / "state.json").is_file():
+                return self._split({"train": datasets.load_from_disk(self.path)})
+            return datasets.load_dataset(self.path, self.name, split=self.split)
+        except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+            reason = " ".join(str(error.__cause__ or error).split())
+            raise ValueError(f"{self.path} ({self.split}): cannot load this dataset: {reason}") from error
+
+    def _split(self, splits: "dict[str, datasets.Dataset]") -> "datasets.Dataset":
+        """Returns the split of a saved dataset; one saved without splits counts as `train`. Raises: ValueError."""
+        if self.name is not None:
+            raise ValueError(f"a saved dataset has no configurations: leave out name {self.name!r}")
+        if self.split not in splits:
+            raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
+        return splits[self.split]

@@ -1,0 +1,134 @@
+"""The contract of data sources, and the base classes of those that read written text."""
+
+import json
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flaxformer_lite.data.records import Pair
+
+
+class DataSource(ABC):
+    """Sentence pairs, documents or labelled texts from anywhere: files, a hub, a generator.
+
+    A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`. Two calls of
+    `open` return the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in a
+    config file or on the command line, list it in `SourceKinds` (sources.py).
+    """
+
+    kind: str
+
+    @abstractmethod
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        """Returns all pairs; a document is a pair with an empty source.
+
+        `setting` is the path of this source in the config, such as "data.eval", for messages with a remedy.
+
+        Raises: ValueError for anything wrong with the data.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSource(DataSource):
+    """A source of written text, with a rule for empty lines. A subclass implements `_origins` and `_pairs`."""
+
+    kind: str
+    empty_lines: Literal["error", "drop"] = "error"
+    """Treatment of a pair with an empty or blank side. error: stop and report its line; drop: leave it out."""
+
+    @property
+    @abstractmethod
+    def _origins(self) -> tuple[str | None, str]:
+        """The names of source and target data in messages, such as file names; None for documents, which have no source."""
+
+    @abstractmethod
+    def _pairs(self) -> Iterable[Pair]:
+        """Yields a pair for every line, blank ones included."""
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        """Returns all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
+        source, target = self._origins
+        kept = []
+        for number, pair in enumerate(self._pairs(), 1):
+            no_source = source is not None and not pair.source.strip()
+            if not no_source and pair.target.strip():
+                kept.append(pair)
+            elif self.empty_lines == "error":
+                origin, side = (source, "source") if no_source else (target, "target")
+                side = "text" if source is None else side
+                other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
+                raise ValueError(f"{origin}:{number}: the {side} is empty; correct the data{other}")
+        if not kept:
+            raise ValueError(f"{source or target}: no {'pair of sentences' if source else 'text'} in it")
+        return kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSource(TextSource):
+    """Records with named fields. In a field name a dot descends into a nested field: `translation.en`."""
+
+    path: str
+    source_field: str | None = "source"
+    """Field of the source sentences; None: each record is a document."""
+    target_field: str = "target"
+    """Field of the target sentences, or of the documents."""
+    label_field: str | None = None
+    """Field of the labels, strings or numbers; None: no labels."""
+
+    @property
+    def _origins(self) -> tuple[str | None, str]:
+        return None if self.source_field is None else self.path, self.path
+
+    @property
+    def _top_fields(self) -> set[str]:
+        """The outermost names of the fields that are read."""
+        fields = (self.source_field, self.target_field, self.label_field)
+        return {field.split(".")[0] for field in fields if field is not None}
+
+    def _pair(self, record: object, place: str) -> Pair:
+        """Returns the fields of a record. Raises: ValueError with the place of the record."""
+        source = "" if self.source_field is None else text_field(record, self.source_field, place)
+        target = text_field(record, self.target_field, place)
+        return Pair(source, target, "" if self.label_field is None else label_field(record, self.label_field, place))
+
+
+def label_field(record: object, field: str, place: str) -> str:
+    """Returns the label in a field: a string as it is, a number as JSON writes it. Raises: ValueError with the place."""
+    value = _find(record, field, place)
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)
+    return text_field(record, field, place)
+
+
+def text_field(record: object, field: str, place: str) -> str:
+    """Returns the string in a field of a record. Raises: ValueError with the place."""
+    value = _find(record, field, place)
+    if not isinstance(value, str):
+        raise ValueError(f"{place}: field {field} holds {type(value).__name__} {str(value)[:60]!r}, not a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{place}: field {field} holds half a surrogate pair, which is no character") from None
+    return value
+
+
+def _find(record: object, field: str, place: str) -> object:
+    """Returns the value of a field; dots descend into nested objects. Raises: ValueError with the place."""
+    value = record
+    for name in field.split("."):
+        if not isinstance(value, dict) or name not in value:
+            available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
+            raise ValueError(f"{place}: no field {field}; the fields are {available}")
+        value = value[name]
+    return value
+
+
+def _field_names(record: object) -> Iterator[str]:
+    """Yields the names of a record's fields, nested ones with dots."""
+    if not isinstance(record, dict):
+        return
+    for name, value in record.items():
+        nested = [f"{name}.{inner}" for inner in _field_names(value)]
+        yield from nested or [str(name)]

@@ -1,0 +1,65 @@
+"""Laws of every source of text: empty lines, messages with a remedy; and a source from outside the package."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.sources import SourceKinds
+from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.text.characters import Characters
+from tests.support.experiments import tiny_config, train_losses
+from tests.support.files import file, message
+
+
+@pytest.mark.parametrize("white", ["", "  ", " \t\u3000", "\u2028"])
+def test_empty_lines_stop_or_are_dropped(tmp_path: Path, white: str) -> None:
+    source = file(tmp_path, "x.de", f"a\nb\nc\n{white}\n")
+    target = file(tmp_path, "x.en", f"A\n{white}\nC\nD\n")
+    stopped = message(ParallelText(source=source, target=target))
+    assert stopped == f"{target}:2: the target is empty; correct the data"
+    assert message(ParallelText(source=target, target=source)).startswith(f"{target}:2: the source is empty; ")
+    kept = ParallelText(source=source, target=target, empty_lines="drop").open()
+    assert list(kept) == [Pair("a", "A"), Pair("c", "C")]
+
+
+def test_messages_name_the_setting_of_the_split_at_fault(tmp_path: Path) -> None:
+    gap, whole = file(tmp_path, "gap", "a\n\n"), file(tmp_path, "whole", "a\nb\n")
+    tsv, lines = file(tmp_path, "x.tsv", "a\tA\n\n"), file(tmp_path, "x.jsonl", "\n")
+    for source in (ParallelText(source=gap, target=whole), TSV(path=tsv), JSONLines(path=lines)):
+        for setting in ("data.train", "data.eval", "data.test"):
+            with pytest.raises(ValueError, match=rf", or drop such pairs \(--{setting}\.empty-lines drop\)$"):
+                source.open(setting)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reversed(DataSource):
+    """Numbers, to be written backwards."""
+
+    kind: Literal["reversed"] = "reversed"
+    num_examples: int = 64
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        return [Pair(str(n), str(n)[::-1]) for n in range(1000, 1000 + self.num_examples)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedData(DataConfig):
+    """The settings of the data with the new name in the union of sources."""
+
+    train: SourceKinds | Reversed
+
+
+def test_a_source_from_outside_the_package_trains() -> None:
+    """Law: the contract of `DataSource` is all that training needs."""
+    data = {"tokenizer": Characters(), "tokens_per_batch": 128, "rows_multiple": 8, "bucket_lengths": (8,)}
+    config = dataclasses.replace(tiny_config(), data=ExtendedData(train=Reversed(), eval=Dates(num_examples=9), **data))
+    losses = train_losses(config, 16)
+    assert losses[-1] < losses[0] - 0.5
