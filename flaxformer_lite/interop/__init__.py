@@ -1,1 +1,32 @@
-"""Weights and settings of other systems, in and out."""
+"""Weights and settings of other systems, in and out.
+
+Both go by two-way tables: `option_table.py` pairs another system's options with our settings, `name_map.py` pairs its arrays with our
+parameters, and `differences.py` tells what a system cannot express. `systems/` has the five older systems and `hf/` the families of
+Hugging Face, a file each: a template, a table of options, a table of weights. `ctranslate2/` writes folders for CTranslate2.
+`weight_files.py` and `tf_checkpoint.py` read and write files.
+"""
+
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
+from flaxformer_lite.interop.name_map import WeightName, from_params, to_params
+from flaxformer_lite.interop.option_table import Entry, option, required
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.systems import SYSTEMS
+from flaxformer_lite.interop.systems.system import System
+
+__all__ = [
+    "FAMILIES",
+    "SYSTEMS",
+    "Entry",
+    "Family",
+    "Imported",
+    "Options",
+    "System",
+    "WeightName",
+    "from_params",
+    "option",
+    "read_folder",
+    "required",
+    "to_params",
+]

@@ -29,6 +29,8 @@ class Draft:
     def __setitem__(self, path: str, value: Any) -> None:
         self._changes[path] = value
 
+    set = __setitem__
+
     def build(self) -> Any:
         """Returns the config. A setting of a part that is None is dropped."""
         return replaced(self._template, self._changes)

@@ -17,7 +17,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusals, token_names
-from flaxformer_lite.interop.hf import read_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.inputs import example_inputs

@@ -18,7 +18,7 @@ from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.interop.hf.folder import take_along
+from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import to_params
@@ -123,7 +123,7 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     with atomic_write(output.path) as unfinished:
         made, said = RunFolder(unfinished), f"imported from {folder}"
         write_run(made, config, 0, found.params, said, tokenizers=tokenizers, imported=origin)
-        take_along(folder, made.path / "huggingface")
+        copy_companions(folder, made.path / "huggingface")
     for told in found.notes:
         print(told, file=sys.stderr)
     for name in found.skipped:

@@ -16,7 +16,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,
@@ -128,18 +128,18 @@ def refusals(model: ModelConfig) -> list[str]:
     wrong = {
         "num_decoder_layers": model.num_decoder_layers == 0,
         "vocab_size": model.vocab_size == 0,
-        "head": model.head is None or model.head.transform is not None,
+        "head": type(model.head) is not LanguageModelHead or model.head.transform is not None,
         "pooler": model.pooler is not None,
         "sentence_embedding": model.sentence_embedding is not None,
         "num_token_types": model.num_token_types > 0,
         "position_padding_id": model.position_padding_id is not None,
         "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
-        "norm": not isinstance(model.norm, LayerNorm | RMSNorm),
+        "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
-        "positions": not isinstance(model.positions, schemes if both else (*schemes, ALiBi)),
+        "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
         "positions.scaling": not is_known_scaling(model.positions),
         "window_positions": not is_known_scaling(model.window_positions),
-        "attention": not isinstance(attention, DotProduct),
+        "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
         "attention.masking": getattr(attention.masking, "value", LEAST_VALUE) > LEAST_VALUE,
@@ -158,4 +158,4 @@ def setting(model: ModelConfig, path: str) -> Any:
 
 def is_known_scaling(scheme: Positions | None) -> bool:
     """Whether a position scheme has no scaling, or one that CTranslate2 has too."""
-    return not isinstance(scheme, Rotary) or isinstance(scheme.scaling, LinearScaling | Llama3Scaling | None)
+    return not isinstance(scheme, Rotary) or type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))

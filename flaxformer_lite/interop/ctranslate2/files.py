@@ -1,10 +1,9 @@
 """The folder that CTranslate2 reads: `model.bin`, `config.json` and the vocabularies.
 
 `model.bin` is little-endian: the version of the format, the name of the specification and its revision, then every array with its
-name, and at last the names that stand for an array which is there already. A string follows its length, and a zero ends it.
+name, and at last the aliases: further names of an array. A string is stored as its length, its bytes and a zero.
 """
 
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.interop.new_folder import new_folder
 
 Variables = Mapping[str, np.ndarray]
 """Arrays by their names, parts joined by `/`; scalars are attributes. One array may have several names."""
@@ -20,11 +19,11 @@ Variables = Mapping[str, np.ndarray]
 FORMAT_VERSION = 6
 TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3}
 MAX_BYTES = 2**32 - 1
-"""Of one array: its size is written in 32 bits."""
+"""The largest array: its size is written in 32 bits."""
 
 
 class Specification(NamedTuple):
-    """What CTranslate2 calls a kind of model, and the revision of its names of variables."""
+    """CTranslate2's name of a kind of model, and the revision of its names of variables."""
 
     name: str
     revision: int
@@ -37,18 +36,13 @@ def write_folder(
     config: Mapping[str, Any],
     vocabularies: Mapping[str, Sequence[str]],
 ) -> None:
-    """Writes a new folder, entirely or not at all.
+    """Writes a new folder, completely or not at all.
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    require_absent(output)
-    with atomic_write(output) as unfinished:
-        unfinished.mkdir()
-        with open(unfinished / "model.bin", "wb") as file:
-            write_model(file, specification, variables)
-        for name, content in {"config": config, **vocabularies}.items():
-            text = json.dumps(content, indent=2, ensure_ascii=False)
-            (unfinished / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+    documents = {f"{name}.json": document for name, document in {"config": config, **vocabularies}.items()}
+    with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
+        write_model(file, specification, variables)
 
 
 def write_model(file: BinaryIO, specification: Specification, variables: Variables) -> None:
@@ -71,9 +65,12 @@ def write_model(file: BinaryIO, specification: Specification, variables: Variabl
 
 
 def write_array(file: BinaryIO, name: str, array: np.ndarray) -> None:
-    """Name, rank, sizes, type, size in bytes, content."""
+    """Writes name, rank, sizes, type, size in bytes, and content."""
     if array.nbytes > MAX_BYTES:
-        raise ValueError(f"{name} has {array.nbytes:,} bytes, and CTranslate2 keeps at most {MAX_BYTES:,} in one array")
+        raise ValueError(
+            f"{name} has {array.nbytes:,} bytes, and CTranslate2 stores at most {MAX_BYTES:,} in one array: "
+            "make the vocabulary or the model smaller"
+        )
     write_string(file, name)
     file.write(struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape))
     file.write(struct.pack("<BI", TYPE_NUMBERS[array.dtype.name], array.nbytes))
@@ -86,7 +83,7 @@ def write_string(file: BinaryIO, text: str) -> None:
 
 
 def vocabulary_files(source: Sequence[str], target: Sequence[str] | None) -> dict[str, list[str]]:
-    """Tokens by the names of their files; `target` None: there is one side only."""
+    """Returns the tokens by the names of their files; `target` is None for a model with one side."""
     if target is None:
         return {"vocabulary": list(source)}
     if source == target:

@@ -1,9 +1,9 @@
-"""The files of a Hugging Face folder: JSON, safetensors in one file or several, and what belongs to the tokenizer."""
+"""The files of a Hugging Face folder: JSON, safetensors in one file or several, and the files of the tokenizer."""
 
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +12,21 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.interop.new_folder import new_folder
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-TAKEN_ALONG = (
+COMPANIONS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
     *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
     *("source.spm", "target.spm", "chat_template.jinja", "modules.json", "config_sentence_transformers.json"),
     "sentence_bert_config.json",
 )
-"""Files that say how text becomes ids and what becomes of the outputs; they go with a model as they are."""
+"""Files of the tokenizer and of sentence embeddings: they accompany a model unchanged."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is no such file. Raises: ValueError where it holds something else."""
+    """Returns the JSON object in a file, empty without the file. Raises: ValueError where the file holds something else."""
     found = read_any_json(path)
     if not isinstance(found, dict):
         raise ValueError(f"{path} holds a {type(found).__name__}: it should be a JSON object")
@@ -34,7 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_any_json(path: Path) -> Any:
-    """Whatever a JSON file holds; an empty object where there is no such file."""
+    """Returns the content of a JSON file; an empty object without the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, ValueError) as error:
@@ -42,15 +42,15 @@ def read_any_json(path: Path) -> Any:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json`. Raises: ValueError where there is none."""
+    """Returns `config.json`. Raises: ValueError where there is none."""
     if not (folder / "config.json").is_file():
-        what = "has no config.json" if folder.is_dir() else "is not there" if not folder.exists() else "is no folder"
-        raise ValueError(f"{folder} {what}: give a Hugging Face folder, with config.json and {WEIGHTS}")
+        what = "has no config.json" if folder.is_dir() else "is not there" if not folder.exists() else "is not a folder"
+        raise ValueError(f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}")
     return read_json(folder / "config.json")
 
 
 def read_tensors(folder: Path) -> dict[str, np.ndarray]:
-    """Every tensor by its name, as it is stored. Raises: ValueError where a file is missing, damaged or has to be unpickled."""
+    """Returns every tensor by name, as stored. Raises: ValueError where a file is missing, damaged or has to be unpickled."""
     if (folder / WEIGHTS).is_file():
         return read_file(folder / WEIGHTS)
     if (folder / INDEX).is_file():
@@ -58,64 +58,60 @@ def read_tensors(folder: Path) -> dict[str, np.ndarray]:
     pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
     if pickled:
         raise ValueError(
-            f"{folder} has its weights in {pickled[0]}, which is a pickle and could run any code: it is not read. Convert it where "
-            "you trust it, with transformers: AutoModel….from_pretrained(FOLDER).save_pretrained(NEW, safe_serialization=True)"
+            f"{folder} has its weights in {pickled[0]}, which is a pickle and could run any code: it is not read. If you trust it, "
+            "convert it with transformers: AutoModel….from_pretrained(FOLDER).save_pretrained(NEW, safe_serialization=True)"
         )
-    raise ValueError(f"{folder} has neither {WEIGHTS} nor {INDEX}: give a folder with the weights in it")
+    raise ValueError(f"{folder} has neither {WEIGHTS} nor {INDEX}: name a folder with the weights in it")
 
 
 def read_shards(folder: Path) -> dict[str, np.ndarray]:
-    """The tensors of all files that the index names. Raises: ValueError where the index and the files do not agree."""
-    places = read_json(folder / INDEX).get("weight_map")
-    if not isinstance(places, dict) or not all(isinstance(file, str) for file in places.values()):
+    """Returns the tensors of all files that the index names. Raises: ValueError where index and files do not agree."""
+    file_of = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(file, str) for file in file_of.values()):
         raise ValueError(f"{folder / INDEX} has no weight_map from tensor names to files: copy it again")
     tensors: dict[str, np.ndarray] = {}
-    for file in sorted(set(places.values())):
+    for file in sorted(set(file_of.values())):
         if Path(file).name != file or not (folder / file).is_file():
             raise ValueError(f"{folder / INDEX} names {file}, which is not in the folder: copy it there")
         found = read_file(folder / file)
-        promised = {name for name, place in places.items() if place == file}
-        if found.keys() != promised:
-            name = min(found.keys() ^ promised)
-            which = "has not" if name in promised else "has besides"
+        listed = {name for name, place in file_of.items() if place == file}
+        if found.keys() != listed:
+            name = min(found.keys() ^ listed)
+            which = "lacks" if name in listed else "also has"
             raise ValueError(f"{folder / INDEX} does not fit {file}, which {which} {name}: copy both again")
         tensors |= found
     return tensors
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of one safetensors file. Raises: ValueError where it is damaged."""
+    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged."""
     try:
         with safe_open(path, "np") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
     except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as safetensors, copy it again: {error}") from None
+        raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
     except (TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has a number type that NumPy does not know: {error}; save it in float32") from None
+        raise ValueError(f"{path} has a number type that NumPy does not know ({error}): save it in float32") from None
 
 
 def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[str, np.ndarray], files: Path) -> None:
-    """Writes a new folder, entirely or not at all: JSON documents by file name, the tensors, and the files of `files`.
+    """Writes a new folder, completely or not at all: JSON documents by file name, the tensors, and the files of `files`.
+
+    A document replaces a file of the same name.
 
     Raises: ValueError where the folder exists or cannot be made.
     """
-    require_absent(output)
-    with atomic_write(output) as unfinished:
-        unfinished.mkdir()
-        take_along(files, unfinished)
-        for name, document in documents.items():
-            (unfinished / name).parent.mkdir(exist_ok=True)
-            (unfinished / name).write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-        save_file(
-            {name: np.ascontiguousarray(x) for name, x in tensors.items()}, unfinished / WEIGHTS, {"format": "pt"}
-        )
+    with new_folder(output, documents) as unfinished:
+        copy_companions(files, unfinished, skip=documents)
+        contiguous = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
+        save_file(contiguous, unfinished / WEIGHTS, {"format": "pt"})
         os.chmod(unfinished / WEIGHTS, 0o666 & ~umask())  # the library lets only the owner read it
 
 
-def take_along(source: Path, output: Path) -> list[str]:
-    """Copies the files that go with a model as they are, and says which there were."""
+def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
+    """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
     steps = [str(path.relative_to(source)) for path in sorted(source.glob("[0-9]_*/config.json"))]
-    found = [name for name in (*TAKEN_ALONG, *steps) if (source / name).is_file()]
+    found = [name for name in (*COMPANIONS, *steps) if name not in skip and (source / name).is_file()]
     for name in found:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, output / name)

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flaxformer_lite.interop.hf.settings import Settings
 
-from flaxformer_lite.interop.hf import FAMILIES
 from flaxformer_lite.interop.hf.decoding import decode_config, notes
+from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.name_map import our_shapes
+from flaxformer_lite.interop.options import Options
 from tests.support.paths import FIXTURES
 
 PUBLISHED = json.loads((FIXTURES / "published_configs.json").read_text())
@@ -23,10 +24,10 @@ PUBLISHED = json.loads((FIXTURES / "published_configs.json").read_text())
 def test_a_published_checkpoint_is_read(name: str) -> None:
     given = PUBLISHED[name]
     config, generation = given["config"], given["generation_config"]
-    family, settings = FAMILIES[config["model_type"]], Settings(config)
+    family, options = FAMILIES[config["model_type"]], Options(config)
     tensors = {tensor: np.full((2, 2), i) for i, tensor in enumerate(given["tensors"])}
-    model = family.model_config(settings, tensors)
-    settings.finish()
+    model = family.model_config(options, tensors)
+    options.finish(HARMLESS, ONLY)
     assert sum(map(math.prod, our_shapes(model).values())) == given["parameters"]
     decode = decode_config(config, generation, model, family.special)
     found: dict[str, Any] = {setting: getattr(decode, setting) for setting in given["decode"]}
