@@ -1,8 +1,10 @@
 """What a person sees while they wait: a progress bar on a terminal, plain lines elsewhere. Always on stderr."""
 
+import difflib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
@@ -78,6 +80,12 @@ class Progress:
         self.bar.update(self.task, description=description, completed=step)
         if details is not None:
             self.bar.update(self.task, details=details)
+
+
+def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
+    """Returns the end of a message that offers the names most like a mistyped one; empty where none is like it."""
+    near = difflib.get_close_matches(name, list(names), most, cutoff)
+    return f"; perhaps you meant {' or '.join(near)}" if near else ""
 
 
 def warn(line: str) -> None:

@@ -1,9 +1,11 @@
 """Differences between two configs."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.variants import TYPES
 
 MAY_CHANGE = frozenset(
     f"train.{name}"
@@ -12,25 +14,25 @@ MAY_CHANGE = frozenset(
         *("join_seconds", "runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
     )
 )
-"""Settings that a resumed run may change: how long it goes on, how often it reports and on which devices; nothing that alters
-what a step means."""
+"""Settings that a resumed run may change: its length, its reports and its devices, nothing that alters a step."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
-    """Setting path → value, for every leaf of the tree."""
+    """Returns the value of every leaf of a tree of dataclasses, by setting path."""
     if not dataclasses.is_dataclass(config):
         return {prefix[:-1]: config}
     flat: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         flat |= flatten(getattr(config, field.name), f"{prefix}{field.name}.")
-    return flat
+    return flat if type(config) in TYPES else {**flat, f"{prefix}kind": type(config).__qualname__}
+
+
+def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
+    """Returns (value before, value after) of every key whose values differ, in order; `absent` stands for a missing one."""
+    pairs = {key: (before.get(key, absent), after.get(key, absent)) for key in sorted(before.keys() | after.keys())}
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Setting path → (old value, new value) for every setting that differs and may not change on resuming."""
-    before, after = flatten(old), flatten(new)
-    return {
-        path: (before.get(path), after.get(path))
-        for path in sorted(before.keys() | after.keys())
-        if before.get(path) != after.get(path) and path not in MAY_CHANGE
-    }
+    """Returns (old value, new value) of every setting that differs and may not change when a run is resumed."""
+    return {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}

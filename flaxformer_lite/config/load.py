@@ -1,11 +1,11 @@
 """A config from a file and the command line."""
 
 import contextlib
-import difflib
 import importlib.util
 import io
 import itertools
 import re
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +15,7 @@ import tyro
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.old_names import REMOVED, renamed_setting
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.console import suggest
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
@@ -33,8 +34,8 @@ def suggest_config_files(file: Path) -> str:
     """A hint at the config files that there are, in the same folder and in `configs`."""
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
-    near = [] if file.is_dir() else difflib.get_close_matches(str(file), found, 1)
-    return f"; perhaps you meant {near[0]}" if near else f"; there are {', '.join(found)}" if found else ""
+    near = "" if file.is_dir() else suggest(str(file), found)
+    return near or (f"; there are {', '.join(found)}" if found else "")
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
@@ -83,7 +84,7 @@ def run_config_file(file: Path) -> Config:
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a config: give a .py file with a function get_config(), or a .json file")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # so that config.json can name its classes
     try:
         spec.loader.exec_module(module)
         config = module.get_config() if hasattr(module, "get_config") else None

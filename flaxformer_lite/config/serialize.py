@@ -1,46 +1,41 @@
 """A config as JSON and back."""
 
-import contextlib
 import dataclasses
-import difflib
+import functools
 import json
 import typing
-from collections.abc import Iterator
 from typing import Any
 
 import pydantic
+import pydantic_core
 
-from flaxformer_lite.bounds import violation
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.mistakes import explain, unknown_setting
 from flaxformer_lite.config.old_names import modernize
+from flaxformer_lite.config.variants import TYPES, outside_class, outside_kind, variants_in
 
-
-def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
-    """The dataclass types that an annotation reaches, each once."""
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in seen:
-        seen.add(annotation)
-        yield annotation
-        for hint in typing.get_type_hints(annotation).values():
-            yield from dataclasses_in(hint, seen)
-    for argument in typing.get_args(annotation):
-        yield from dataclasses_in(argument, seen)
-
-
-TYPES = list(dataclasses_in(Config, set()))
+STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 for _type in TYPES:
-    _type.__pydantic_config__ = pydantic.ConfigDict(extra="forbid", strict=True)  # type: ignore[attr-defined]
-
-
-KINDS = {_type.kind for _type in TYPES if hasattr(_type, "kind")}
-"""The names of all variants, which pydantic puts into the paths of its errors."""
-
-
-ADAPTER = pydantic.TypeAdapter(Config)
+    _type.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 
 
 def to_json(config: Config) -> str:
-    """The whole config, every default written out."""
-    return ADAPTER.dump_json(config, indent=2, warnings="error").decode() + "\n"
+    """Returns the whole config, every default written out. Raises: ValueError if a value has no form in JSON."""
+    return pydantic_core.to_json(as_tree(config), indent=2).decode() + "\n"
+
+
+def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
+    """Returns a setting's value as JSON has it; a variant from outside the package has its class in the place of its kind."""
+    if dataclasses.is_dataclass(value):
+        hints = typing.get_type_hints(type(value), include_extras=True)
+        paths = {field.name: f"{setting}.{field.name}".lstrip(".") for field in dataclasses.fields(value)}
+        tree = {name: as_tree(getattr(value, name), path, hints[name]) for name, path in paths.items()}
+        return tree if type(value) in TYPES else {**tree, "kind": outside_kind(value, setting, hint)}
+    if isinstance(value, tuple):
+        return [as_tree(item, setting) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ValueError(f"{setting} is {value!r}: it must be a number, a text, None, a variant or a tuple of these")
 
 
 def from_json(text: str | bytes, name: str = "config.json") -> Config:
@@ -49,60 +44,53 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
     Raises: ValueError naming the setting, its value, and the possible names or values.
     """
     try:
-        with contextlib.suppress(ValueError):  # text that is not JSON: pydantic says where
-            if isinstance(tree := json.loads(text), dict):
-                text = json.dumps(modernize(tree, name))
-        return ADAPTER.validate_json(text)
-    except pydantic.ValidationError as error:
-        raise ValueError("; ".join(dict.fromkeys(f"{name}: {explain(e)}" for e in error.errors()))) from None
+        tree = json.loads(text)
+        if not isinstance(tree, dict):
+            raise ValueError("it must be a JSON object of settings")
+        config: Config = from_tree(modernize(tree, name), Config)
+        return config
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{name} is not JSON: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
-OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
+@functools.cache
+def adapter(hint: Any) -> pydantic.TypeAdapter:
+    return pydantic.TypeAdapter(hint, config=None if dataclasses.is_dataclass(hint) else STRICT)
 
 
-def explain(error: Any) -> str:
-    """Returns one pydantic error in one line: setting, value, legal values."""
-    setting = ".".join(str(part) for part in error["loc"] if part not in KINDS)
-    if error["type"] == "unexpected_keyword_argument":
-        known = [leaf for leaf in settings_of(Config) if leaf.count(".") == setting.count(".")]
-        near = difflib.get_close_matches(setting, known, 3)
-        return f"there is no setting {setting}" + (f"; perhaps you meant {' or '.join(near)}" if near else "")
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    names, owner, rest = field_at(error["loc"])
-    if names and (error["type"] in OUT_OF_BOUNDS or any(isinstance(part, str) for part in rest)):
-        value = (error["input"],) if rest and isinstance(rest[0], int) else error["input"]
-        if message := violation(owner, names[-1], value, ".".join(names)):
-            return message
-    return f"{setting} is {error['input']!r}: {error['msg']}" if setting else f"{error['msg']}"
+def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
+    """Returns the value of a setting with this type hint.
 
-
-def field_at(location: tuple[str | int, ...]) -> tuple[list[str], type, list[str | int]]:
-    """Returns the names in pydantic's path to a field, the dataclass type that has the field, and the path's end.
-
-    That end is an index in a tuple, or the member of a union.
+    pydantic makes it, but for what holds a variant from outside the package, of which pydantic does not know.
     """
-    names, owner, variants, rest = [], Config, {"": Config}, list(location)
-    while rest and (rest[0] in variants or len(variants) == 1):
-        owner = variants[str(rest.pop(0))] if rest[0] in variants else next(iter(variants.values()))
-        hints = typing.get_type_hints(owner)
-        if not rest or rest[0] not in hints:
-            break
-        names.append(str(rest.pop(0)))
-        hint = hints[names[-1]]
-        found = [hint, *typing.get_args(hint)]
-        variants = {getattr(t, "kind", ""): t for t in found if dataclasses.is_dataclass(t) and isinstance(t, type)}
-    return names, owner, rest
+    if not has_outside(tree):
+        try:
+            return adapter(hint).validate_json(json.dumps(tree))
+        except pydantic.ValidationError as error:
+            raise ValueError("; ".join(dict.fromkeys(explain(e, setting, hint) for e in error.errors()))) from None
+    kind = tree.get("kind", "")
+    if is_outside(kind):
+        owner: Any = outside_class(kind, setting)
+        tree = {name: value for name, value in tree.items() if name != "kind"}
+    else:
+        owner = variants_in(hint)[kind]
+    hints, bare = typing.get_type_hints(owner, include_extras=True), typing.get_type_hints(owner)
+    values = {}
+    for name, value in tree.items():
+        path = f"{setting}.{name}".lstrip(".")
+        if name not in hints:
+            raise ValueError(unknown_setting(path))
+        # The bounds of a plain value are left to the owner, which says more about them than pydantic.
+        values[name] = from_tree(value, hints[name] if variants_in(hints[name]) else bare[name], path)
+    return owner(**values)
 
 
-def settings_of(annotation: Any, prefix: str = "") -> list[str]:
-    """Every setting's path below a dataclass type, all variants included."""
-    paths = []
-    hints = typing.get_type_hints(annotation)
-    for name in (field.name for field in dataclasses.fields(annotation)):
-        paths.append(prefix + name)
-        hint = hints[name]
-        for variant in (hint, *typing.get_args(hint)):
-            if dataclasses.is_dataclass(variant):
-                paths += settings_of(variant, f"{prefix}{name}.")
-    return paths
+def is_outside(kind: Any) -> bool:
+    return isinstance(kind, str) and ":" in kind
+
+
+def has_outside(tree: Any) -> bool:
+    """Returns whether a variant from outside the package is in a JSON tree."""
+    return isinstance(tree, dict) and (is_outside(tree.get("kind")) or any(map(has_outside, tree.values())))

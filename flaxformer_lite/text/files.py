@@ -1,13 +1,14 @@
 """Text files, plain or gzipped, and streams of lines. Every error names the file and the line."""
 
 import codecs
-import difflib
 import glob
 import gzip
 import io
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+
+from flaxformer_lite.console import suggest
 
 
 def matching_files(path: str) -> list[str]:
@@ -89,5 +90,5 @@ def _perhaps(path: Path) -> str:
     """Returns a hint after "no such file": similar names in the folder, or that the folder is missing too."""
     if not path.parent.is_dir():
         return f", nor a folder {path.parent} (looked for from {Path.cwd()})"
-    similar = difflib.get_close_matches(path.name, [file.name for file in path.parent.iterdir()])
-    return f"; perhaps {' or '.join(similar)}?" if similar else f" in {path.parent.absolute()}"
+    names = [file.name for file in path.parent.iterdir()]
+    return suggest(path.name, names, 3) or f" in {path.parent.absolute()}"

@@ -10,7 +10,8 @@ import pytest
 from flaxformer_lite.config.differences import differences, flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.config.serialize import from_json, settings_of, to_json
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config.variants import settings_of
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import RMSNorm

@@ -85,7 +85,7 @@ def test_lines_of_a_stream_that_are_not_utf8_are_located_after_those_before() ->
 
 def test_missing_files_come_with_a_hint(tmp_path: Path) -> None:
     file(tmp_path, "train.en.gz", "")
-    with pytest.raises(ValueError, match=r"train\.en: no such file; perhaps train\.en\.gz\?$"):
+    with pytest.raises(ValueError, match=r"train\.en: no such file; perhaps you meant train\.en\.gz$"):
         read_lines(tmp_path / "train.en")
     with pytest.raises(ValueError, match=rf"zzz: no such file in {tmp_path}$"):
         read_lines(tmp_path / "zzz")

@@ -1,0 +1,175 @@
+"""Law: a variant that a user defines outside the package trains, is named honestly in config.json and is read from there."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from annotated_types import Ge
+
+from flaxformer_lite.config.differences import differences
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.optim.schedules import Constant, Linear
+from tests.support.experiments import tiny_config
+from tests.support.paths import ROOT
+
+CONFIG = tiny_config()
+
+
+@dataclass(frozen=True, kw_only=True)
+class HalvedConstant(Constant):
+    """A schedule of one's own; it inherits the kind of another one."""
+
+    divisor: Annotated[int, Ge(1)] = 2
+    names: tuple[str, ...] = ("a", "b")
+
+    def build(self, *, total_steps: int, d_model: int) -> Any:
+        return dataclasses.replace(Constant(peak_rate=self.peak_rate / self.divisor)).build(
+            total_steps=total_steps, d_model=d_model
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedAttention(DotProduct):
+    kind: Literal["named"] = "named"  # type: ignore[assignment]
+
+
+def outside() -> Config:
+    optimizer = dataclasses.replace(CONFIG.optimizer, schedule=HalvedConstant(peak_rate=0.5, divisor=3))
+    attention = NamedAttention(qk_norm=RMSNorm(), bias=False)
+    return dataclasses.replace(
+        CONFIG, optimizer=optimizer, model=dataclasses.replace(CONFIG.model, attention=attention)
+    )
+
+
+def test_json_names_the_class_and_gives_it_back():
+    config = outside()
+    tree = json.loads(to_json(config))
+    assert tree["optimizer"]["schedule"]["kind"] == f"{__name__}:HalvedConstant"
+    assert tree["model"]["attention"]["kind"] == f"{__name__}:NamedAttention"
+    assert from_json(to_json(config)) == config
+    assert differences(config, from_json(to_json(config))) == {}
+    plain = dataclasses.replace(CONFIG.optimizer, schedule=Constant(peak_rate=0.5))
+    assert "optimizer.schedule.kind" in differences(config, dataclasses.replace(config, optimizer=plain))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("optimizer.schedule.divisor", 0, "config.json: optimizer.schedule.divisor is 0: "),
+        ("optimizer.schedule.divisor", 2.5, "config.json: optimizer.schedule.divisor is 2.5: "),
+        ("optimizer.schedule.names", "a", "config.json: optimizer.schedule.names is 'a': "),
+        ("optimizer.schedule.divsor", 2, "config.json: there is no setting optimizer.schedule.divsor"),
+        ("optimizer.clip_norm", 0, "config.json: optimizer.clip_norm is 0.0: it must be above 0"),
+        (
+            "optimizer.algorithm.b1",
+            1.5,
+            "config.json: optimizer.algorithm.b1 is 1.5: it must be at least 0 and below 1",
+        ),
+        (
+            "model.attention.qk_norm.kind",
+            "rms",
+            "model.attention.qk_norm.kind is 'rms': it must be one of 'layer_norm', ",
+        ),
+        ("model.norm.epsilon", "x", "config.json: model.norm.epsilon is 'x': Input should be a valid number"),
+        ("train.steps", 0, "config.json: train.steps is 0: it must be at least 1; the default is 10000"),
+        (
+            "optimizer.schedule.kind",
+            "nowhere.mine:Mine",
+            "config.json: optimizer.schedule.kind is 'nowhere.mine:Mine': the class Mine is not part of flaxformer_lite, and no "
+            "imported module nowhere.mine has it; use this run from Python, after importing nowhere.mine",
+        ),
+    ],
+)
+def test_mistakes_beside_it_are_answered_as_ever(path: str, value: object, words: str):
+    tree = json.loads(to_json(outside()))
+    *parents, leaf = path.split(".")
+    node = tree
+    for parent in parents:
+        node = node[parent]
+    node[leaf] = value
+    with pytest.raises(ValueError) as caught:
+        from_json(json.dumps(tree))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_variant_that_cannot_be_named_is_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Local(Linear):
+        pass
+
+    schedule = dataclasses.replace(CONFIG.optimizer, schedule=Local(peak_rate=0.1))
+    with pytest.raises(
+        ValueError, match=r"^optimizer\.schedule is of the class .*Local, which config\.json cannot name: "
+    ):
+        to_json(dataclasses.replace(CONFIG, optimizer=schedule))
+
+
+def test_a_variant_of_the_package_that_its_union_lacks_is_named_with_the_union(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(NamedAttention, "__module__", "flaxformer_lite.model.attention")
+    with pytest.raises(ValueError) as caught:
+        to_json(outside())
+    assert str(caught.value) == (
+        "model.attention is of the class flaxformer_lite.model.attention.NamedAttention, which is not in the union "
+        "AttentionVariant in flaxformer_lite/model/attention.py: add it there, beside DotProduct, SharedProjection"
+    )
+
+
+def test_a_class_where_there_is_no_choice_and_a_value_without_json_are_refused():
+    @dataclass(frozen=True, kw_only=True)
+    class Other(type(CONFIG.train)):  # type: ignore[misc]
+        pass
+
+    with pytest.raises(ValueError, match=r"^train is of the class .*Other: it must be of the class TrainConfig$"):
+        to_json(dataclasses.replace(CONFIG, train=Other(text_metrics=("exact_match",))))
+    broken = dataclasses.replace(CONFIG)
+    object.__setattr__(broken, "weights", b"last")
+    with pytest.raises(ValueError, match=r"^weights is b'last': it must be a number, a text, None, a variant or a tuple"):
+        to_json(broken)
+
+
+def test_a_wrong_variant_is_answered_with_the_right_ones():
+    tree = json.loads(to_json(CONFIG))
+    tree["model"]["norm"] = {"kind": "xavier_uniform"}
+    with pytest.raises(ValueError, match=r"model\.norm\.kind is 'xavier_uniform': it must be one of 'layer_norm', "):
+        from_json(json.dumps(tree))
+    tree["model"]["norm"] = {"epsilon": 1e-5}
+    with pytest.raises(ValueError, match=r"model\.norm is \{.*\}: it must have a kind, one of 'layer_norm', "):
+        from_json(json.dumps(tree))
+
+
+OWN = '''"""A config whose schedule is defined in the file itself."""
+import dataclasses
+from pathlib import Path
+from dataclasses import dataclass
+from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.optim.schedules import Constant
+
+@dataclass(frozen=True, kw_only=True)
+class Mine(Constant):
+    twice: bool = False
+
+def get_config():
+    config = from_json((Path(__file__).parent / "base.json").read_text())
+    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, schedule=Mine(peak_rate=0.1)))
+'''
+
+
+def test_a_config_file_may_define_its_own(tmp_path: Path):
+    (tmp_path / "base.json").write_text(to_json(CONFIG))
+    (tmp_path / "own.py").write_text(OWN)
+    config = load_config(str(tmp_path / "own.py"), ["--train.steps", "15"])
+    assert (type(config.optimizer.schedule).__name__, config.train.steps) == ("Mine", 15)
+    assert from_json(to_json(config)) == config
+    (tmp_path / "config.json").write_text(to_json(config))
+    words = [sys.executable, "-m", "flaxformer_lite", "inspect", str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "the class Mine is not part of flaxformer_lite" in done.stderr
