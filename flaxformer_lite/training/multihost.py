@@ -26,7 +26,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 
-from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.parallel.sharding import replicated
@@ -200,12 +200,8 @@ def agree(here: Mapping[str, str], remedy: str) -> None:
 
 def unlike(here: Mapping[str, str], first: Mapping[str, str]) -> str:
     """The names whose values are not the first process's, with both, in one line."""
-    nothing = "not there"
-    return "; ".join(
-        f"{name} is {here.get(name, nothing)}, but {first.get(name, nothing)} in process 0"
-        for name in sorted(here.keys() | first.keys())
-        if here.get(name) != first.get(name)
-    )
+    different = changed(here, first, absent="not there")
+    return "; ".join(f"{name} is {value}, but {other} in process 0" for name, (value, other) in different.items())
 
 
 def agree_on_command(config: Config) -> None:

@@ -7,7 +7,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.console import warn
 from flaxformer_lite.model.inputs import example_inputs
@@ -112,10 +112,6 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 
 def other_settings(there: Config, here: Config) -> list[str]:
     """The settings of the model in which two runs differ, but for those that change with training alone."""
-    before, after = flatten(there.model, "model."), flatten(here.model, "model.")
+    different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
     free = ("model.dropout.", "model.dtype", "model.scan_unroll", "model.initializer.")
-    return [
-        f"{setting} {before.get(setting)!r}"
-        for setting in sorted(before.keys() | after.keys())
-        if before.get(setting) != after.get(setting) and not setting.startswith(free)
-    ]
+    return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]
