@@ -9,7 +9,6 @@ from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.positions import FixedTable, Learned
 from flaxformer_lite.objectives import Objective, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.text.kinds import FromRun
@@ -58,7 +57,7 @@ class Config:
         if data.train is not None:  # weights from elsewhere are used without an objective
             self.objective.check_model(model)
         row = self.objective.longest_row(data.longest)
-        if isinstance(model.positions, Learned | FixedTable) and model.positions.max_positions < max(row):
+        if model.positions.max_positions is not None and model.positions.max_positions < max(row):
             raise ValueError(
                 f"model.positions.max_positions {model.positions.max_positions} is less than data.max_source_length "
                 f"{data.max_source_length} or data.max_target_length {data.max_target_length}: raise it, or lower them"

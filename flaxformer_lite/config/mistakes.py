@@ -45,7 +45,7 @@ def unknown_setting(setting: str) -> str:
 def variants_of(error: Any, hint: Any) -> list[str]:
     """Returns the kinds that the field of an error may have."""
     path, owner, _ = field_at(error["loc"], hint)
-    return list(variants_in(typing.get_type_hints(owner)[path[-1]] if path else hint))
+    return list(variants_in(typing.get_type_hints(owner, include_extras=True)[path[-1]] if path else hint))
 
 
 def field_at(location: tuple[str | int, ...], hint: Any) -> tuple[list[str], type, list[str | int]]:
@@ -59,7 +59,7 @@ def field_at(location: tuple[str | int, ...], hint: Any) -> tuple[list[str], typ
     owner: type = next(iter(variants.values()), object)
     while rest and (rest[0] in variants or len(variants) == 1):
         owner = variants[str(rest.pop(0))] if rest[0] in variants else next(iter(variants.values()))
-        hints = typing.get_type_hints(owner)
+        hints = typing.get_type_hints(owner, include_extras=True)
         if not rest or rest[0] not in hints:
             break
         names.append(str(rest.pop(0)))

@@ -10,13 +10,22 @@ from flaxformer_lite.console import warn
 
 RENAMED = {
     "model.attention.head_norm": "model.attention.qk_norm",
+    "model.positions.share": "model.positions.fraction",
     "model.uncounted_id": "model.position_padding_id",
+    "model.window_positions.share": "model.window_positions.fraction",
     "objective.mask_share": "objective.mask_rate",
     "train.micro_batches": "train.num_micro_batches",
 }
 """Old path → new path. Both are where the setting is before any grouping below."""
 
-GROUPED: dict[str, dict[str, str]] = {}
+GROUPED: dict[str, dict[str, str]] = {
+    "model.decoder": {"model.decoder_num_heads": "num_heads", "model.decoder_d_ff": "d_ff"},
+    "model.sliding_window": {
+        "model.attention_window": "size",
+        "model.window_layers": "layers",
+        "model.window_positions": "positions",
+    },
+}
 """Settings that became fields of one value: the value's path → old path of each → its field. The value is None where all
 of them are."""
 

@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.model.config import SavedAs
+
+
+def saved_as(hint: Any) -> Any:
+    """Returns the union that config.json holds where a setting's type is a base class; any other type hint as it is."""
+    return next((part.union for part in typing.get_args(hint) if isinstance(part, SavedAs)), hint)
 
 
 def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
     """Yields the dataclass types that an annotation reaches, each once."""
+    annotation = saved_as(annotation)
     if dataclasses.is_dataclass(annotation) and isinstance(annotation, type) and annotation not in seen:
         seen.add(annotation)
         yield annotation
-        for hint in typing.get_type_hints(annotation).values():
+        for hint in typing.get_type_hints(annotation, include_extras=True).values():
             yield from dataclasses_in(hint, seen)
     for argument in typing.get_args(annotation):
         yield from dataclasses_in(argument, seen)
@@ -35,7 +42,7 @@ KINDS = {_type.kind for _type in TYPES if hasattr(_type, "kind")}
 
 def settings_of(annotation: Any, prefix: str = "") -> list[str]:
     """Returns the path of every setting below a dataclass type, all variants included."""
-    paths, hints = [], typing.get_type_hints(annotation)
+    paths, hints = [], typing.get_type_hints(annotation, include_extras=True)
     for field in dataclasses.fields(annotation):
         paths.append(prefix + field.name)
         for variant in variants_in(hints[field.name]).values():
@@ -45,10 +52,10 @@ def settings_of(annotation: Any, prefix: str = "") -> list[str]:
 
 def variants_in(hint: Any) -> dict[str, Any]:
     """Returns the dataclass types that a field may have, by their kinds; "" for one without a kind."""
-    if typing.get_origin(hint) is typing.Annotated:
-        hint = typing.get_args(hint)[0]
-    types = [t for t in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(t)]
-    return {getattr(t, "kind", ""): t for t in types}
+    hint = saved_as(hint)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return {getattr(hint, "kind", ""): hint}
+    return {kind: variant for part in typing.get_args(hint) for kind, variant in variants_in(part).items()}
 
 
 def outside_kind(value: Any, setting: str, hint: Any) -> str:
@@ -63,7 +70,7 @@ def outside_kind(value: Any, setting: str, hint: Any) -> str:
         raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
     if owner.__module__.startswith("flaxformer_lite."):
         raise ValueError(
-            f"{setting} is of the class {name}, which is not in {union_name(hint)}: add it there, beside {known}"
+            f"{setting} is of the class {name}, which is not in {union_name(saved_as(hint))}: add it there, beside {known}"
         )
     if "<locals>" in owner.__qualname__:
         raise ValueError(

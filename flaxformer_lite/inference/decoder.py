@@ -144,8 +144,7 @@ class Decoder:
     @property
     def limit(self) -> int | None:
         """The positions that the model has, where it cannot have any number."""
-        limit: int | None = getattr(self.model.config.positions, "max_positions", None)
-        return limit
+        return self.model.config.positions.max_positions
 
     def check(self, sources: Sequence[Sequence[int]], first: int) -> None:
         """Raises: ValueError where a source cannot be answered."""

@@ -44,7 +44,7 @@ class BatchPredictor:
 
         Raises: ValueError where a row is longer than the model has positions for.
         """
-        limit = getattr(self.config.positions, "max_positions", None)
+        limit = self.config.positions.max_positions
         for i, row in enumerate(rows):
             if limit is not None and len(row.tokens) > limit:
                 raise ValueError(

@@ -126,10 +126,10 @@ def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.n
     Raises: ValueError where the table has no such row.
     """
     given = arrays.get("position_ids")
-    rows: int | None = getattr(config.positions, "max_positions", None)
+    rows = config.positions.max_positions
     if given is None or rows is None:
         return given
-    offset: int = getattr(config.positions, "offset", 0)
+    offset = config.positions.offset
     if given.min(initial=0) < 0 or given.max(initial=0) >= offset + rows:
         wrong = int(given.min() if given.min() < 0 else given.max())
         raise ValueError(f"position_ids has {wrong}, but the table of positions has the rows 0 to {offset + rows - 1}")

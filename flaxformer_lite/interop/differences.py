@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from flaxformer_lite.model.attention import AttentionVariant, DotProduct
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.attention import Attention, DotProduct
+from flaxformer_lite.model.config import DecoderSize, ModelConfig
 
 FREE = ("dropout", "dtype", "scan_unroll", "initializer")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
@@ -43,8 +43,7 @@ def compared_settings(model: ModelConfig) -> dict[str, Any]:
     return settings | {
         "model.attention": resolved_attention(model),
         "model.target_vocab_size": model.output_size,
-        "model.decoder_num_heads": model.for_decoder.num_heads,
-        "model.decoder_d_ff": model.for_decoder.d_ff,
+        "model.decoder": DecoderSize(num_heads=model.for_decoder.num_heads, d_ff=model.for_decoder.d_ff),
         "model.dropout.residual_scaling": rates.residual_scaling if rates.residual_rate else "training",
         # Only with this scaling does dropout change evaluation.
         "model.dropout.residual_rate": rates.residual_rate if rates.residual_scaling == "evaluation" else 0.0,
@@ -53,10 +52,12 @@ def compared_settings(model: ModelConfig) -> dict[str, Any]:
 
 def resolved(model: ModelConfig) -> ModelConfig:
     """Returns the model with its attention resolved; as it is where encoder and decoder have other numbers of heads."""
-    return model if model.decoder_num_heads else dataclasses.replace(model, attention=resolved_attention(model))
+    if model.decoder is not None and model.decoder.num_heads is not None:
+        return model
+    return dataclasses.replace(model, attention=resolved_attention(model))
 
 
-def resolved_attention(model: ModelConfig) -> AttentionVariant:
+def resolved_attention(model: ModelConfig) -> Attention:
     """Returns the attention variant with every None replaced by the value that it stands for."""
     attention, heads = model.attention, model.attention.heads(model.d_model, model.num_heads)
     values: dict[str, Any] = {

@@ -1,7 +1,10 @@
 """Attention variants, and multi-head attention in the matrix layout. The alphabet is in `model/__init__.py`.
 
 Kernels are matrices: query `[D, N*H]`, key and value `[D, K*H]`, output `[N*H, D]`. Each projection is one matmul of the
-activations seen as a matrix `[B*T, D]`; heads appear only where scores are computed.
+activations seen as a matrix `[B*T, D]`; activations are split into heads only for the scores.
+
+An attention variant is a value, a frozen dataclass derived from `Attention`. It owns its projections and the step from scores
+to weights, so a new variant is one class in one file; `Attention` says which methods it may replace.
 """
 
 from collections.abc import Callable
@@ -14,11 +17,12 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import PositiveFloat, PositiveInt, check_bounds
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.masks import EXCLUDE, ByLayer, Masking, MaskStructure
-from flaxformer_lite.model.norms import Normalize, OptionalNorm
+from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 
@@ -27,12 +31,13 @@ def attention_scores(
     key: Float[Array, "B S K H"],
     *,
     bias: Float[Array, "..."] | None,
-    scale: float,
+    scale: float | Float[Array, "..."],
     soft_cap: float | None = None,
 ) -> Float[Array, "B N T S"]:
-    """`scale * query key^T + bias`, accumulated in at least float32. Query head n reads key/value head `n // G`.
+    """Returns `scale * query key^T + bias`, accumulated in at least float32. Query head n reads key/value head `n // G`.
 
-    With a `soft_cap` the product is bent to stay within it before the bias joins.
+    A `soft_cap` bends the scaled product to stay within plus and minus the cap; the bias is added after it.
+    `scale` is a number, or an array that broadcasts to `[B, N, T, S]`.
 
     Reference: Vaswani et al. 2017, arXiv:1706.03762, section 3.2; Ainslie et al. 2023, arXiv:2305.13245 (grouped heads).
     """
@@ -50,25 +55,28 @@ def attention_weights(
     *,
     mask: Bool[Array, "..."] | None,
     bias: Float[Array, "..."] | None,
-    scale: float,
+    scale: float | Float[Array, "..."],
     soft_cap: float | None = None,
     masking: Masking = EXCLUDE,
 ) -> Float[Array, "B N T S"]:
-    """`softmax(scale * query key^T + bias)` over the keys; `masking` says what becomes of those that the mask forbids."""
+    """Returns `softmax(scale * query key^T + bias)` over the keys; `masking` decides the weight of a masked key."""
     scores = attention_scores(query, key, bias=bias, scale=scale, soft_cap=soft_cap)
     return jax.nn.softmax(scores) if mask is None else masking.softmax(scores, mask)
 
 
 def weighted_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K Hv"]) -> Float[Array, "B T N Hv"]:
-    """For each query the sum of the values, by the weights of its head."""
+    """Returns for each query and head the sum of the values, weighted by the head's weights."""
     batch, num_heads, length, _ = weights.shape
     grouped = weights.reshape(batch, value.shape[2], -1, length, weights.shape[-1])
     mixed = jnp.einsum("BKGTS,BSKH->BTKGH", grouped, value)
     return mixed.reshape(batch, length, num_heads, -1)
 
 
+# Variants ---------------------------------------------------------------------------------------------------------------
+
+
 class Heads(NamedTuple):
-    """The sizes of the heads."""
+    """Sizes of the heads."""
 
     num_kv_heads: int
     d_key: int
@@ -76,137 +84,180 @@ class Heads(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DotProduct:
+class Attention:
+    """Base of all attention variants: `softmax(scale * query key^T + bias) value`, in heads of width `d_model / num_heads`.
+
+    A variant is a frozen dataclass derived from this class, or from `DotProduct` for free widths and grouped heads, with a `kind`
+    of its own. It may replace these methods:
+
+    method             decides                                                        default
+    check              which d_model and num_heads fit                                num_heads divides d_model
+    heads              number and widths of key and value heads                       d_model / num_heads each
+    width, split       the query, key and value projections                           one matrix for all heads, `[D, N*H]`
+    weights            the weights, from queries and keys                             softmax of the scaled product
+    mix                a head's answer, from weights and values                       the weighted sum of the values
+
+    `MultiHeadAttention` does the rest for every variant: `qk_norm`, rotary positions, dropout of the weights, the decode cache with
+    its windows and beams, the output projection. `weights` and `mix` may have parameters of their own, by `param`.
+
+    A variant that replaces `weights` or `mix` is computed without a fused kernel: `implementation` 'auto' then reports xla, and a
+    kernel that is named is refused.
+
+    Python code can pass any variant to `ModelConfig`. For config files, JSON and the command line, add it to the union
+    `AttentionVariant` at the end of this section.
+    """
+
+    bias: bool = True
+    """Use biases in the query, key and value projections."""
+    out_bias: bool | None = None
+    """Use a bias in the output projection; None: as `bias`."""
+    scale: PositiveFloat | None = None
+    """Factor of the scores `query key^T`; None: `1 / sqrt(H)`, where H is the width of a query or key head."""
+    soft_cap: PositiveFloat | None = None
+    """Bend scores to stay within plus and minus this number, `cap * tanh(score / cap)`; None: do not."""
+    qk_norm: OptionalNorm = None
+    """Norm over each head of queries and keys, before rotary positions; None: no norm."""
+    masking: Masking = EXCLUDE
+    """Treatment of the score of a masked key."""
+    implementation: kernels.Implementation = "auto"
+    """Program that computes attention: xla (no fused kernel; can do everything), cudnn (NVIDIA GPU), splash (TPU), or auto: the
+    device's kernel where it supports the model, else xla. Decoding always uses xla."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "model.attention")
+
+    def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
+        """Checks that the model can be split into heads. `setting` names the setting that `num_heads` comes from.
+
+        Raises: ValueError naming the settings that do not fit.
+        """
+        check_heads_divide(d_model, num_heads, setting)
+
+    def heads(self, d_model: int, num_heads: int) -> Heads:
+        """Returns the sizes of the heads. The decode cache is `[B, S, num_kv_heads, d_key]` and `[…, d_value]`."""
+        return Heads(num_heads, d_model // num_heads, d_model // num_heads)
+
+    def width(self, num_heads: int, d_head: int) -> int:
+        """Returns the output width of a projection to `num_heads` heads."""
+        return num_heads * d_head
+
+    def split(
+        self, x: Float[Array, "B T D"], project: Callable[[Array], Array], num_heads: int, d_head: int
+    ) -> Float[Array, "B T N H"]:
+        """Projects and splits into heads; `project` is the dense layer of output width `width(num_heads, d_head)`."""
+        return project(x).reshape(*x.shape[:2], num_heads, d_head)
+
+    def weights(
+        self,
+        query: Float[Array, "B T N H"],
+        key: Float[Array, "B S K H"],
+        *,
+        mask: Bool[Array, "..."] | None,
+        bias: Float[Array, "..."] | None,
+        param: Param,
+    ) -> Float[Array, "B N T S"]:
+        """Returns the weight of each key for each query, in at least float32.
+
+        query, key  heads after `qk_norm` and rotary positions; query head n reads key head `n // (N / K)`
+        mask        True: the query may attend to the key; broadcasts to `[B, N, T, S]`; None: every query to every key
+        bias        to be added to the scores, broadcasts to `[B, N, T, S]`; None: there is none
+        param       `param(name, init, shape, dtype)` returns a parameter of this layer, `…/attention/NAME`
+
+        A masked key must have weight 0 and pass no gradient; a query without keys must have a finite gradient. The weights may not
+        depend on S: padding and the free room of a decode cache count as masked keys. Use `mask.sum(-1)` for the number of keys.
+        """
+        scale = self.score_scale(query.shape[-1])
+        return attention_weights(
+            query, key, mask=mask, bias=bias, scale=scale, soft_cap=self.soft_cap, masking=self.masking
+        )
+
+    def mix(
+        self, weights: Float[Array, "B N T S"], value: Float[Array, "B S K Hv"], param: Param
+    ) -> Float[Array, "B T N Hv"]:
+        """Returns the heads' answers from the weights (after dropout) and the values; `param` as for `weights`."""
+        return weighted_values(weights, value)
+
+    def score_scale(self, width: int) -> float:
+        """Returns the factor of the scores for heads of that width."""
+        return width**-0.5 if self.scale is None else self.scale
+
+    @property
+    def is_plain_softmax(self) -> bool:
+        """Whether `weights` and `mix` are those of this class, which is what fused kernels compute."""
+        return type(self).weights is Attention.weights and type(self).mix is Attention.mix
+
+
+@dataclass(frozen=True, kw_only=True)
+class DotProduct(Attention):
     """Scaled dot-product attention, each head with its own projections: kernels are matrices `[D, N*H]`."""
 
     kind: Literal["dot_product"] = "dot_product"
-    d_key: int | None = None
-    """Width of a query or key head; None means `d_model / num_heads`."""
-    d_value: int | None = None
-    """Width of a value head; None means the same as a key head."""
-    num_kv_heads: int | None = None
-    """Key/value heads, a divisor of `num_heads`; None means one for each query head, 1 is multi-query attention."""
-    bias: bool = True
-    """Biases in the query, key and value projections."""
-    out_bias: bool | None = None
-    """A bias in the output projection; None means as in the others."""
-    scale: float | None = None
-    """Factor of the scores `query key^T`; None means `1 / sqrt(d_key)`."""
-    soft_cap: float | None = None
-    """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
-    qk_norm: OptionalNorm = None
-    """Normalises each head of queries and keys, before positions turn them; None does not."""
-    masking: Masking = EXCLUDE
-    """What becomes of the score of a masked key."""
-    implementation: kernels.Implementation = "auto"
-    """What computes scores and answers: xla, which can do everything, cudnn on an NVIDIA GPU, splash on a TPU; auto takes what
-    the device has where it can do what is asked. Decoding is always by xla."""
-
-    def __post_init__(self) -> None:
-        for name in ("d_key", "d_value", "num_kv_heads"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise ValueError(f"model.attention.{name} is {value}: give at least 1, or leave it out for the default")
-        check_scores(self.scale, self.soft_cap)
+    d_key: PositiveInt | None = None
+    """Width of a query or key head; None: `d_model / num_heads`."""
+    d_value: PositiveInt | None = None
+    """Width of a value head; None: as `d_key`."""
+    num_kv_heads: PositiveInt | None = None
+    """Number of key/value heads, a divisor of `num_heads`; None: one for each query head; 1: multi-query attention."""
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
-        """Raises: ValueError where the heads do not divide; `setting` says where their number is from."""
         if self.d_key is None:
             check_heads_divide(d_model, num_heads, setting, ", or set model.attention.d_key")
         if self.num_kv_heads is not None and num_heads % self.num_kv_heads:
             raise ValueError(
                 f"{setting} {num_heads} is not divisible by model.attention.num_kv_heads {self.num_kv_heads}: "
-                f"give a divisor of {setting}, or leave it out for one each"
+                f"choose a divisor of {setting}, or None for one key/value head per query head"
             )
 
     def heads(self, d_model: int, num_heads: int) -> Heads:
         d_key = self.d_key or d_model // num_heads
         return Heads(self.num_kv_heads or num_heads, d_key, self.d_value or d_key)
 
-    def width(self, num_heads: int, d_head: int) -> int:
-        """What a projection to that many heads puts out."""
-        return num_heads * d_head
-
-    def split(
-        self, x: Float[Array, "B T D"], project: Callable[[Array], Array], num_heads: int, d_head: int
-    ) -> Float[Array, "B T N H"]:
-        """The projection, then the cut into heads."""
-        return project(x).reshape(*x.shape[:2], num_heads, d_head)
-
 
 @dataclass(frozen=True, kw_only=True)
-class SharedProjection:
-    """Scaled dot-product attention of heads that are cut first and projected after, all by the same matrix `[H, H]`."""
+class SharedProjection(Attention):
+    """Scaled dot-product attention whose input is split into heads first; one matrix `[H, H]` then projects every head."""
 
     kind: Literal["shared_projection"] = "shared_projection"
     bias: bool = False
-    """Biases in the query, key and value projections."""
+    """Use biases in the query, key and value projections."""
     out_bias: bool | None = True
-    """A bias in the output projection; None means as in the others."""
-    scale: float | None = None
-    """Factor of the scores `query key^T`; None means `1 / sqrt(H)`."""
-    soft_cap: float | None = None
-    """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
-    qk_norm: OptionalNorm = None
-    """Normalises each head of queries and keys, before positions turn them; None does not."""
-    masking: Masking = EXCLUDE
-    """What becomes of the score of a masked key."""
-    implementation: kernels.Implementation = "auto"
-    """What computes scores and answers: xla, which can do everything, cudnn on an NVIDIA GPU, splash on a TPU; auto takes what
-    the device has where it can do what is asked. Decoding is always by xla."""
-
-    def __post_init__(self) -> None:
-        check_scores(self.scale, self.soft_cap)
-
-    def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
-        """Raises: ValueError where the heads do not divide; `setting` says where their number is from."""
-        check_heads_divide(d_model, num_heads, setting)
-
-    def heads(self, d_model: int, num_heads: int) -> Heads:
-        return Heads(num_heads, d_model // num_heads, d_model // num_heads)
+    """Use a bias in the output projection; None: as `bias`."""
 
     def width(self, num_heads: int, d_head: int) -> int:
-        """What a projection puts out, whatever the number of heads."""
         return d_head
 
     def split(
         self, x: Float[Array, "B T D"], project: Callable[[Array], Array], num_heads: int, d_head: int
     ) -> Float[Array, "B T N H"]:
-        """The cut into heads, then the projection of each."""
         return project(x.reshape(*x.shape[:2], num_heads, d_head))
 
 
-def check_scores(scale: float | None, soft_cap: float | None) -> None:
-    if soft_cap is not None and soft_cap <= 0:
-        raise ValueError(f"model.attention.soft_cap is {soft_cap}: give a number above 0, or leave it out")
-    if scale is not None and scale <= 0:
-        raise ValueError(
-            f"model.attention.scale is {scale}: give a factor above 0, or leave it out for 1 / sqrt(d_key)"
-        )
-
-
 def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "") -> None:
+    """Raises: ValueError where `num_heads` does not divide `d_model`."""
     if d_model % num_heads:
         raise ValueError(f"model.d_model {d_model} is not divisible by {setting} {num_heads}: change one" + also)
 
 
 AttentionVariant = Annotated[DotProduct | SharedProjection, Discriminator("kind")]
+"""The variants that config.json can hold."""
 
+
+# The module -------------------------------------------------------------------------------------------------------------
 
 Rotate = Callable[[Array], Array]
-"""Turns heads `[B, T, N, H]` by the positions they stand at."""
+"""Rotates heads `[B, T, N, H]` by their positions."""
 
 
 class MultiHeadAttention(nn.Module):
     """Multi-head attention; parameters `query`, `key`, `value` and `out`, each a kernel matrix and perhaps a bias.
 
-    `__call__` is self-attention of `query`, or cross-attention to `key` (and `value`, which is `key` if not given). A decoder
-    with a cache calls `key_value` and `attend` itself. The attention weights (after the softmax, before dropout) are sown as the
-    intermediate `weights`.
+    `__call__` is self-attention of `query`, or cross-attention to `key` (and to `value`, by default `key`). A decoder with a cache
+    calls `key_value` and `attend` itself. The attention weights (before dropout) are sown as the intermediate `weights`.
     """
 
     d_model: int
     num_heads: int
-    variant: AttentionVariant = DotProduct()
+    variant: Attention = DotProduct()
     dropout_rate: float = 0.0
     dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
@@ -241,7 +292,7 @@ class MultiHeadAttention(nn.Module):
     def key_value(
         self, key: Float[Array, "B S D2"], value: Float[Array, "B S D3"] | None = None, rotate: Rotate | None = None
     ) -> KeyValue:
-        """Keys and values of what is attended to, in heads; `rotate` turns the keys by their positions."""
+        """Returns the projected keys and values, in heads; `rotate` rotates the keys by their positions."""
         heads = self.variant.heads(self.d_model, self.num_heads)
         keys = self.variant.split(key, self.key, heads.num_kv_heads, heads.d_key)
         keys = keys if self.key_norm is None else self.key_norm(keys)
@@ -250,6 +301,7 @@ class MultiHeadAttention(nn.Module):
             self.variant.split(key if value is None else value, self.value, heads.num_kv_heads, heads.d_value),
         )
 
+    @nn.compact
     def attend(
         self,
         query: Float[Array, "B T D"],
@@ -261,31 +313,32 @@ class MultiHeadAttention(nn.Module):
         structure: MaskStructure | ByLayer | None = None,
         cached: bool = False,
     ) -> Float[Array, "B T D"]:
-        """The queries' answer from keys and values that are already in heads, which are a decoder's cache where `cached`.
+        """Returns the attention of `query` to keys and values that are in heads already.
 
-        `structure` is what `mask` is made of, where that is known.
+        structure: the parts that `mask` is made of; None: unknown. cached: `key_value` is a decode cache.
         """
         v = self.variant
-        d_key = key_value.key.shape[-1]
-        heads = v.split(query, self.query, self.num_heads, d_key)
+        heads = v.split(query, self.query, self.num_heads, key_value.key.shape[-1])
         heads = heads if self.query_norm is None else self.query_norm(heads)
         heads = heads if rotate is None else rotate(heads)
-        scale = d_key**-0.5 if v.scale is None else v.scale
-        asked = kernels.AttentionCall(
-            *(heads, *key_value, scale, v.soft_cap, mask, structure),
-            bias=bias is not None,
-            excludes=v.masking == EXCLUDE,
-            drops=self.dropout_rate > 0 and self.has_rng("dropout"),
-            shows=self.is_mutable_collection("intermediates"),
+        call = kernels.AttentionCall(
+            *(heads, *key_value, v.score_scale(heads.shape[-1]), v.soft_cap, mask, structure),
+            has_bias=bias is not None,
+            hard_mask=v.masking == EXCLUDE,
+            has_dropout=self.dropout_rate > 0 and self.has_rng("dropout"),
+            needs_weights=self.is_mutable_collection("intermediates"),
+            plain_softmax=v.is_plain_softmax,
         )
-        kernel = None if cached else kernels.choose(v.implementation, asked)
+        kernel = None if cached else self.choose_kernel(call).kernel
         if kernel is not None:
-            mixed = kernel(asked)
-            return self.out(mixed.reshape(*mixed.shape[:2], -1))
-        weights = attention_weights(
-            heads, key_value.key, mask=mask, bias=bias, scale=scale, soft_cap=v.soft_cap, masking=v.masking
-        )
-        self.sow("intermediates", "weights", weights)
-        weights = apply_dropout(self, weights.astype(self.dtype), self.dropout_rate)
-        mixed = weighted_values(weights, key_value.value)
+            mixed = kernel(call)
+        else:
+            weights = v.weights(heads, key_value.key, mask=mask, bias=bias, param=self.param)
+            self.sow("intermediates", "weights", weights)
+            weights = apply_dropout(self, weights.astype(self.dtype), self.dropout_rate)
+            mixed = v.mix(weights, key_value.value, self.param)
         return self.out(mixed.reshape(*mixed.shape[:2], -1))
+
+    def choose_kernel(self, call: kernels.AttentionCall) -> kernels.KernelChoice:
+        """Returns what computes this attention. `kernels.report_choices` listens to this method."""
+        return kernels.choose(self.variant.implementation, call)

@@ -111,12 +111,13 @@ class Block(nn.Module):
     def rotate(
         self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: LayerContext
     ) -> Float[Array, "B T N H"]:
-        """The heads of queries or keys, turned by their positions as this layer's scheme has it."""
+        """The heads of queries or keys, rotated by their positions, by the scheme of this layer."""
         assert context.positions is not None
-        turned = self.config.positions.rotate(heads, context.positions)
-        if is_local is None or self.config.window_positions is None:
-            return turned
-        return jnp.where(is_local, self.config.window_positions.rotate(heads, context.positions), turned)
+        rotated = self.config.positions.rotate(heads, context.positions)
+        window = self.config.sliding_window
+        if is_local is None or window is None or window.positions is None:
+            return rotated
+        return jnp.where(is_local, window.positions.rotate(heads, context.positions), rotated)
 
     def memory_key_value(
         self, carry: None, cache: None, is_local: None, context: LayerContext

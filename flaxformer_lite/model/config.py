@@ -1,37 +1,47 @@
-"""The settings of a Transformer: its shape, and the values it is put together from."""
+"""The settings of a Transformer: its sizes, and the values it is built from."""
 
 import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.bounds import NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
-from flaxformer_lite.model.attention import AttentionVariant, DotProduct
+from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProduct
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.initializers import Initializer, XavierUniform
 from flaxformer_lite.model.norms import LayerNorm, Norm
-from flaxformer_lite.model.positions import Learned, Positions, Rotary, Sinusoidal
+from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 from flaxformer_lite.model.residual import PRE_NORM, Residual
+
+
+@dataclass(frozen=True)
+class SavedAs:
+    """Annotation of a setting whose type is a base class: config.json holds a variant of `union`, Python takes any value."""
+
+    union: Any
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return handler.generate_schema(self.union)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelHead:
-    """Scores of every entry of the vocabulary: one matrix, the embedding table where `share_target_output` says so."""
+    """Logits of every entry of the vocabulary: one matrix, the embedding table if `share_target_output` is True."""
 
     kind: Literal["language_model"] = "language_model"
     bias: bool = False
-    """Add a learned number to each entry's score."""
+    """Add a learned bias to each entry's logit."""
     scale: PositiveFloat = 1.0
-    """Multiplies the last layer before the scores are taken (T5: 1 / sqrt(d_model) where tables are tied)."""
+    """Factor of the last layer before the logits (T5: 1 / sqrt(d_model) where tables are tied)."""
     soft_cap: PositiveFloat | None = None
-    """Scores are bent smoothly to stay within plus and minus this, `cap * tanh(score / cap)`; None leaves them alone."""
+    """Bend logits to stay within plus and minus this number, `cap * tanh(logit / cap)`; None: do not."""
     transform: Activation | None = None
-    """First a dense layer of width `d_model` with this activation, and the model's norm, as BERT's masked language model has."""
+    """Before the logits apply a dense layer of width `d_model`, this activation and the model's norm (as BERT); None: do not."""
     loss_chunk: PositiveInt | None = None
-    """Positions of each row that losses score at a time, so that the scores of all are never held at once; None: all."""
+    """Positions of each row whose logits a loss computes at a time, so that all logits are never stored at once; None: all."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.head")
@@ -42,13 +52,13 @@ class Pooler:
     """One vector for a whole text, from one token's last layer: the decoder's, or the encoder's where there is no decoder."""
 
     token: Literal["first", "last"] = "first"
-    """Which token: the first, or the last that is not padding."""
+    """Token whose last layer is read: the first, or the last that is not padding."""
     activation: Activation | None = "tanh"
-    """After a dense layer; None: no such layer."""
+    """Activation after a dense layer of width `d_model`; None: neither."""
     num_classes: NonNegativeInt = 0
-    """Classes to score from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
+    """Number of classes scored from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
     class_bias: bool = True
-    """Add a learned number to each class's score."""
+    """Add a learned bias to each class's logit."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.pooler")
@@ -56,131 +66,162 @@ class Pooler:
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEmbedding:
-    """One vector for a whole text that can be compared with others; it has no parameters."""
+    """One vector for a whole text, for comparing texts; without parameters."""
 
     pooling: Literal["mean", "max", "cls", "last"] = "mean"
-    """Of the last layer: the mean or the maximum over the tokens, the first token, or the last."""
+    """Reduction of the last layer: mean or maximum over the tokens, the first token (cls), or the last."""
     normalize: bool = True
-    """Scale to length 1, so that a product of two is their cosine."""
+    """Scale the vector to length 1, so that the product of two vectors is their cosine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindow:
+    """Attention of a decoder to the last few tokens only.
+
+    Reference: Beltagy et al. 2020, arXiv:2004.05150, section 3.1.
+    """
+
+    size: PositiveInt
+    """Number of tokens a token attends to: itself and those just before it."""
+    layers: tuple[int, ...] | None = None
+    """Decoder layers that have the window, counted from 0; None: all layers."""
+    positions: Rotary | None = None
+    """Position scheme of these layers, in place of `model.positions` (Gemma 3: a smaller base); None: the same scheme."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "model.sliding_window")
+        if self.positions is not None and self.layers is None:
+            raise ValueError(
+                "model.sliding_window.positions is set, but model.sliding_window.layers is None: list the layers, or set "
+                "model.positions, which then holds for all layers"
+            )
+
+    def check(self, num_layers: int) -> None:
+        """Raises: ValueError where a decoder of `num_layers` layers does not have the layers of the window."""
+        if num_layers == 0:
+            raise ValueError(
+                f"model.sliding_window.size is {self.size}, but model.num_decoder_layers is 0: only a decoder can have a window; "
+                "set model.sliding_window to None"
+            )
+        if wrong := [i for i in self.layers or () if not 0 <= i < num_layers]:
+            raise ValueError(
+                f"model.sliding_window.layers has {wrong[0]}: the decoder's layers are 0 to {num_layers - 1}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderSize:
+    """Sizes of a decoder that differ from the encoder's."""
+
+    num_heads: PositiveInt | None = None
+    """Number of query heads in the decoder; None: `model.num_heads`."""
+    d_ff: PositiveInt | None = None
+    """Inner width of the decoder's feed-forward layers; None: `model.d_ff`."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "model.decoder")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The shape of a Transformer. Defaults are the base model of Vaswani et al. 2017, with the norm moved before the sublayers."""
+    """The sizes and parts of a Transformer. Defaults are the base model of Vaswani et al. 2017, with pre-norm.
+
+    Pre-norm moves each norm in front of its sublayer.
+    """
 
     vocab_size: NonNegativeInt
-    """Token ids the model can read and write; the tokenizer is trained to fit in. 0: no embeddings, vectors go in."""
+    """Number of token ids; the tokenizer is trained to fit. 0: no embeddings, the inputs are vectors."""
     target_vocab_size: PositiveInt | None = None
-    """The target's own vocabulary size where source and target have separate ones; None means one vocabulary for both."""
+    """Number of target token ids where source and target have a vocabulary each; None: one vocabulary for both."""
     d_model: PositiveInt = 512
     """Width of the embeddings and of every layer's input and output."""
     num_heads: PositiveInt = 8
-    """Query heads."""
+    """Number of query heads."""
     d_ff: PositiveInt = 2048
     """Inner width of the feed-forward layers."""
     num_encoder_layers: NonNegativeInt = 6
-    """Layers of the encoder; 0: there is none, and the decoder reads nothing but what it writes."""
+    """Number of encoder layers; 0: no encoder, a decoder-only model."""
     num_decoder_layers: NonNegativeInt = 6
-    """Layers of the decoder; 0: there is none, and the head reads the encoder."""
-    decoder_num_heads: PositiveInt | None = None
-    """Query heads in the decoder; None: as many as `num_heads`."""
-    decoder_d_ff: PositiveInt | None = None
-    """Inner width of the decoder's feed-forward layers; None: `d_ff`."""
-    attention: AttentionVariant = DotProduct()
-    """How scores are made, and the shape of the projections."""
-    positions: Positions = Sinusoidal()
-    """How the model knows where a token stands."""
-    attention_window: int | None = None
-    """A token of the decoder attends to that many tokens at most, itself and those just before it; None: to all before it."""
-    window_layers: tuple[int, ...] | None = None
-    """The decoder layers that have this window, from 0; None: all."""
-    window_positions: Rotary | None = None
-    """What stands in the place of `positions` in those layers (Gemma 3: a smaller base); None: nothing else."""
+    """Number of decoder layers; 0: no decoder, an encoder-only model."""
+    decoder: DecoderSize | None = None
+    """Sizes of the decoder where they differ from the encoder's; None: the same sizes."""
+    attention: Annotated[Attention, SavedAs(AttentionVariant)] = DotProduct()
+    """Attention variant: projections, and the step from scores to weights."""
+    positions: Annotated[PositionScheme, SavedAs(Positions)] = Sinusoidal()
+    """Position scheme: the way the model knows the order of tokens."""
+    sliding_window: SlidingWindow | None = None
+    """Limit of the decoder's self-attention to the last few tokens, in all layers or some; None: no limit."""
     position_padding_id: NonNegativeInt | None = None
-    """A source token id that takes up no position (RoBERTa: its padding); None: every token does."""
+    """Source token id that takes up no position (RoBERTa: its padding); None: every token takes up one."""
     feed_forward_bias: bool = True
-    """Biases in the feed-forward layers."""
+    """Use biases in the feed-forward layers."""
     activation: Activation = "relu"
-    """Of the feed-forward layers; reglu, geglu, geglu_tanh and swiglu are gated."""
+    """Activation of the feed-forward layers; reglu, geglu, geglu_tanh and swiglu are gated."""
     norm: Norm = LayerNorm()
-    """The normalisation wherever a residual command says `n`."""
+    """Norm for each `n` of a residual command, and for the other norms of the model."""
     residual: Residual = PRE_NORM
-    """What surrounds each sublayer: PRE_NORM, POST_NORM, or commands of your own."""
+    """Commands around each sublayer: PRE_NORM, POST_NORM, or others."""
     dropout: DropoutRates = DropoutRates()
-    """Dropout probabilities, place by place."""
+    """Dropout rates."""
     num_token_types: NonNegativeInt = 0
-    """Kinds of source tokens, each with an embedding that is added (BERT's first and second sentence); 0: none."""
+    """Number of source token types, each with an embedding that is added (BERT's first and second sentence); 0: none."""
     embedding_norm: bool = False
-    """Normalise the sum of the embeddings, before its dropout."""
+    """Normalise the sum of the embeddings, before dropout."""
     scale_embeddings: bool = True
-    """Multiply token embeddings by sqrt(d_model), so that they are of the size of the positions."""
+    """Multiply token embeddings by sqrt(d_model), to the size of the sinusoidal positions."""
     share_source_target: bool = True
-    """One embedding table for source and target tokens."""
+    """Use one embedding table for source and target tokens."""
     share_target_output: bool = True
-    """The output projection is the target embedding table, transposed."""
+    """Use the target embedding table, transposed, as the output projection."""
     head: LanguageModelHead | None = LanguageModelHead()
-    """What turns the last layer into scores of the vocabulary; None: no scores."""
+    """Head that computes logits of the vocabulary from the last layer; None: no logits."""
     pooler: Pooler | None = None
-    """What makes one vector of a whole text, and scores of classes from it; None: nothing does."""
+    """Pooler that computes one vector of a whole text, and logits of classes; None: no pooler."""
     sentence_embedding: SentenceEmbedding | None = None
-    """How a text becomes a vector to be compared with others; None: it does not."""
+    """Reduction of a text to one vector for comparing texts; None: no such vector."""
     initializer: Initializer = XavierUniform()
-    """First values of kernels and embeddings; biases start at 0, norm scales at 1."""
+    """Initial values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"
-    """Type of the computation; parameters stay float32, and sums in softmax, norms and losses are never narrower than that."""
+    """Number type of the computation; parameters stay float32, and sums in softmax, norms and losses are at least float32."""
     scan_unroll: PositiveInt = 1
-    """Layers compiled in a row: more compiles longer and may run faster, results are the same. A shorter stack has all its
-    layers in a row."""
+    """Number of layers per iteration of the loop over layers: more compile longer and may run faster. Results are the same."""
     remat: Literal["none", "full", "dots"] = "none"
-    """What the backward pass computes again instead of keeping it: none keeps everything, full keeps only what goes into each
-    layer, dots also the products with parameters, but no scores. Results are the same."""
+    """Activations that the backward pass recomputes to save memory. none: stores all; full: stores only the inputs of each layer;
+    dots: stores also products with parameters, but no scores. Results are the same."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model")
         if self.num_encoder_layers + self.num_decoder_layers == 0:
-            raise ValueError("model.num_encoder_layers and model.num_decoder_layers are both 0: give one at least 1")
+            raise ValueError(
+                "model.num_encoder_layers and model.num_decoder_layers are both 0: one of them must be at least 1"
+            )
         self.attention.check(self.d_model, self.num_heads)
-        if self.decoder_num_heads is not None:
-            self.attention.check(self.d_model, self.decoder_num_heads, "model.decoder_num_heads")
-        self.check_window()
+        if self.decoder is not None and self.decoder.num_heads is not None:
+            self.attention.check(self.d_model, self.decoder.num_heads, "model.decoder.num_heads")
+        if self.sliding_window is not None:
+            self.sliding_window.check(self.num_decoder_layers)
         self.check_embeddings()
 
-    def check_window(self) -> None:
-        """Raises: ValueError where the window is for no layer, or for none that there is."""
-        if self.attention_window is not None and (self.attention_window < 1 or self.num_decoder_layers == 0):
-            raise ValueError(
-                f"model.attention_window is {self.attention_window}: give at least 1, in a model with a decoder, or leave it out"
-            )
-        if self.window_layers is not None and self.attention_window is None:
-            raise ValueError(
-                f"model.window_layers is {self.window_layers}, but model.attention_window is None: give both or none"
-            )
-        if wrong := [i for i in self.window_layers or () if not 0 <= i < self.num_decoder_layers]:
-            raise ValueError(
-                f"model.window_layers has {wrong[0]}, but the decoder's layers are 0 to {self.num_decoder_layers - 1}"
-            )
-        if self.window_positions is not None and self.window_layers is None:
-            raise ValueError(
-                "model.window_positions is for the layers of model.window_layers, which is None: name the layers, or set "
-                "model.positions"
-            )
-
     def check_embeddings(self) -> None:
-        """Raises: ValueError where tables and vocabularies do not go together."""
+        """Raises: ValueError where embedding tables, vocabularies and positions contradict each other."""
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(
                 f"model.target_vocab_size is {self.target_vocab_size}, but source and target share one embedding table: "
-                "leave it out, or set model.share_source_target to False"
+                "set model.target_vocab_size to None, or model.share_source_target to False"
             )
         if self.vocab_size == 0 and self.head is not None:
             raise ValueError(
-                "model.vocab_size is 0, so there is nothing for model.head to score: set model.head to None"
+                "model.vocab_size is 0, so model.head has no entries to score: set model.head to None, or a vocab_size"
             )
         if self.position_padding_id is not None and self.num_encoder_layers == 0:
             raise ValueError(
-                f"model.position_padding_id is {self.position_padding_id}, but model.num_encoder_layers is 0: leave it out"
+                f"model.position_padding_id is {self.position_padding_id}, but model.num_encoder_layers is 0: set it to None"
             )
-        if self.position_padding_id is not None and isinstance(self.positions, Learned) and self.positions.offset == 0:
+        if (
+            self.position_padding_id is not None
+            and self.positions.max_positions is not None
+            and self.positions.offset == 0
+        ):
             raise ValueError(
                 f"model.position_padding_id is {self.position_padding_id}, and such tokens have the row before the first: "
                 "set model.positions.offset to at least 1"
@@ -188,13 +229,15 @@ class ModelConfig:
 
     @cached_property
     def for_decoder(self) -> "ModelConfig":
-        """The same with the decoder's heads and feed-forward width in the place of the encoder's."""
-        num_heads, d_ff = self.decoder_num_heads or self.num_heads, self.decoder_d_ff or self.d_ff
-        return dataclasses.replace(self, num_heads=num_heads, d_ff=d_ff, decoder_num_heads=None, decoder_d_ff=None)
+        """The same settings with the decoder's sizes in place of the encoder's."""
+        sizes = self.decoder or DecoderSize()
+        return dataclasses.replace(
+            self, num_heads=sizes.num_heads or self.num_heads, d_ff=sizes.d_ff or self.d_ff, decoder=None
+        )
 
     @cached_property
     def for_use(self) -> "ModelConfig":
-        """The same where no kernel is named for attention: an answer may be asked for on another device than the training's."""
+        """The same settings without a named attention kernel: a trained model may be used on another device."""
         if self.attention.implementation in ("auto", "xla"):
             return self
         return dataclasses.replace(self, attention=dataclasses.replace(self.attention, implementation="auto"))
@@ -211,17 +254,17 @@ class ModelConfig:
 
     @property
     def output_size(self) -> int:
-        """How many entries the head scores."""
+        """Number of entries that the head scores."""
         return self.vocab_sizes[1]
 
 
 def check_heads(config: ModelConfig, mesh: Mesh | AbstractMesh) -> None:
-    """Raises: ValueError where heads would be cut apart: their parts' scores would have to be summed for each query and key."""
+    """Raises: ValueError where the mesh would divide a head, whose scores would then need a sum over devices."""
     parts = mesh.shape.get("tensor", 1)
     for side in (config, config.for_decoder):
         heads = side.attention.heads(side.d_model, side.num_heads).num_kv_heads
         if heads % parts:
             raise ValueError(
-                f"train.mesh.tensor is {parts}, which does not divide the {heads} heads of keys and values "
+                f"train.mesh.tensor is {parts}, which does not divide the {heads} key/value heads "
                 f"(model.attention.num_kv_heads, model.num_heads): choose a divisor of {heads}"
             )

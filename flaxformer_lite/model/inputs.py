@@ -94,10 +94,10 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         raise ValueError(
             "the inputs have `predict_positions`, which only a model without a decoder reads: leave them out"
         )
-    if inputs.target_attention is not None and config.attention_window is not None:
+    if inputs.target_attention is not None and config.sliding_window is not None:
         raise ValueError(
-            "the inputs have `target_attention`, which says for each position where it may attend to, but so does "
-            f"model.attention_window {config.attention_window}: leave one out"
+            "the inputs have `target_attention`, but model.sliding_window is set, and both say which tokens a token attends to: "
+            "leave one out"
         )
     if config.num_token_types and inputs.token_types is None:
         raise ValueError(

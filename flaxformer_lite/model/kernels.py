@@ -1,7 +1,7 @@
-"""Attention kernels: scores, softmax and the sum of values in one program that never holds all scores.
+"""Fused attention kernels: scores, softmax and the sum of values in one program that never stores all scores.
 
-`choose` says what computes an attention. A kernel that is named and cannot do what is asked says why; `auto` passes on to xla,
-the formula as it is written in `attention.py`. The table of who can do what is in `docs/kernels.md`.
+`choose` returns what computes an attention. A kernel that is named and does not support the call is refused, with the reason;
+`auto` then uses xla, the formula in `attention.py`. `docs/kernels.md` has the table of what each kernel supports.
 """
 
 import contextlib
@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from flax import linen as nn
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
@@ -20,15 +21,15 @@ from flaxformer_lite.parallel.sharding import ROW_AXES
 Implementation = Literal["auto", "xla", "cudnn", "splash"]
 
 HEADS = "tensor"
-"""The axis of a mesh over which heads are divided."""
+"""The mesh axis that divides heads."""
 SPLASH_BLOCK = 128
-"""Splash works on blocks of that many queries and keys, or of a multiple; other lengths are padded."""
+"""Block size of Splash, in queries and keys: blocks are a multiple of it, and other lengths are padded."""
 SPLASH_SHORTEST = 256
-"""Below this many queries or keys `auto` stays with xla on a TPU: the scores are then too few for blocks to pay."""
+"""Fewest queries and keys for which `auto` uses Splash: with fewer, blocks save nothing."""
 
 
 class AttentionCall(NamedTuple):
-    """What an attention has to compute, and from what."""
+    """The arguments of one attention, and what it requires of a kernel."""
 
     query: Float[Array, "B T N H"]
     key: Float[Array, "B S K H"]
@@ -37,15 +38,17 @@ class AttentionCall(NamedTuple):
     soft_cap: float | None = None
     mask: Bool[Array, "..."] | None = None
     structure: MaskStructure | ByLayer | None = MaskStructure()
-    """What the mask is made of; None: unknown, there is only the array."""
-    bias: bool = False
-    """Whether something is added to the scores."""
-    excludes: bool = True
-    """Whether a masked key has weight 0 exactly."""
-    drops: bool = False
-    """Whether attention weights are dropped out."""
-    shows: bool = False
-    """Whether somebody wants to see the attention weights."""
+    """The parts that the mask is made of; None: unknown, there is only the array."""
+    has_bias: bool = False
+    """A bias is added to the scores."""
+    hard_mask: bool = True
+    """A masked key has weight 0 exactly."""
+    has_dropout: bool = False
+    """Attention weights are dropped out."""
+    needs_weights: bool = False
+    """The caller reads the attention weights."""
+    plain_softmax: bool = True
+    """The weights are the softmax of the scaled product, and the answer is their sum of values."""
 
     @property
     def dtype(self) -> Any:
@@ -53,68 +56,80 @@ class AttentionCall(NamedTuple):
 
 
 Kernel = Callable[[AttentionCall], Float[Array, "B T N Hv"]]
-PICKED: dict[str, bool] = {}
-"""What `auto` has picked in this process, in words, and whether that has been told."""
 
 
-def choose(implementation: Implementation, asked: AttentionCall) -> Kernel | None:
-    """The kernel for what is asked; None is xla.
+class KernelChoice(NamedTuple):
+    """What computes an attention, and why."""
 
-    Raises: ValueError where the kernel that is named cannot do it.
-    """
+    kernel: Kernel | None
+    """None: no fused kernel, the formula in `attention.py` (xla)."""
+    name: Literal["xla", "cudnn", "splash"]
+    reason: str
+
+    def __str__(self) -> str:
+        how = "plain JAX operations" if self.kernel is None else f"the fused kernel '{self.name}'"
+        return f"attention is computed by {how}: {self.reason}"
+
+
+def choose(implementation: Implementation, call: AttentionCall) -> KernelChoice:
+    """Returns the kernel for a call. Raises: ValueError where a kernel is named that does not support the call."""
+    device, named = platform(), f"model.attention.implementation is '{implementation}'"
     if implementation == "xla":
-        return None
-    device = platform()
+        return KernelChoice(None, "xla", named)
     if implementation != "auto":
-        if (reason := unsupported_reason(implementation, asked, device)) is not None:
-            raise ValueError(
-                f"model.attention.implementation is '{implementation}', but {reason}: change that, or set the implementation "
-                "to 'auto' or 'xla'"
-            )
-        return checked_kernel(implementation)
-    fitting = {"gpu": "cudnn", "tpu": "splash"}.get(device)
+        if (reason := unsupported_reason(implementation, call, device)) is not None:
+            raise ValueError(f"{named}, but {reason}: change that, or set the implementation to 'auto' or 'xla'")
+        return KernelChoice(checked_kernel(implementation), implementation, named)
+    fitting: Literal["cudnn", "splash"] | None = {"gpu": "cudnn", "tpu": "splash"}.get(device)  # type: ignore[assignment]
     if fitting is None:
-        picked, reason = "xla", f"the device is a {device}"
-    elif (reason := unsupported_reason(fitting, asked, device) or auto_skips(fitting, asked)) is not None:
-        picked, reason = "xla", f"not {fitting}, since {reason}"
-    else:
-        picked, reason = fitting, f"the device is a {device}"
-    PICKED.setdefault(f"attention by {picked}: {reason}", False)
-    return KERNELS.get(picked)
+        return KernelChoice(None, "xla", f"there is no fused kernel for this device, a {device.upper()}")
+    if (reason := unsupported_reason(fitting, call, device) or auto_skips(fitting, call)) is not None:
+        return KernelChoice(None, "xla", f"'{fitting}' was not used, since {reason}")
+    return KernelChoice(KERNELS[fitting], fitting, f"the device is a {device.upper()}")
 
 
-def news() -> list[str]:
-    """What `auto` has picked and nobody has been told."""
-    untold = [line for line, told in PICKED.items() if not told]
-    PICKED.update(dict.fromkeys(untold, True))
-    return untold
+@contextlib.contextmanager
+def report_choices(report: Callable[[str], None]) -> Iterator[None]:
+    """Calls `report` with each distinct choice of kernel, in words, that is made while models are traced in this context."""
+    reported: set[str] = set()
+
+    def listen(method: Callable[..., Any], args: Any, kwargs: Any, context: nn.module.InterceptorContext) -> Any:
+        result = method(*args, **kwargs)
+        if isinstance(result, KernelChoice) and str(result) not in reported:
+            reported.add(str(result))
+            report(str(result))
+        return result
+
+    with nn.intercept_methods(listen):
+        yield
 
 
-def unsupported_reason(name: str, asked: AttentionCall, device: str) -> str | None:
-    """What that kernel cannot do of what is asked, in words; None: it can do all."""
+def unsupported_reason(name: str, call: AttentionCall, device: str) -> str | None:
+    """Returns the first thing in a call that the kernel does not support, in words; None: it supports the call."""
     common = [
-        (asked.drops, f"{name} has no dropout, and model.dropout.attention_rate is not 0"),
-        (asked.bias, f"{name} adds no bias to the scores, as ALiBi, relative positions and `source_bias` do"),
-        (not asked.excludes, f"{name} leaves masked keys out, and model.attention.masking is another way"),
-        (asked.shows, f"{name} never has the attention weights, which are asked for"),
+        (not call.plain_softmax, f"{name} computes softmax(scale * query key^T) only, and model.attention does not"),
+        (call.has_dropout, f"{name} has no dropout, and model.dropout.attention_rate is not 0"),
+        (call.has_bias, f"{name} adds no bias to the scores, as ALiBi, relative positions and `source_bias` do"),
+        (not call.hard_mask, f"{name} supports model.attention.masking 'exclude' only"),
+        (call.needs_weights, f"{name} never stores the attention weights, which the caller reads"),
     ]
-    own = {"cudnn": cudnn_refusals, "splash": splash_refusals}[name](asked, device)
-    return next((reason for refused, reason in [*own, *common] if refused), None)
+    own = {"cudnn": cudnn_limits, "splash": splash_limits}[name](call, device)
+    return next((reason for applies, reason in [*own, *common] if applies), None)
 
 
-def auto_skips(name: str, asked: AttentionCall) -> str | None:
-    """Why `auto` does not take a kernel that could do what is asked."""
+def auto_skips(name: str, call: AttentionCall) -> str | None:
+    """Returns why `auto` does not use a kernel that supports the call; None: it uses it."""
     if name != "splash":
         return None
-    if (length := min(asked.query.shape[1], asked.key.shape[1])) < SPLASH_SHORTEST and not INTERPRETED:
+    if (length := min(call.query.shape[1], call.key.shape[1])) < SPLASH_SHORTEST and not INTERPRETED:
         return f"{length} queries or keys are fewer than {SPLASH_SHORTEST}"
     if jax.sharding.get_abstract_mesh().empty and jax.device_count() > 1:
-        return "there are several devices, and no mesh is set that says how they share the heads and rows"
+        return "there are several devices, and no mesh that divides heads and rows among them"
     return None
 
 
 def platform() -> str:
-    """Where the program will run: on what the mesh is made of, or on the default device."""
+    """Returns the kind of device that the program is for: the mesh's devices, else the default device."""
     if INTERPRETED:
         return "tpu"
     device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
@@ -122,28 +137,31 @@ def platform() -> str:
     return "gpu" if name in ("cuda", "rocm") else name
 
 
-# A kernel that is named is in the program ------------------------------------------------------------------------------
+# A named kernel must be in the program ---------------------------------------------------------------------------------
 
 MARKS = {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha_fwd"}
-"""What a kernel's primitive, or the kernel that the primitive calls, has in its name."""
+"""Part of the name of each kernel's primitive, or of the kernel that the primitive calls."""
 
 
 def checked_kernel(name: str) -> Kernel:
-    """That kernel, which fails where the program turns out to be without it: libraries may fall back on something else."""
+    """Returns the kernel with a check that the program contains it: a library may silently fall back on other code.
 
-    def kernel(asked: AttentionCall) -> Float[Array, "B T N Hv"]:
+    Raises: AssertionError where the program does not contain it.
+    """
+
+    def kernel(call: AttentionCall) -> Float[Array, "B T N Hv"]:
         found = kernels_in(
-            jax.make_jaxpr(lambda q, k, v: KERNELS[name](asked._replace(query=q, key=k, value=v)))(*asked[:3])
+            jax.make_jaxpr(lambda q, k, v: KERNELS[name](call._replace(query=q, key=k, value=v)))(*call[:3])
         )
         if name not in found:
             raise AssertionError(f"model.attention.implementation is '{name}', but the program has no such kernel")
-        return KERNELS[name](asked)
+        return KERNELS[name](call)
 
     return kernel
 
 
 def kernels_in(program: Any) -> list[str]:
-    """The kernels that a jaxpr calls, at any depth, a name for each call."""
+    """Returns the names of the kernels that a jaxpr calls, at any depth, one for each call."""
     found = []
     for equation in program.eqns:
         words = f"{equation.primitive.name} {equation.params.get('name', '')} {equation.params.get('name_and_src_info', '')}"
@@ -156,54 +174,55 @@ def kernels_in(program: Any) -> list[str]:
 # cuDNN -----------------------------------------------------------------------------------------------------------------
 
 
-def cudnn_refusals(asked: AttentionCall, device: str) -> list[tuple[bool, str]]:
-    width, longest = asked.query.shape[-1], 256 if compute_capability() >= 9 else 128
-    odd = asked.query.shape[1] % 2 or asked.key.shape[1] % 2
+def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
+    """Returns cuDNN's limits in words, each with whether the call exceeds it."""
+    width, longest = call.query.shape[-1], 256 if compute_capability() >= 9 else 128
+    odd = call.query.shape[1] % 2 or call.key.shape[1] % 2
     return [
         (device != "gpu" or compute_capability() == 0, f"cudnn is for NVIDIA GPUs, and the device is a {device}"),
         (
-            asked.dtype not in (jnp.bfloat16, jnp.float16),
-            f"cudnn computes in bfloat16, and model.dtype is {asked.dtype}",
+            call.dtype not in (jnp.bfloat16, jnp.float16),
+            f"cudnn computes in bfloat16, and model.dtype is {call.dtype}",
         ),
-        (asked.soft_cap is not None, f"cudnn has no soft cap, and model.attention.soft_cap is {asked.soft_cap}"),
-        (asked.value.shape[-1] != width, "cudnn wants model.attention.d_value to be as d_key"),
+        (call.soft_cap is not None, f"cudnn has no soft cap, and model.attention.soft_cap is {call.soft_cap}"),
+        (call.value.shape[-1] != width, "cudnn needs model.attention.d_value equal to d_key"),
         (
             width % 8 != 0 or width > longest,
-            f"cudnn wants heads of a multiple of 8 up to {longest} here, and they are {width}",
+            f"cudnn needs heads whose width is a multiple of 8, at most {longest} here, and model.attention.d_key is {width}",
         ),
-        (bool(odd) and not flagged(asked), "cudnn wants even lengths where there is padding or packing"),
+        (bool(odd) and not needs_no_array(call), "cudnn needs even lengths where there is padding or packing"),
     ]
 
 
 def compute_capability() -> float:
-    """Of the first GPU; 0 where there is none by NVIDIA."""
+    """Returns the compute capability of the first GPU; 0 without an NVIDIA GPU."""
     try:
         return float(jax.devices("gpu")[0].compute_capability)
     except (RuntimeError, ValueError, AttributeError):
         return 0.0
 
 
-def flagged(asked: AttentionCall) -> bool:
-    """Whether the mask is causal, with a window or without, or none, so that cuDNN needs no array of it."""
-    return isinstance(asked.structure, MaskStructure) and asked.structure.keys is None
+def needs_no_array(call: AttentionCall) -> bool:
+    """Whether flags describe the whole mask to cuDNN: it is causal, with or without a window, or there is none."""
+    return isinstance(call.structure, MaskStructure) and call.structure.keys is None
 
 
-def cudnn(asked: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
-    """By `jax.nn.dot_product_attention`. Padding and packing go in as an array `[B, 1, T, S]` in the narrow type."""
+def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
+    """Computes attention by `jax.nn.dot_product_attention`; padding and packing are passed as an array `[B, 1, T, S]`."""
     arguments: dict[str, Any] = {}
-    if flagged(asked):
-        structure = asked.structure
+    if needs_no_array(call):
+        structure = call.structure
         assert isinstance(structure, MaskStructure)
         window = None if structure.window is None else (structure.window - 1, 0)
         arguments = {"is_causal": structure.causal, "local_window_size": window}
-    elif asked.mask is not None:
-        shape = (*jnp.broadcast_shapes(asked.mask.shape, (1, 1, 1, 1))[:2], asked.query.shape[1], asked.key.shape[1])
-        arguments = {"mask": jnp.broadcast_to(asked.mask, shape)}
-    mixed = jax.nn.dot_product_attention(*asked[:3], scale=asked.scale, implementation=implementation, **arguments)
+    elif call.mask is not None:
+        shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
+        arguments = {"mask": jnp.broadcast_to(call.mask, shape)}
+    mixed = jax.nn.dot_product_attention(*call[:3], scale=call.scale, implementation=implementation, **arguments)
     if "mask" not in arguments:
         return mixed
-    assert asked.mask is not None
-    return jnp.where(asked.mask.any(-1).swapaxes(1, 2)[..., None], mixed, 0)
+    assert call.mask is not None
+    return jnp.where(call.mask.any(-1).swapaxes(1, 2)[..., None], mixed, 0)
 
 
 # Splash ----------------------------------------------------------------------------------------------------------------
@@ -213,7 +232,7 @@ INTERPRETED: list[None] = []
 
 @contextlib.contextmanager
 def interpreted() -> Iterator[None]:
-    """Within, Splash runs on any device, interpreted: right, and very slow. For tests."""
+    """Runs Splash interpreted within the context, on any device: correct and very slow. For tests."""
     INTERPRETED.append(None)
     try:
         yield
@@ -221,63 +240,67 @@ def interpreted() -> Iterator[None]:
         INTERPRETED.pop()
 
 
-def splash_refusals(asked: AttentionCall, device: str) -> list[tuple[bool, str]]:
+def splash_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
+    """Returns Splash's limits in words, each with whether the call exceeds it."""
     return [
         (device != "tpu", f"splash is for TPUs, and the device is a {device}"),
         (
-            asked.dtype not in (jnp.bfloat16, jnp.float32),
-            f"splash computes in float32 at most, and model.dtype is {asked.dtype}",
+            call.dtype not in (jnp.bfloat16, jnp.float32),
+            f"splash computes in bfloat16 or float32, and model.dtype is {call.dtype}",
         ),
-        (asked.structure is None, "splash wants to know what a mask is made of, and `target_attention` is an array"),
+        (
+            call.structure is None,
+            "splash needs a causal, window, padding or segment mask, and `target_attention` is an array",
+        ),
     ]
 
 
-def splash(asked: AttentionCall) -> Float[Array, "B T N Hv"]:
-    """By the Pallas kernel that comes with JAX, on each device's own rows and heads.
+def splash(call: AttentionCall) -> Float[Array, "B T N Hv"]:
+    """Computes attention by the Pallas kernel that comes with JAX, on each device's own rows and heads.
 
     Reference: the block-sparse form of Dao et al. 2022, arXiv:2205.14135.
     """
-    structure = asked.structure
+    structure = call.structure
     assert structure is not None
     if isinstance(structure, ByLayer):
         return jax.lax.cond(
             structure.is_local,
-            lambda: splash(asked._replace(structure=structure.local)),
-            lambda: splash(asked._replace(structure=structure.other)),
+            lambda: splash(call._replace(structure=structure.local)),
+            lambda: splash(call._replace(structure=structure.other)),
         )
-    q, k, v = (x.swapaxes(1, 2) for x in asked[:3])
-    q, k, v = padded(q * jnp.asarray(asked.scale, q.dtype)), padded(k), padded(v)
-    segments = splash_segments(asked, structure, q.shape[2], k.shape[2])
+    q, k, v = (x.swapaxes(1, 2) for x in call[:3])
+    q, k, v = padded(q * jnp.asarray(call.scale, q.dtype)), padded(k), padded(v)
+    segments = splash_segments(call, structure, q.shape[2], k.shape[2])
 
     def of_rows(
         q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], v: Float[Array, "B K S Hv"], segments: Any
     ) -> Float[Array, "B N T Hv"]:
-        kernel = splash_kernel(structure, asked.soft_cap, q.shape[1], q.shape[2], k.shape[2])
+        kernel = splash_kernel(structure, call.soft_cap, q.shape[1], q.shape[2], k.shape[2])
         return jax.vmap(kernel)(q, k, v, segments)
 
-    mixed = on_each_device(of_rows, asked)(q, k, v, segments)[:, :, : asked.query.shape[1]].swapaxes(1, 2)
+    mixed = on_each_device(of_rows, call)(q, k, v, segments)[:, :, : call.query.shape[1]].swapaxes(1, 2)
     return mixed if structure.answered is None else jnp.where(structure.answered[..., None, None], mixed, 0)
 
 
 def padded(x: Float[Array, "B N T H"]) -> Float[Array, "B N U H"]:
-    """Zeros up to a whole number of blocks."""
+    """Pads T with zeros to a whole number of blocks."""
     return jnp.pad(x, ((0, 0), (0, 0), (0, -x.shape[2] % SPLASH_BLOCK), (0, 0)))
 
 
 def splash_segments(
-    asked: AttentionCall, structure: MaskStructure, num_queries: int, num_keys: int
+    call: AttentionCall, structure: MaskStructure, num_queries: int, num_keys: int
 ) -> splash_attention_kernel.SegmentIds | None:
-    """The numbers of queries and keys, where they matter: what is added in the padding is nobody's.
+    """Returns the text numbers of queries and keys, with different numbers for padded queries (-1) and keys (0).
 
-    Without numbers no query sees the keys added after the last one where the mask is causal.
+    None where no query can see a padded key: without numbers, if the mask is causal or no key was padded.
     """
-    (batch, length, _, _), room = asked.query.shape, asked.key.shape[1]
+    (batch, length, _, _), room = call.query.shape, call.key.shape[1]
     if structure.keys is None and (structure.causal or room == num_keys):
         return None
 
-    def numbers(given: Int[Array, "B T"] | None, length: int, room: int, nobody: int) -> Int[Array, "B U"]:
+    def numbers(given: Int[Array, "B T"] | None, length: int, room: int, filler: int) -> Int[Array, "B U"]:
         given = jnp.ones((batch, length), jnp.int32) if given is None else given
-        return jnp.pad(given, ((0, 0), (0, room - length)), constant_values=nobody)
+        return jnp.pad(given, ((0, 0), (0, room - length)), constant_values=filler)
 
     queries = numbers(structure.queries, length, num_queries, -1)
     return splash_attention_kernel.SegmentIds(queries, numbers(structure.keys, room, num_keys, 0))
@@ -286,7 +309,7 @@ def splash_segments(
 def splash_kernel(
     structure: MaskStructure, soft_cap: float | None, num_heads: int, num_queries: int, num_keys: int
 ) -> Callable[..., Array]:
-    """The kernel of one row, `[N, T, H]`, `[K, S, H]` and `[K, S, Hv]` to `[N, T, Hv]`."""
+    """Returns the kernel for one row: `[N, T, H]`, `[K, S, H]` and `[K, S, Hv]` to `[N, T, Hv]`."""
     shape = (num_queries, num_keys)
     mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
     if structure.causal and structure.window is not None:
@@ -312,21 +335,21 @@ def splash_kernel(
     )
 
 
-def on_each_device(function: Callable[..., Array], asked: AttentionCall) -> Callable[..., Array]:
-    """The function on the rows and heads that each device of the mesh has: the compiler cannot divide a Pallas kernel by itself.
+def on_each_device(function: Callable[..., Array], call: AttentionCall) -> Callable[..., Array]:
+    """Maps a function over the devices of the mesh, each with its own rows and heads: the compiler cannot divide a Pallas kernel.
 
-    An axis that does not divide them is left out: its devices then all do the same.
+    An axis that does not divide rows or heads is left out: its devices then repeat the same work.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind == AxisType.Auto}
     if not automatic:
         return function
-    rows, rest = [], asked.query.shape[0]
+    rows, rest = [], call.query.shape[0]
     for axis in ROW_AXES:
         if axis in automatic and rest % mesh.shape[axis] == 0:
             rows.append(axis)
             rest //= mesh.shape[axis]
-    split = HEADS in automatic and asked.key.shape[2] % mesh.shape[HEADS] == 0
+    split = HEADS in automatic and call.key.shape[2] % mesh.shape[HEADS] == 0
     heads = PartitionSpec(tuple(rows), HEADS if split else None)
     specs = (heads, heads, heads, PartitionSpec(tuple(rows)))
     return jax.shard_map(function, in_specs=specs, out_specs=heads, axis_names=automatic, check_vma=False)

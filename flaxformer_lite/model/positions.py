@@ -1,8 +1,6 @@
-"""Position schemes: values that tell the model where a token stands.
+"""Position schemes: values through which the model knows the order of tokens.
 
-A scheme is a frozen dataclass with three hooks, which do nothing unless it says otherwise: `embed` acts on the embeddings that
-enter a stack, `rotate` on the heads of queries and keys, `bias` on the scores, once for all layers of a stack. A scheme
-without parameters ignores `param`, which makes them. Positions are `[B, T]`, or `[1, T]` where all rows have the same.
+A scheme is a frozen dataclass derived from `PositionScheme`. Positions are `[B, T]`, or `[1, T]` where all rows have the same.
 """
 
 import math
@@ -28,7 +26,7 @@ def sinusoids(
     layout: Literal["interleaved", "half_split"],
     max_wavelength: float = 10_000.0,
 ) -> Float[Array, "B T D"]:
-    """Sines and cosines of `position / max_wavelength ** (2j / width)` for j = 0 … width/2 - 1, in at least float32.
+    """Returns sines and cosines of `position / max_wavelength ** (2j / width)` for j = 0 … width/2 - 1, in at least float32.
 
     interleaved: sin, cos, sin, cos, …   half_split: all sines, then all cosines.
 
@@ -42,34 +40,50 @@ def sinusoids(
     return jnp.concatenate(waves, -1)[..., :width]
 
 
-class Scheme:
-    """The hooks of a position scheme, doing nothing."""
+class PositionScheme:
+    """Base of all position schemes: three hooks that do nothing, and the limits of the scheme.
+
+    hook     acts on                                  called
+    embed    the embeddings that enter a stack        once a stack
+    rotate   the heads of queries and of keys         in each layer
+    bias     the scores of self-attention             once a stack, for all its layers
+
+    `param(name, init, shape, dtype)` makes or reads a parameter of the scheme, one for each stack.
+
+    Python code can pass any scheme to `ModelConfig`. For config files, JSON and the command line, add it to the union
+    `Positions` at the end of this file.
+    """
+
+    max_positions: int | None = None
+    """Positions 0 … max_positions - 1 exist, no sequence can be longer; None: any length."""
+    offset: int = 0
+    """Rows of the scheme's table that come before the row of position 0."""
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
-        """The embeddings, told where they stand."""
+        """Returns the embeddings with their positions added."""
         return x
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
-        """The heads of queries or keys, told where they stand."""
+        """Returns the heads of queries or keys, changed by their positions."""
         return x
 
     def bias(
         self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"], num_heads: int, causal: bool, param: Param
     ) -> Float[Array, "#B N T S"] | None:
-        """What is added to the scores of queries and keys at these positions; `causal` where no key comes after its query."""
+        """Returns the addend of the scores of queries and keys at these positions; `causal`: no key comes after its query."""
         return None
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoPositions(Scheme):
-    """The model is told nothing about order (a causal decoder can still count)."""
+class NoPositions(PositionScheme):
+    """No positions: the model does not know the order of tokens (a causal decoder can still count)."""
 
     kind: Literal["none"] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sinusoidal(Scheme):
-    """Fixed sines and cosines added to the embeddings; any length."""
+class Sinusoidal(PositionScheme):
+    """Fixed sines and cosines, added to the embeddings; any length."""
 
     kind: Literal["sinusoidal"] = "sinusoidal"
     layout: Literal["interleaved", "half_split"] = "interleaved"
@@ -80,19 +94,19 @@ class Sinusoidal(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learned(Scheme):
-    """A trained vector for each position, added to the embeddings.
+class Learned(PositionScheme):
+    """A learned vector for each position, added to the embeddings.
 
     Reference: Gehring et al. 2017, arXiv:1705.03122, section 3.1.
     """
 
     kind: Literal["learned"] = "learned"
     max_positions: PositiveInt = 512
-    """Rows of the table; `data.max_source_length` and `data.max_target_length` may not be larger."""
+    """Number of positions; `data.max_source_length` and `data.max_target_length` may not be larger."""
     stddev: float = 0.02
-    """Standard deviation of the first values."""
+    """Standard deviation of the initial values."""
     offset: NonNegativeInt = 0
-    """Further rows at the start of the table: position p has row p + offset (BART: 2)."""
+    """Number of further rows at the start of the table: position p has row p + offset (BART: 2)."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions")
@@ -105,15 +119,15 @@ class Learned(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedTable(Scheme):
-    """A vector for each position that is part of the weights but never trained, as other systems keep theirs.
+class FixedTable(PositionScheme):
+    """A vector for each position that is part of the weights but never trained, as in some older systems.
 
-    A new model's table is sinusoidal, interleaved.
+    The initial table is sinusoidal, interleaved.
     """
 
     kind: Literal["fixed_table"] = "fixed_table"
     max_positions: PositiveInt = 512
-    """Rows of the table: no sequence can be longer."""
+    """Number of positions: no sequence can be longer."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions")
@@ -128,9 +142,10 @@ class FixedTable(Scheme):
 
 
 def check_length(length: int, max_positions: int) -> None:
+    """Raises: ValueError where a sequence is longer than the scheme allows."""
     if length > max_positions:
         raise ValueError(
-            f"a sequence of {length} tokens does not fit model.positions.max_positions {max_positions}: cut it"
+            f"a sequence has {length} tokens, but model.positions.max_positions is {max_positions}: shorten the sequence"
         )
 
 
@@ -138,48 +153,48 @@ def check_length(length: int, max_positions: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rotary(Scheme):
-    """Pairs of elements of every query and key head are turned by an angle that grows with the position.
+class Rotary(PositionScheme):
+    """Rotary positions: each pair of elements of a query or key head is rotated by an angle that grows with the position.
 
-    Pair j of h turns by `position * base ** (-j / h)`; a score depends on the distance of query and key only.
+    Pair j of h rotates by `position * base ** (-j / h)`; so a score depends on the distance of query and key only.
 
     Reference: Su et al. 2021, arXiv:2104.09864, section 3.2.
     """
 
     kind: Literal["rotary"] = "rotary"
     base: Annotated[float, Gt(1)] = 10_000.0
-    """The longest wave is about 2π · base tokens long."""
+    """The longest wave is about 2π · base tokens long; 10000 is usual."""
     layout: Literal["half_split", "interleaved"] = "half_split"
     """half_split: element j is paired with j + h, as in Llama. interleaved: 2j with 2j + 1, as in the paper."""
-    share: Annotated[float, Gt(0), Le(1)] = 1.0
-    """The part of each head that is turned, from its first element on."""
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Fraction of each head that is rotated, from its first element on."""
     scaling: OptionalRotaryScaling = None
-    """For texts longer than those of the first training."""
+    """Change of the angles for texts longer than those of the original training; None: no change."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions")
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
-        pairs = int(x.shape[-1] * self.share) // 2
+        pairs = int(x.shape[-1] * self.fraction) // 2
         rates = jnp.exp(jnp.arange(pairs) * (-jnp.log(self.base) / pairs))
         amplitude = 1.0
         if self.scaling is not None:
-            rates, amplitude = self.scaling(rates, self.base), self.scaling.turned_amplitude
+            rates, amplitude = self.scaling(rates, self.base), self.scaling.rotated_amplitude
         angles = positions[..., None, None] * rates
         sin, cos = amplitude * jnp.sin(angles), amplitude * jnp.cos(angles)
-        turned, rest = x[..., : 2 * pairs].astype(accumulation_dtype(x)), x[..., 2 * pairs :]
+        rotated, rest = x[..., : 2 * pairs].astype(accumulation_dtype(x)), x[..., 2 * pairs :]
         if self.layout == "half_split":
-            a, b = turned[..., :pairs], turned[..., pairs:]
-            turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+            a, b = rotated[..., :pairs], rotated[..., pairs:]
+            rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
         else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            turned = jnp.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(turned.shape)
-        return jnp.concatenate([turned.astype(x.dtype), rest], -1)
+            a, b = rotated[..., 0::2], rotated[..., 1::2]
+            rotated = jnp.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(rotated.shape)
+        return jnp.concatenate([rotated.astype(x.dtype), rest], -1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ALiBi(Scheme):
-    """Scores fall linearly with the distance of query and key, in each head at its own rate; nothing is learned.
+class ALiBi(PositionScheme):
+    """Attention with linear biases: scores fall linearly with the distance of query and key, at a fixed rate for each head.
 
     Head n of N = 2^k falls by `2 ** (-8 (n + 1) / N)` a token; other N take the rates of the next smaller power of two, then
     every other one of the next larger.
@@ -202,20 +217,20 @@ class ALiBi(Scheme):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RelativeBias(Scheme):
-    """A learned number for each head and bucket of distances is added to the scores, the same in all layers of a stack.
+class RelativeBias(PositionScheme):
+    """Relative position bias: a learned addend of the scores for each head and bucket of distances, shared by a stack's layers.
 
-    Half of the buckets are single distances, the others grow logarithmically up to `max_distance` and beyond. Where keys may come
-    after their query, half of all buckets are theirs.
+    Half of the buckets hold one distance each, the others grow logarithmically up to `max_distance`. Where keys may come after
+    their query, half of all buckets are for those keys.
 
     Reference: Raffel et al. 2019, arXiv:1910.10683, section 2.1.
     """
 
     kind: Literal["relative_bias"] = "relative_bias"
     num_buckets: Annotated[int, Ge(4)] = 32
-    """Rows of the table."""
+    """Number of buckets; even."""
     max_distance: int = 128
-    """Distances from here on share the last bucket, in tokens."""
+    """Distance in tokens from which on all distances share the last bucket."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions")
@@ -223,8 +238,8 @@ class RelativeBias(Scheme):
             raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: it must be even")
         if self.max_distance <= self.num_buckets // 2:
             raise ValueError(
-                f"model.positions.max_distance is {self.max_distance}: give more than half of "
-                f"model.positions.num_buckets, which is {self.num_buckets}"
+                f"model.positions.max_distance is {self.max_distance} and model.positions.num_buckets is {self.num_buckets}: "
+                f"max_distance must be more than half of num_buckets"
             )
 
     def bias(
@@ -235,11 +250,11 @@ class RelativeBias(Scheme):
         return table[buckets].transpose(0, 3, 1, 2)
 
     def bucket(self, offset: Int[Array, "#B T S"], causal: bool) -> Int[Array, "#B T S"]:
-        """The row of the table for a key that stands `offset` tokens after its query."""
+        """Returns the bucket of a key that stands `offset` tokens after its query."""
         count = self.num_buckets if causal else self.num_buckets // 2
         exact = count // 2
-        # The distances at which a new bucket begins, found once: in the model a logarithm would be rounded on either side of a
-        # whole number, by device and type. For the same reason a millionth is taken off here.
+        # The distances at which a new bucket begins are computed here, in Python: on a device a logarithm may be rounded to either
+        # side of a whole number, depending on device and type. The 1e-6 prevents the same here.
         growth = self.max_distance / exact
         wide = [math.ceil(exact * growth ** (k / (count - exact)) - 1e-6) for k in range(1, count - exact)]
         starts = jnp.asarray([*range(1, exact + 1), *wide])
@@ -251,3 +266,4 @@ class RelativeBias(Scheme):
 Positions = Annotated[
     Sinusoidal | Learned | FixedTable | Rotary | ALiBi | RelativeBias | NoPositions, Discriminator("kind")
 ]
+"""The schemes that config.json can hold."""

@@ -1,6 +1,6 @@
-"""Ways to let rotary positions reach further than the texts that a model was first trained on.
+"""Scalings of rotary positions for texts longer than those of the original training.
 
-A scaling is a value: it gets how fast each pair of a head turns, and the base that these rates come from.
+A scaling is a value that changes the rates, in radians per position, at which the pairs of a head rotate.
 """
 
 import math
@@ -14,23 +14,25 @@ from pydantic import Discriminator
 
 from flaxformer_lite.bounds import PositiveFloat, PositiveInt, check_bounds
 
+Factor = Annotated[float, Ge(1)]
+
 
 class Scaling:
-    """What all scalings have, unless they say otherwise."""
+    """Base of all scalings: rotated elements keep their size."""
 
     @property
-    def turned_amplitude(self) -> float:
-        """What turned elements are multiplied by."""
+    def rotated_amplitude(self) -> float:
+        """Factor of the rotated elements."""
         return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearScaling(Scaling):
-    """Positions are divided by `factor`, so that a model reads texts that many times longer. Chen et al. 2023, arXiv:2306.15595."""
+    """Position interpolation: all rates are divided by `factor`. Reference: Chen et al. 2023, arXiv:2306.15595."""
 
     kind: Literal["linear"] = "linear"
-    factor: Annotated[float, Ge(1)] = 1.0
-    """How many times longer."""
+    factor: Factor = 1.0
+    """Length of the longest text, divided by that of the original training."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions.scaling")
@@ -41,23 +43,26 @@ class LinearScaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class Llama3Scaling(Scaling):
-    """Slow waves are divided by `factor`, fast ones are not, with a ramp between them. Dubey et al. 2024, arXiv:2407.21783."""
+    """Slow rates are divided by `factor`, fast rates stay, with a ramp between them.
+
+    Reference: Dubey et al. 2024, arXiv:2407.21783, section 3.2.
+    """
 
     kind: Literal["llama3"] = "llama3"
-    factor: Annotated[float, Ge(1)] = 8.0
-    """How much slower the slow waves become."""
+    factor: Factor = 8.0
+    """Divisor of the slow rates."""
     low_frequency_factor: PositiveFloat = 1.0
-    """Waves with fewer turns than this within `original_length` count as slow."""
+    """Number of turns within `original_length` below which a rate is slow."""
     high_frequency_factor: float = 4.0
-    """Waves with more turns than this count as fast."""
+    """Number of turns within `original_length` above which a rate is fast."""
     original_length: PositiveInt = 8192
-    """Tokens of the texts that the model was first trained on."""
+    """Length of the texts of the original training, in tokens."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions.scaling")
-        if self.low_frequency_factor >= self.high_frequency_factor:
+        if not self.low_frequency_factor < self.high_frequency_factor:
             raise ValueError(
-                f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: it must be below "
+                f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: it must be less than "
                 f"model.positions.scaling.high_frequency_factor, which is {self.high_frequency_factor}"
             )
 
@@ -70,42 +75,42 @@ class Llama3Scaling(Scaling):
 
 @dataclass(frozen=True, kw_only=True)
 class YarnScaling(Scaling):
-    """Slow waves are divided by `factor`, fast ones are not, with a ramp over the pairs between them; scores become larger.
+    """Slow rates are divided by `factor`, fast rates stay, with a ramp over the pairs between them; scores become larger.
 
     Reference: Peng et al. 2023, arXiv:2309.00071, sections 3.2 and 3.3, with the ramp over pairs as in the authors' code.
     """
 
     kind: Literal["yarn"] = "yarn"
-    factor: Annotated[float, Ge(1)] = 4.0
-    """How much slower the slow waves become."""
+    factor: Factor = 4.0
+    """Divisor of the slow rates."""
     fast_turns: float = 32.0
-    """The ramp begins at the pair that turns that often within `original_length`."""
+    """Number of turns within `original_length` of the pair at which the ramp begins."""
     slow_turns: PositiveFloat = 1.0
-    """It ends at the pair that turns that often."""
+    """Number of turns within `original_length` of the pair at which the ramp ends."""
     original_length: PositiveInt = 8192
-    """Tokens of the texts that the model was first trained on."""
+    """Length of the texts of the original training, in tokens."""
     whole_pairs: bool = True
-    """The ends of the ramp are moved apart to whole pairs."""
+    """Move the ends of the ramp apart to whole pairs."""
     amplitude: PositiveFloat | None = None
-    """Multiplies the turned elements of queries and keys; None: `0.1 * log(factor) + 1`."""
+    """Factor of the rotated elements of queries and keys; None: `0.1 * log(factor) + 1`."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.positions.scaling")
-        if self.slow_turns > self.fast_turns:
+        if not self.slow_turns <= self.fast_turns:
             raise ValueError(
                 f"model.positions.scaling.slow_turns is {self.slow_turns}: it must be at most "
                 f"model.positions.scaling.fast_turns, which is {self.fast_turns}"
             )
 
     @property
-    def turned_amplitude(self) -> float:
+    def rotated_amplitude(self) -> float:
         return 0.1 * math.log(self.factor) + 1 if self.amplitude is None else self.amplitude
 
     def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
         pairs = len(rates)
 
         def pair(turns: float) -> float:
-            """The pair, in general between two, that turns that often."""
+            """Returns the pair that makes that many turns, in general a fraction between two pairs."""
             return pairs * math.log(self.original_length / (2 * math.pi * turns)) / math.log(base)
 
         first, last = pair(self.fast_turns), pair(self.slow_turns)

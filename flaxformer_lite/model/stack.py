@@ -10,14 +10,14 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
-from flaxformer_lite.model.positions import Positions
+from flaxformer_lite.model.positions import PositionScheme
 from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
 class PositionEmbedding(nn.Module):
     """Holds the parameters of a position scheme, where it has any."""
 
-    scheme: Positions
+    scheme: PositionScheme
 
     @nn.compact
     def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"]) -> Float[Array, "B T D"]:
@@ -27,7 +27,7 @@ class PositionEmbedding(nn.Module):
 class PositionBias(nn.Module):
     """Holds the parameters of a position scheme's bias on the scores, where it has any."""
 
-    scheme: Positions
+    scheme: PositionScheme
     num_heads: int
     causal: bool
 
@@ -75,8 +75,9 @@ class Stack(nn.Module):
         x = self.embedding_norm(x) if self.config.embedding_norm else x
         self.sow("intermediates", "embedded", x)
         x = apply_dropout(self, x, self.config.dropout.embedding_rate)
-        local = self.config.window_layers if self.causal else None
-        is_local = None if local is None else jnp.asarray([i in local for i in range(self.num_layers)])
+        window = self.config.sliding_window if self.causal else None
+        some = None if window is None else window.layers
+        is_local = None if some is None else jnp.asarray([i in some for i in range(self.num_layers)])
         x, cache = self.layers(x, cache, is_local, context)
         return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x), cache
 

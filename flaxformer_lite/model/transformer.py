@@ -121,10 +121,10 @@ class Transformer(nn.Module):
 
     def masks(self, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:
         """A context's `mask` or `structure`, as `make` has it for a window: where only some layers have one, two."""
-        window = self.config.attention_window
-        if self.config.window_layers is None:
-            return {name: make(window)}
-        return {name: make(None), f"local_{name}": make(window)}
+        window = self.config.sliding_window
+        if window is None or window.layers is None:
+            return {name: make(None if window is None else window.size)}
+        return {name: make(None), f"local_{name}": make(window.size)}
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
         """An empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
@@ -132,8 +132,8 @@ class Transformer(nn.Module):
 
     def cache_room(self, length: int) -> int:
         """How many keys the cache has room for while so many tokens are read: where all layers have a window, no more than that."""
-        window = self.config.attention_window
-        return length if window is None or self.config.window_layers is not None else min(length, window)
+        window = self.config.sliding_window
+        return length if window is None or window.layers is not None else min(length, window.size)
 
     def decode_step(
         self,
@@ -155,10 +155,11 @@ class Transformer(nn.Module):
 
         Raises: ValueError where `causal` is False and the model has a window, which both say what a token attends to.
         """
-        if not causal and self.config.attention_window is not None:
+        window = self.config.sliding_window
+        if not causal and window is not None:
             raise ValueError(
-                f"objective.prompt_attention is 'full', but model.attention_window is {self.config.attention_window}: set the "
-                "window to None, or choose an objective whose prompts are causal"
+                f"objective.prompt_attention is 'full', but model.sliding_window.size is {window.size}: set model.sliding_window "
+                "to None, or choose an objective whose prompts are causal"
             )
         count, room = tokens.shape[1], cache.own.key.shape[2]
         first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]

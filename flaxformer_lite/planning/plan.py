@@ -18,8 +18,8 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import LayerCache
+from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, within_mesh
 from flaxformer_lite.planning.exchanges import Exchange, add_up
@@ -159,7 +159,7 @@ class Plan:
     attention_flops: float
     """Of these the queries' with keys and values."""
     attention: tuple[str, ...]
-    """What `auto` picked to compute attention, and why."""
+    """What computes attention, and why."""
     compiled: Compilation | None
     kernel_flops: float
     """What the program's kernels do, which it does not tell, by formula, of all devices: attention's, where there are kernels."""
@@ -197,8 +197,9 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.num_micro_batches)
     step = (decode_step if decode else train_step)(config, mesh, bucket)
     per_chip, chip = slice_.devices_per_chip, slice_.chip
-    kernels.PICKED.clear()  # of the state's shapes, on this machine, or of another plan
-    compiled, program, refusal = compile_step(step)
+    choices: list[str] = []
+    with report_choices(choices.append):
+        compiled, program, refusal = compile_step(step)
     exchanges = [] if program is None else add_up(program, mesh, slice_)
     kernel_flops = step.operations.attention if program is not None and program.kernels else 0.0
     kernel_seconds = kernel_flops / slice_.chips / chip.flops
@@ -217,7 +218,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         refusal=refusal,
         model_flops=sum(step.operations),
         attention_flops=step.operations.attention,
-        attention=tuple(kernels.news()),
+        attention=tuple(choices),
         compiled=compiled,
         kernel_flops=kernel_flops,
         exchanges=exchanges,

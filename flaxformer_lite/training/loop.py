@@ -130,8 +130,6 @@ class Trainer:
         batches = self.data.batches(step, train.steps, self.runner.local_rows)
         while step < train.steps and not self.memory.stopped_early and not self.stopped:
             self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
-            for line in kernels.news():
-                self.progress.say(line)
             step += 1
             self.pending.append(measured)
             self.show(step)
@@ -344,7 +342,9 @@ def train(config: Config, workdir: str | Path) -> None:
         if reason is not None:
             progress.say(f"nothing to do in {folder.path}: {reason}")
             return
-        Trainer(config, folder, checkpoints, progress, stop).run()
+        trainer = Trainer(config, folder, checkpoints, progress, stop)
+        with kernels.report_choices(progress.say):
+            trainer.run()
         reason = why_finished(config, checkpoints)
         if reason is None:
             step = checkpoints.latest()

@@ -132,7 +132,9 @@ def test_a_class_where_there_is_no_choice_and_a_value_without_json_are_refused()
         to_json(dataclasses.replace(CONFIG, train=Other(text_metrics=("exact_match",))))
     broken = dataclasses.replace(CONFIG)
     object.__setattr__(broken, "weights", b"last")
-    with pytest.raises(ValueError, match=r"^weights is b'last': it must be a number, a text, None, a variant or a tuple"):
+    with pytest.raises(
+        ValueError, match=r"^weights is b'last': it must be a number, a text, None, a variant or a tuple"
+    ):
         to_json(broken)
 
 

@@ -15,7 +15,7 @@ from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, plan_batches
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs, example_inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
@@ -50,7 +50,13 @@ OTHER = replace(
     dtype="float64",
 )
 ALONE = replace(SMALL, num_encoder_layers=0)
-WINDOW = replace(OTHER, num_encoder_layers=0, target_vocab_size=None, attention_window=3, positions=Rotary(base=37.0))
+WINDOW = replace(
+    OTHER,
+    num_encoder_layers=0,
+    target_vocab_size=None,
+    sliding_window=SlidingWindow(size=3),
+    positions=Rotary(base=37.0),
+)
 SOURCES = [[5, 7, 9, EOS], [4, 10, 6, EOS], [10, 4, 4, 6, 8, 5, EOS], [8, 6, 5, EOS], [9, 8, 7, 6, 5, 4, EOS]]
 
 
@@ -299,7 +305,11 @@ def test_left_padding_changes_nothing(search):
 
 def test_cache_is_as_wide_as_the_window():
     """Oracle: the shapes; where only some layers have a window, or none, there is room for everything."""
-    for config, room in ((WINDOW, 3), (ALONE, 50), (replace(ALONE, attention_window=3, window_layers=(1,)), 50)):
+    for config, room in (
+        (WINDOW, 3),
+        (ALONE, 50),
+        (replace(ALONE, sliding_window=SlidingWindow(size=3, layers=(1,))), 50),
+    ):
         with jax.enable_x64(config is WINDOW):
             model, params = model_of(config)
             cache = model.apply(params, None, 50, 2, method="start_cache")

@@ -19,7 +19,7 @@ from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusals, token_names
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.masks import Penalize
 from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, RMSNorm
@@ -81,8 +81,7 @@ MORE_MODELS = {
     ),
     "other_decoder": ModelConfig(
         **BOTH,
-        decoder_num_heads=3,
-        decoder_d_ff=20,
+        decoder=DecoderSize(num_heads=3, d_ff=20),
         positions=RelativeBias(num_buckets=8, max_distance=9),
         activation="reglu",
     ),
@@ -92,7 +91,7 @@ MORE_MODELS = {
         positions=Rotary(base=50.0, scaling=Llama3Scaling(factor=4.0, original_length=20)),
         activation="geglu_tanh",
     ),
-    "alone_part_turned": ModelConfig(**ALONE, positions=Rotary(share=0.5, layout="interleaved"), activation="tanh"),
+    "alone_part_turned": ModelConfig(**ALONE, positions=Rotary(fraction=0.5, layout="interleaved"), activation="tanh"),
     "alone_alibi": ModelConfig(**ALONE | {"num_heads": 6}, positions=ALiBi()),
     "alone_bias": ModelConfig(**ALONE, positions=RelativeBias(num_buckets=8, max_distance=9), residual=POST_NORM),
     "alone_four_norms": ModelConfig(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.model import dropout as dropout_module
 from flaxformer_lite.model.blocks import LayerContext
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates

@@ -79,7 +79,8 @@ def test_logits_equal_the_float64_reference(name):
 @pytest.mark.parametrize("name", DECODERS)
 def test_a_position_depends_on_all_that_its_layers_reach_and_on_nothing_else(name):
     """Nothing in the future; with a window two layers reach twice as far back as one, less itself."""
-    all_windows = DECODERS[name].attention_window is not None and DECODERS[name].window_layers is None
+    window = DECODERS[name].sliding_window
+    all_windows = window is not None and window.layers is None
     furthest = 2 * (WINDOW - 1) if all_windows else T
     expected = (distances() >= 0) & (distances() <= furthest)
     np.testing.assert_array_equal(reaches(answer(name)[1]), expected)

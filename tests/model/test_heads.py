@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding, SlidingWindow
 from flaxformer_lite.model.heads import last_token, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs, check_inputs, default_positions
 from flaxformer_lite.model.positions import Learned
@@ -94,7 +94,7 @@ def test_an_offset_moves_the_rows_of_a_position_table():
 
 
 def test_a_window_and_an_attention_of_ones_own_do_not_go_together():
-    config = ModelConfig(vocab_size=13, num_encoder_layers=0, attention_window=3)
+    config = ModelConfig(vocab_size=13, num_encoder_layers=0, sliding_window=SlidingWindow(size=3))
     inputs = Inputs(target_tokens=jnp.zeros((1, 2), int), target_attention=jnp.ones((1, 1, 2, 2), bool))
-    with pytest.raises(ValueError, match=r"`target_attention`.* model\.attention_window 3: leave one out\Z"):
+    with pytest.raises(ValueError, match=r"`target_attention`.* model\.sliding_window is set.*: leave one out\Z"):
         check_inputs(config, inputs)

@@ -22,7 +22,7 @@ from flaxformer_lite.model.attention import (
     attention_weights,
     weighted_values,
 )
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, kernels_in, splash, unsupported_reason
@@ -72,7 +72,7 @@ CASES = {
 CUDNN_LACKS = ("window_soft_cap", "padding")
 
 
-def asked_of(case: Case, dtype: str = "float64") -> AttentionCall:
+def call_of(case: Case, dtype: str = "float64") -> AttentionCall:
     """Random heads; the first fifth of the keys of row 0 are padding, and row 1 is all tokens. Of the packed texts, row 0 has a
     second in the queries that has no keys, and padding in both."""
     rng = np.random.default_rng(5)
@@ -97,40 +97,39 @@ def asked_of(case: Case, dtype: str = "float64") -> AttentionCall:
     return AttentionCall(q, k, v, 0.4, case.soft_cap, mask, structure)
 
 
-def by_xla(asked: AttentionCall):
-    mask = None if asked.mask is None else asked.mask
+def by_xla(call: AttentionCall):
     weights = attention_weights(
-        asked.query, asked.key, mask=mask, bias=None, scale=asked.scale, soft_cap=asked.soft_cap
+        call.query, call.key, mask=call.mask, bias=None, scale=call.scale, soft_cap=call.soft_cap
     )
-    return weighted_values(weights, asked.value)
+    return weighted_values(weights, call.value)
 
 
-def by_loops(asked: AttentionCall) -> np.ndarray:
+def by_loops(call: AttentionCall) -> np.ndarray:
     """One query of one head at a time; what may not be seen is left out."""
-    q, k, v = (np.asarray(x, np.float64) for x in asked[:3])
+    q, k, v = (np.asarray(x, np.float64) for x in call[:3])
     groups = q.shape[2] // k.shape[2]
-    allowed = np.broadcast_to(True if asked.mask is None else asked.mask, (B, N, q.shape[1], k.shape[1]))
+    allowed = np.broadcast_to(True if call.mask is None else call.mask, (B, N, q.shape[1], k.shape[1]))
     out = np.zeros((*q.shape[:3], v.shape[-1]))
     for b, t, n in np.ndindex(*q.shape[:3]):
         seen = [s for s in range(k.shape[1]) if allowed[b, n, t, s]]
         if not seen:
             continue
-        scores = np.array([asked.scale * (q[b, t, n] @ k[b, s, n // groups]) for s in seen])
-        scores = scores if asked.soft_cap is None else asked.soft_cap * np.tanh(scores / asked.soft_cap)
+        scores = np.array([call.scale * (q[b, t, n] @ k[b, s, n // groups]) for s in seen])
+        scores = scores if call.soft_cap is None else call.soft_cap * np.tanh(scores / call.soft_cap)
         weights = np.exp(scores - scores.max())
         out[b, t, n] = weights @ v[b, seen, n // groups] / weights.sum()
     return out
 
 
-def answer_and_gradients(compute, asked: AttentionCall, cotangent):
+def answer_and_gradients(compute, call: AttentionCall, cotangent):
     """The answer, and the gradient of its product with `cotangent` by query, key and value."""
 
     @jax.jit
     def both(q, k, v):
-        out, back = jax.vjp(lambda q, k, v: compute(asked._replace(query=q, key=k, value=v)), q, k, v)
+        out, back = jax.vjp(lambda q, k, v: compute(call._replace(query=q, key=k, value=v)), q, k, v)
         return out, back(cotangent.astype(out.dtype))
 
-    return both(*asked[:3])
+    return both(*call[:3])
 
 
 SLOW = [(name, "splash") for name in ("nothing", "window", "padding", "packed_window")]
@@ -146,21 +145,21 @@ SLOW = [(name, "splash") for name in ("nothing", "window", "padding", "packed_wi
     ],
 )
 def test_answers_and_gradients_equal_the_float64_reference(name, implementation):
-    """Also of queries with nothing to attend to: zero, and no gradient from them, whatever is asked of them."""
+    """Also of queries with nothing to attend to: zero, and no gradient from them, whatever is call of them."""
     if implementation == "cudnn" and name in CUDNN_LACKS:
         pytest.skip("cudnn refuses it")
     case = CASES[name]
     with jax.enable_x64(True):
-        exact = asked_of(case)
+        exact = call_of(case)
         cotangent = jnp.asarray(np.random.default_rng(6).normal(size=(B, case.lengths[0], N, case.d_value)))
         wanted = answer_and_gradients(by_xla, exact, cotangent)
         np.testing.assert_allclose(wanted[0], by_loops(exact), rtol=1e-12, atol=1e-12)
     if implementation == "xla":
         return
     dtype, tolerance = ("bfloat16", 0.05) if implementation == "cudnn" else ("float32", 2e-6)
-    asked = asked_of(case, dtype)
+    call = call_of(case, dtype)
     with device_of(implementation):
-        found = answer_and_gradients(choose(implementation, asked), asked, cotangent)
+        found = answer_and_gradients(choose(implementation, call).kernel, call, cotangent)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=tolerance, atol=tolerance)
     if name == "packed_window":
@@ -171,9 +170,9 @@ def test_answers_and_gradients_equal_the_float64_reference(name, implementation)
 def test_what_is_handed_to_cudnn_means_the_same(name):
     """The arguments of `jax.nn.dot_product_attention`, tried on its own plain implementation."""
     with jax.enable_x64(True):
-        asked = asked_of(CASES[name])
-        found = cudnn(asked, implementation="xla")
-        np.testing.assert_allclose(found, by_loops(asked), rtol=1e-6, atol=1e-6)
+        call = call_of(CASES[name])
+        found = cudnn(call, implementation="xla")
+        np.testing.assert_allclose(found, by_loops(call), rtol=1e-6, atol=1e-6)
 
 
 # A whole model ---------------------------------------------------------------------------------------------------------
@@ -194,9 +193,7 @@ def packing_model(implementation: str) -> Transformer:
             num_encoder_layers=0,
             num_decoder_layers=1,
             attention=DotProduct(num_kv_heads=1, implementation=implementation),
-            attention_window=5,
-            window_layers=(0,),
-            window_positions=Rotary(base=11.0),
+            sliding_window=SlidingWindow(size=5, layers=(0,), positions=Rotary(base=11.0)),
             positions=Rotary(base=101.0),
             dtype="bfloat16" if implementation == "cudnn" else "float32",
         )
@@ -295,7 +292,7 @@ def test_a_kernel_that_vanishes_is_an_error(monkeypatch):
     """A library that falls back on something else without a word."""
     monkeypatch.setitem(kernels.KERNELS, "splash", by_xla)
     with kernels.interpreted(), pytest.raises(AssertionError, match="has no such kernel"):
-        choose("splash", SMALL)(SMALL)
+        choose("splash", SMALL).kernel(SMALL)
 
 
 def test_the_program_for_cudnn_calls_it(monkeypatch):
@@ -307,17 +304,17 @@ def test_the_program_for_cudnn_calls_it(monkeypatch):
     monkeypatch.setattr(kernels, "platform", lambda: "gpu")
     config = encoder_decoder(attention=DotProduct(implementation="cudnn", num_kv_heads=1), dtype="bfloat16")
     assert kernels_in(jaxpr_of(config)) == 3 * ["cudnn"]
-    asked = asked_of(CASES["causal"], "bfloat16")
-    program = jax.jit(lambda q, k, v: cudnn(asked._replace(query=q, key=k, value=v)))
-    text = program.trace(*asked[:3]).lower(lowering_platforms=("cuda",)).as_text()
+    call = call_of(CASES["causal"], "bfloat16")
+    program = jax.jit(lambda q, k, v: cudnn(call._replace(query=q, key=k, value=v)))
+    text = program.trace(*call[:3]).lower(lowering_platforms=("cuda",)).as_text()
     assert "__cudnn$fmhaSoftmax" in text
-    assert choose("auto", asked) is cudnn
+    assert choose("auto", call).kernel is cudnn
 
 
 # Refusals --------------------------------------------------------------------------------------------------------------
 
-SMALL = asked_of(CASES["causal"], "float32")
-BF16 = asked_of(CASES["causal"], "bfloat16")
+SMALL = call_of(CASES["causal"], "float32")
+BF16 = call_of(CASES["causal"], "bfloat16")
 REFUSALS = {
     "cudnn on a cpu": ("cudnn", BF16, "cpu", "cudnn is for NVIDIA GPUs, and the device is a cpu"),
     "splash on a gpu": ("splash", SMALL, "gpu", "splash is for TPUs, and the device is a gpu"),
@@ -328,29 +325,28 @@ REFUSALS = {
     "odd heads": ("cudnn", BF16._replace(query=BF16.query[..., :4], value=BF16.value[..., :4]), "gpu", "multiple of 8"),
     "odd lengths": ("cudnn", BF16._replace(structure=None), "gpu", "even lengths"),
     "an array": ("splash", SMALL._replace(structure=None), "tpu", "target_attention"),
-    "dropout": ("splash", SMALL._replace(drops=True), "tpu", "model.dropout.attention_rate"),
-    "bias": ("splash", SMALL._replace(bias=True), "tpu", "ALiBi"),
-    "masking": ("splash", SMALL._replace(excludes=False), "tpu", "model.attention.masking"),
-    "weights": ("cudnn", BF16._replace(shows=True), "gpu", "attention weights"),
+    "dropout": ("splash", SMALL._replace(has_dropout=True), "tpu", "model.dropout.attention_rate"),
+    "bias": ("splash", SMALL._replace(has_bias=True), "tpu", "ALiBi"),
+    "masking": ("splash", SMALL._replace(hard_mask=False), "tpu", "model.attention.masking"),
+    "weights": ("cudnn", BF16._replace(needs_weights=True), "gpu", "attention weights"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
     """A kernel that is named then refuses, `auto` passes on to xla and says so; what was refused is all that stood in the way."""
-    kernel, asked, device, words = REFUSALS[name]
+    kernel, call, device, words = REFUSALS[name]
     monkeypatch.setattr(kernels, "compute_capability", lambda: 8.0)
     monkeypatch.setattr(kernels, "platform", lambda: device)
     monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
-    monkeypatch.setattr(kernels, "PICKED", {})
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     with pytest.raises(ValueError, match=r"(?s)model.attention.implementation is .*: change that") as error:
-        choose(kernel, asked)
+        choose(kernel, call)
     assert words in str(error.value)
     if " on a " not in name:
-        assert choose("auto", asked) is None
-        (said,) = kernels.PICKED
-        assert said.startswith(f"attention by xla: not {kernel}, since") and words in said
+        choice = choose("auto", call)
+        assert choice.kernel is None and choice.name == "xla"
+        assert choice.reason.startswith(f"'{kernel}' was not used, since ") and words in choice.reason
     assert unsupported_reason(kernel, BF16, {"cudnn": "gpu", "splash": "tpu"}[kernel]) is None
 
 
@@ -376,25 +372,34 @@ def test_dropout_matters_only_while_training():
         assert kernels_in(jaxpr_of(config)) == 3 * ["splash"]
 
 
-def test_auto_takes_the_tpus_kernel_and_says_so_once(monkeypatch):
+def test_auto_uses_the_tpus_kernel_where_it_pays(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    monkeypatch.setattr(kernels, "PICKED", {})
     with kernels.interpreted():
-        assert choose("auto", SMALL) is splash
-        assert choose("auto", SMALL) is splash
-        assert choose("auto", SMALL._replace(bias=True)) is None
-    assert [line.split(",")[0] for line in kernels.PICKED] == [
-        "attention by splash: the device is a tpu",
-        "attention by xla: not splash",
-    ]
+        assert str(choose("auto", SMALL)) == "attention is computed by the fused kernel 'splash': the device is a TPU"
+        assert choose("auto", SMALL).kernel is splash
+        assert choose("auto", SMALL._replace(has_bias=True)).kernel is None
     monkeypatch.setattr(kernels, "platform", lambda: "tpu")
-    assert choose("auto", SMALL) is None
-    assert "fewer than" in list(kernels.PICKED)[-1]
+    choice = choose("auto", SMALL)
+    assert choice.kernel is None and "fewer than" in choice.reason
     monkeypatch.setattr(kernels, "SPLASH_SHORTEST", 1)
     monkeypatch.setattr(jax, "device_count", lambda: 4)
-    assert choose("auto", SMALL) is None
-    assert "no mesh is set" in list(kernels.PICKED)[-1]
-    assert len(kernels.news()) == 4 and kernels.news() == []
+    choice = choose("auto", SMALL)
+    assert choice.kernel is None and "no mesh" in choice.reason
+
+
+def test_choices_are_reported_where_a_model_is_traced_and_each_once():
+    """Two calls choose alike; a program that is traced already chooses nothing; each context reports for itself."""
+    module, x = MultiHeadAttention(16, 2), jnp.ones((1, 3, 16))
+    run = jax.jit(lambda params: module.apply(params, x))
+    outer, inner, later = [], [], []
+    with kernels.report_choices(outer.append):
+        params = module.init(KEY, x)
+        with kernels.report_choices(inner.append):
+            run(params), module.apply(params, x)
+        with kernels.report_choices(later.append):
+            run(params)
+    assert inner == ["attention is computed by plain JAX operations: there is no fused kernel for this device, a CPU"]
+    assert outer == inner and later == []
 
 
 def test_decoding_is_by_xla_whatever_is_named():
@@ -410,7 +415,7 @@ def test_decoding_is_by_xla_whatever_is_named():
     assert kernels_in(program) == []
 
 
-def test_attention_weights_that_are_asked_for_are_by_xla():
+def test_attention_weights_that_are_call_for_are_by_xla():
     module = MultiHeadAttention(16, 2)
     x = jnp.ones((1, 3, 16))
     with kernels.interpreted():
@@ -424,19 +429,19 @@ def test_attention_weights_that_are_asked_for_are_by_xla():
 
 def test_each_device_computes_its_own_rows_and_heads():
     """Law: a mesh answers as one device does, without a collective; a mesh whose axes divide nothing answers too."""
-    asked = asked_of(Case((7, 7), causal=True), "float32")
+    call = call_of(Case((7, 7), causal=True), "float32")
 
     def answer(*heads):
         with within_mesh(mesh):
-            return splash(asked._replace(query=heads[0], key=heads[1], value=heads[2]))
+            return splash(call._replace(query=heads[0], key=heads[1], value=heads[2]))
 
     with kernels.interpreted():
-        alone = jax.jit(lambda *x: splash(asked._replace(query=x[0], key=x[1], value=x[2])))(*asked[:3])
+        alone = jax.jit(lambda *x: splash(call._replace(query=x[0], key=x[1], value=x[2])))(*call[:3])
         for sizes, divided in (((2, 1, 2), True), ((4, 1, 1), False)):
             axes, devices = (jax.sharding.AxisType.Auto,) * 3, jax.devices()[: math.prod(sizes)]
             mesh = jax.make_mesh(sizes, MESH_AXES, axis_types=axes, devices=devices)
             spec = jax.sharding.PartitionSpec("data", None, "tensor") if divided else jax.sharding.PartitionSpec()
-            placed = jax.device_put(asked[:3], jax.sharding.NamedSharding(mesh, spec))
+            placed = jax.device_put(call[:3], jax.sharding.NamedSharding(mesh, spec))
             program = jax.jit(answer).lower(*placed).compile()
             np.testing.assert_allclose(program(*placed), alone, rtol=1e-6, atol=1e-6)
             if divided:

@@ -13,7 +13,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs, check_inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
@@ -285,7 +285,7 @@ SMALL = ModelConfig(
     head=LanguageModelHead(scale=0.6),
     dtype="float64",
 )
-LIKE_T5_WINDOW = dataclasses.replace(SMALL, attention_window=5)
+LIKE_T5_WINDOW = dataclasses.replace(SMALL, sliding_window=SlidingWindow(size=5))
 GROUPED_ROTARY = dataclasses.replace(
     SMALL, attention=DotProduct(d_key=5, num_kv_heads=2, soft_cap=7.0), positions=Rotary(base=37.0)
 )

@@ -19,7 +19,7 @@ from flaxformer_lite.data.dataset import Dataset, tokenize, zero_batch
 from flaxformer_lite.data.records import Lengths, Pair
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import ALiBi, Learned, RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
@@ -192,8 +192,10 @@ def test_every_position_scheme_reads_a_full_prompt(positions: object, beam_size:
 
 
 def test_a_window_and_a_full_prompt_are_a_mistake():
-    model = Transformer(dataclasses.replace(MODEL, attention_window=3))
+    model = Transformer(dataclasses.replace(MODEL, sliding_window=SlidingWindow(size=3)))
     decoder = Decoder(model, DECODE, "full")
     params = model.init(jax.random.key(0), Inputs(target_tokens=jnp.zeros((1, 5), jnp.int32)))["params"]
-    with pytest.raises(ValueError, match=r"^objective\.prompt_attention is 'full', but model\.attention_window is 3"):
+    with pytest.raises(
+        ValueError, match=r"^objective\.prompt_attention is 'full', but model\.sliding_window\.size is 3"
+    ):
         decoder.generate({"params": params}, [[4, 5]])

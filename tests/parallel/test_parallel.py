@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, check_heads
+from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned, RelativeBias
@@ -359,10 +359,10 @@ def test_heads_are_not_cut_apart():
         abstract_state(task(), make_mesh(eight))
     check_heads(MODEL, make_mesh(MeshConfig(tensor=4)))
     grouped = dataclasses.replace(MODEL, attention=DotProduct(bias=False, num_kv_heads=2))
-    with pytest.raises(ValueError, match=r"does not divide the 2 heads of keys and values"):
+    with pytest.raises(ValueError, match=r"does not divide the 2 key/value heads"):
         check_heads(grouped, make_mesh(MeshConfig(tensor=4)))
     with pytest.raises(ValueError, match=r"does not divide the 4 heads"):
-        check_heads(dataclasses.replace(MODEL, num_heads=8, decoder_num_heads=4), make_mesh(eight))
+        check_heads(dataclasses.replace(MODEL, num_heads=8, decoder=DecoderSize(num_heads=4)), make_mesh(eight))
 
 
 def test_which_rows_a_device_of_a_pmap_has():

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
@@ -51,7 +51,7 @@ CONFIGS = {
     "two_tables_tied_output": ModelConfig(
         d_model=7,
         num_heads=1,
-        decoder_d_ff=11,
+        decoder=DecoderSize(d_ff=11),
         target_vocab_size=19,
         share_source_target=False,
         norm=LayerNorm(bias=False),
@@ -97,8 +97,8 @@ DECODERS = {
         d_model=7,
         num_heads=3,
         attention=DotProduct(d_key=7, scale=0.7, soft_cap=1.3, qk_norm=LayerNorm()),
-        attention_window=WINDOW,
-        positions=Rotary(layout="interleaved", share=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
+        sliding_window=SlidingWindow(size=WINDOW),
+        positions=Rotary(layout="interleaved", fraction=0.7, base=37.0, scaling=LinearScaling(factor=1.7)),
         activation="geglu_tanh",
         head=LanguageModelHead(soft_cap=2.3, bias=True),
         **ALONE,
@@ -107,9 +107,7 @@ DECODERS = {
         d_model=7,
         num_heads=3,
         attention=DotProduct(d_key=4, num_kv_heads=1, bias=False, qk_norm=RMSNorm(offset=1.0)),
-        attention_window=WINDOW,
-        window_layers=(0,),
-        window_positions=Rotary(base=11.0),
+        sliding_window=SlidingWindow(size=WINDOW, layers=(0,), positions=Rotary(base=11.0)),
         positions=Rotary(base=101.0, scaling=LinearScaling(factor=1.7)),
         residual=Residual(pre="n", post="nda", final="n"),
         norm=RMSNorm(offset=1.0),
@@ -203,7 +201,7 @@ def slow(config: ModelConfig) -> reference.Transformer:
             return reference.rms_norm(x, config.norm.offset + params["scale"])
         return reference.layer_norm(x, params["scale"], params.get("bias", np.zeros(len(x))))
 
-    attention, head = config.attention, config.head
+    attention, head, window = config.attention, config.head, config.sliding_window
     return reference.Transformer(
         params_of(config),
         num_heads=config.num_heads,
@@ -214,9 +212,9 @@ def slow(config: ModelConfig) -> reference.Transformer:
         norm=norm,
         scores={"scale": attention.scale, "soft_cap": attention.soft_cap} | qk_norm(attention.qk_norm),
         double_norm=config.residual.post == "nda",
-        window=config.attention_window,
-        window_layers=config.window_layers,
-        window_turn=None if config.window_positions is None else turn(config.window_positions),
+        window=window and window.size,
+        window_layers=window and window.layers,
+        window_turn=turn(window.positions) if window and window.positions else None,
         logit_scale=head.scale,
         logit_cap=head.soft_cap,
         **slow_positions(config),
@@ -264,7 +262,7 @@ def turn(scheme: Rotary):
 
 def rates(scheme: Rotary, width: int) -> list[float]:
     """How fast each pair of a head of that width turns."""
-    plain = reference.rotary_rates(int(scheme.share * width) // 2, scheme.base)
+    plain = reference.rotary_rates(int(scheme.fraction * width) // 2, scheme.base)
     match s := scheme.scaling:
         case LinearScaling():
             return [rate / s.factor for rate in plain]

@@ -76,7 +76,7 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
         params = to_params(read_weights(weights), names, model)
     except ValueError as error:
         raise said_of(weights, error) from None
-    limit = getattr(model.positions, "max_positions", DataConfig.max_source_length)
+    limit = model.positions.max_positions or DataConfig.max_source_length
     data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
     origin = {"system": name, "weights": weights, "config": settings}
     config = Config(model=model, data=data, decode=decode_config(settings))

@@ -23,7 +23,7 @@ from flaxformer_lite.model.positions import (
     FixedTable,
     Learned,
     NoPositions,
-    Positions,
+    PositionScheme,
     RelativeBias,
     Rotary,
     Sinusoidal,
@@ -98,11 +98,10 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
 def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     """What a user of the folder should know."""
     found = []
-    if model.attention_window is not None:
+    if model.sliding_window is not None:
         found.append(
-            f"CTranslate2 keeps to model.attention_window {model.attention_window} while it writes. Longer texts that it is given, "
-            "prompts and texts to be scored, it reads in blocks that see all of the block before, or not at all: give it shorter "
-            "ones"
+            f"CTranslate2 applies model.sliding_window.size {model.sliding_window.size} while it writes. It reads longer prompts "
+            "and texts to be scored in blocks, which see all of the block before or nothing: use shorter texts there"
         )
     arguments = {
         "more_eos_ids": "end_token, beside decode.eos_id",
@@ -138,7 +137,7 @@ def refusals(model: ModelConfig) -> list[str]:
         "activation": model.activation not in ACTIVATION_NUMBERS,
         "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
         "positions.scaling": not is_known_scaling(model.positions),
-        "window_positions": not is_known_scaling(model.window_positions),
+        "sliding_window": not (model.sliding_window is None or is_known_scaling(model.sliding_window.positions)),
         "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
@@ -156,6 +155,6 @@ def setting(model: ModelConfig, path: str) -> Any:
     return functools.reduce(getattr, path.split("."), model)
 
 
-def is_known_scaling(scheme: Positions | None) -> bool:
+def is_known_scaling(scheme: PositionScheme | None) -> bool:
     """Whether a position scheme has no scaling, or one that CTranslate2 has too."""
     return not isinstance(scheme, Rotary) or type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))

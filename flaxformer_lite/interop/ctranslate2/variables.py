@@ -80,8 +80,8 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
         found["scale_outputs"] = float32(model.head.scale)
     if model.head.soft_cap is not None:
         found["final_logit_softcapping"] = float32(model.head.soft_cap)
-    if model.attention_window is not None:
-        found["sliding_window"] = int32(model.attention_window)
+    if model.sliding_window is not None:
+        found["sliding_window"] = int32(model.sliding_window.size)
     return under("decoder", found)
 
 
@@ -167,20 +167,18 @@ def attention(
 def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
     """What tells the self-attention of layer `number` of a decoder, or of an encoder, how far apart tokens are."""
     found: dict[str, np.ndarray] = {}
-    scheme, window = model.positions, model.attention_window if number is not None else None
-    if model.window_layers is not None and number is not None:
-        is_local = number in model.window_layers
-        window = model.attention_window if is_local else 0
-        scheme = model.window_positions if is_local and model.window_positions is not None else scheme
-    if window is not None:
-        found["sliding_window"] = int32(window)
+    scheme, window = model.positions, model.sliding_window
+    if window is not None and number is not None:
+        is_local = window.layers is None or number in window.layers
+        found["sliding_window"] = int32(window.size if is_local else 0)
+        scheme = window.positions if is_local and window.positions is not None else scheme
     if isinstance(scheme, RelativeBias):
         assert bias is not None
         found |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
     if isinstance(scheme, Rotary):
         width = model.attention.heads(model.d_model, model.num_heads).d_key
         found |= {
-            "rotary_dim": int32(2 * (int(width * scheme.share) // 2)),
+            "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),
             "rotary_interleave": int8(scheme.layout == "interleaved"),
             "rotary_base": float32(scheme.base),
         }

@@ -18,7 +18,7 @@ from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architect
 from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.norms import LayerNorm
@@ -49,11 +49,13 @@ STACKS_TEMPLATE = ModelConfig(
 
 def read_widths(options: Options, draft: Draft) -> None:
     """Reads the heads and inner widths of both stacks."""
+    sizes = {}
     for path, name in (("num_heads", "attention_heads"), ("d_ff", "ffn_dim")):
         usual = draft[path]
         draft[path] = options.integer(f"encoder_{name}", usual)
         decoder = options.integer(f"decoder_{name}", usual)
-        draft[f"decoder_{path}"] = None if decoder == draft[path] else decoder
+        sizes[path] = None if decoder == draft[path] else decoder
+    draft["decoder"] = None if sizes == dict.fromkeys(sizes) else DecoderSize(**sizes)
 
 
 def widths(model: ModelConfig) -> dict[str, Any]:

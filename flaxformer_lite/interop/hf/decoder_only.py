@@ -9,7 +9,7 @@ from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear
 from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, read_table, required, write_table
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig, Pooler
+from flaxformer_lite.model.config import ModelConfig, Pooler, SlidingWindow
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 
@@ -160,12 +160,13 @@ def read_layer_types(options: Options, draft: Draft, window: int | None, usual: 
     if local and window is None:
         rule = f"layer {local[0]} has a window, but sliding_window or use_sliding_window says that there is none"
         raise options.wrong("layer_types", rule)
-    draft["attention_window"] = window if local else None
-    draft["window_layers"] = local if 0 < len(local) < len(types) else None
+    layers = None if len(local) == len(types) else local
+    draft["sliding_window"] = SlidingWindow(size=window, layers=layers) if local and window is not None else None
 
 
 def layer_types(model: ModelConfig) -> list[str]:
     """Returns the type of each layer."""
     layers = range(model.num_decoder_layers)
-    local = () if model.attention_window is None else layers if model.window_layers is None else model.window_layers
+    window = model.sliding_window
+    local = () if window is None else layers if window.layers is None else window.layers
     return [LOCAL if i in local else FULL for i in layers]

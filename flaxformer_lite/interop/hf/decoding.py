@@ -210,7 +210,7 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
     longest = decode.max_new_tokens
     if model.num_encoder_layers:
         longest = decode.max_length(longest_source)
-        longest = min(longest, getattr(model.positions, "max_positions", longest))
+        longest = min(longest, model.positions.max_positions or longest)
     found = special_ids(decode, model) | {
         "num_beams": decode.beam_size,
         "num_return_sequences": decode.num_hypotheses,

@@ -3,6 +3,7 @@
 References: Gemma Team 2024, arXiv:2403.08295; 2024, arXiv:2408.00118; 2025, arXiv:2503.19786.
 """
 
+import dataclasses
 from typing import Any
 
 from flaxformer_lite.interop.hf import llama
@@ -84,7 +85,7 @@ def read_pattern(options: Options, draft: Draft) -> None:
 
 def window_options(model: ModelConfig) -> dict[str, Any]:
     """Returns the window, which the library wants to be a number in any case, and the types of the layers."""
-    width = {} if model.attention_window is None else {"sliding_window": model.attention_window}
+    width = {} if model.sliding_window is None else {"sliding_window": model.sliding_window.size}
     return width | {"layer_types": layer_types(model)}
 
 
@@ -95,13 +96,16 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
     group = options.group("rope_scaling") if older else groups.group(FULL)
     full = read_scheme(options, group, options.number("rope_theta", 1_000_000.0))
     local = read_scheme(options, groups.group(LOCAL), options.number("rope_local_base_freq", 10_000.0))
-    some_local = draft["window_layers"] is not None
-    draft["positions"] = local if draft["attention_window"] is not None and not some_local else full
-    draft["window_positions"] = local if some_local and local != full else None
+    window = draft["sliding_window"]
+    some_local = window is not None and window.layers is not None
+    draft["positions"] = local if window is not None and not some_local else full
+    if some_local and local != full:
+        draft["sliding_window"] = dataclasses.replace(window, positions=local)
 
 
 def two_rotaries(model: ModelConfig) -> dict[str, Any]:
-    local = model.positions if model.window_positions is None else model.window_positions
+    window = model.sliding_window
+    local = model.positions if window is None or window.positions is None else window.positions
     return {"rope_parameters": {FULL: rope_parameters(model.positions), LOCAL: rope_parameters(local)}}
 
 

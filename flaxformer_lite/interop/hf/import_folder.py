@@ -74,7 +74,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
     """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
     found = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
-    found += [getattr(model.positions, "max_positions", None)]
+    found += [model.positions.max_positions]
     found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
     found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
     return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)

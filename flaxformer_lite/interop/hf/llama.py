@@ -26,6 +26,7 @@ from flaxformer_lite.interop.option_table import (
     OPTIONAL_INTEGER,
     Draft,
     Entry,
+    Kind,
     Table,
     option,
     replaced,
@@ -33,7 +34,7 @@ from flaxformer_lite.interop.option_table import (
 )
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.norms import RMSNorm
@@ -100,7 +101,7 @@ def upper_window_options(model: ModelConfig) -> dict[str, Any]:
     types = layer_types(model)
     return {
         "use_sliding_window": LOCAL in types,
-        "sliding_window": model.attention_window,
+        "sliding_window": model.sliding_window and model.sliding_window.size,
         "max_window_layers": types.index(LOCAL)
         if LOCAL in types
         else len(types),  # older releases know no `layer_types`
@@ -175,7 +176,13 @@ def family(
 
 
 LLAMA: Table = (ATTENTION_BIAS, option("mlp_bias", "feed_forward_bias"), ACTIVATION, ROTARY, HEADS_DIVIDE)
-MISTRAL = option("sliding_window", "attention_window", kind=OPTIONAL_INTEGER)
+WINDOW = Kind(
+    lambda options, name, default: (
+        None if (size := options.optional_integer(name, default)) is None else SlidingWindow(size=size)
+    ),
+    lambda window: window and window.size,
+)
+MISTRAL = option("sliding_window", "sliding_window", kind=WINDOW)
 """The window of all layers; null: none."""
 ENDS = SpecialIds(bos=1, eos=2)
 
@@ -185,7 +192,7 @@ FAMILIES = (
         "mistral",
         "Mistral",
         ENDS,
-        replaced(TEMPLATE, {"attention.num_kv_heads": 8, "attention_window": 4096}),
+        replaced(TEMPLATE, {"attention.num_kv_heads": 8, "sliding_window": SlidingWindow(size=4096)}),
         *(ACTIVATION, ROTARY, MISTRAL),
     ),
     family(

@@ -24,7 +24,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SlidingWindow
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
@@ -149,7 +149,9 @@ def test_what_a_config_leaves_out_is_as_in_the_library(model_type: str) -> None:
     heads = model.attention.heads(model.d_model, model.num_heads)
     found = (heads.d_key, heads.num_kv_heads, model.share_target_output, model.activation)
     assert isinstance(model.positions, Rotary) and model.positions.scaling is None
-    assert (*found, model.positions.base, model.attention_window, model.window_layers) == DEFAULTS[model_type]
+    window = model.sliding_window
+    sizes = (None, None) if window is None else (window.size, window.layers)
+    assert (*found, model.positions.base, *sizes) == DEFAULTS[model_type]
     assert model.norm == RMSNorm(epsilon=1e-6, offset=float(model_type.startswith("gemma")))
     assert model.attention.bias == (model_type == "qwen2") and model.attention.out_bias is False
     if model_type in ("gemma2", "gemma3_text"):
@@ -232,18 +234,19 @@ def test_older_words_mean_the_same(
 def test_the_layers_with_a_window() -> None:
     upper = {"use_sliding_window": True, "sliding_window": 5}
     assert layer_types(read("qwen2", **upper, max_window_layers=3)) == ["full_attention"] * 3 + ["sliding_attention"]
-    assert read("qwen2", **upper, max_window_layers=0).window_layers is None
-    assert read("qwen2", **upper, max_window_layers=4).attention_window is None
-    assert read("gemma3_text", sliding_window_pattern=2, sliding_window=5).window_layers == (0, 2)
+    assert read("qwen2", **upper, max_window_layers=0).sliding_window.layers is None
+    assert read("qwen2", **upper, max_window_layers=4).sliding_window is None
+    assert read("gemma3_text", sliding_window_pattern=2, sliding_window=5).sliding_window.layers == (0, 2)
 
 
 def test_gemma3_has_one_position_scheme_where_all_layers_are_of_one_type() -> None:
     given = {"rope_theta": 70, "rope_local_base_freq": 30}
     for kind, base in (("full_attention", 70), ("sliding_attention", 30)):
         model = read("gemma3_text", **given, layer_types=[kind] * 4)
-        assert (model.positions, model.window_positions) == (Rotary(base=base), None)
+        assert model.positions == Rotary(base=base)
+        assert model.sliding_window is None or model.sliding_window.positions is None
     mixed = read("gemma3_text", **given, layer_types=["full_attention"] * 3 + ["sliding_attention"])
-    assert (mixed.positions, mixed.window_positions) == (Rotary(base=70), Rotary(base=30))
+    assert (mixed.positions, mixed.sliding_window.positions) == (Rotary(base=70), Rotary(base=30))
 
 
 REFUSED = {
@@ -414,16 +417,15 @@ LIKE_GEMMA2 = dataclasses.replace(
     residual=Residual(pre="n", post="nda", final="n"),
     attention=DotProduct(num_kv_heads=2, bias=False, d_key=8, scale=0.2, soft_cap=3.0),
     head=LanguageModelHead(soft_cap=5.0),
-    attention_window=4,
-    window_layers=(1,),
+    sliding_window=SlidingWindow(size=4, layers=(1,)),
 )
 LIKE_GEMMA3 = dataclasses.replace(
     LIKE_GEMMA2,
     attention=DotProduct(num_kv_heads=2, bias=True, qk_norm=AROUND_ONE),
-    window_positions=Rotary(base=7.0, scaling=LinearScaling(factor=2.0)),
+    sliding_window=SlidingWindow(size=4, layers=(1,), positions=Rotary(base=7.0, scaling=LinearScaling(factor=2.0))),
     head=LanguageModelHead(),
 )
-WINDOW = {"attention_window": 4}
+WINDOW = {"sliding_window": SlidingWindow(size=4)}
 CLASSES = {"head": None, "pooler": Pooler(token="last", activation=None, num_classes=3, class_bias=False)}
 BIAS_OF_THREE = DotProduct(num_kv_heads=2, out_bias=False)
 
@@ -459,7 +461,7 @@ TRAINED = {
     "qwen2": ("Qwen2ForCausalLM", dataclasses.replace(LIKE_LLAMA, attention=BIAS_OF_THREE)),
     "qwen2, lower window": (
         "Qwen2ForCausalLM",
-        dataclasses.replace(LIKE_LLAMA, attention=BIAS_OF_THREE, **WINDOW, window_layers=(0, 2)),
+        dataclasses.replace(LIKE_LLAMA, attention=BIAS_OF_THREE, sliding_window=SlidingWindow(size=4, layers=(0, 2))),
     ),
     "qwen3": (
         "Qwen3ForCausalLM",
@@ -472,12 +474,12 @@ TRAINED = {
     ),
     "gemma2 without windows": (
         "Gemma2ForCausalLM",
-        dataclasses.replace(LIKE_GEMMA2, attention_window=None, window_layers=None),
+        dataclasses.replace(LIKE_GEMMA2, sliding_window=None),
     ),
     "gemma3": ("Gemma3ForCausalLM", LIKE_GEMMA3),
     "gemma3, windows everywhere": (
         "Gemma3ForCausalLM",
-        dataclasses.replace(LIKE_GEMMA3, window_layers=None, window_positions=None),
+        dataclasses.replace(LIKE_GEMMA3, **WINDOW),
     ),
     "gemma3 for classes": ("Gemma3TextForSequenceClassification", dataclasses.replace(LIKE_GEMMA3, **CLASSES)),
 }
@@ -524,12 +526,12 @@ UNLIKE = {
     ),
     "not gated": ("llama", LIKE_LLAMA, {"activation": "gelu"}, r"model\.activation is gelu \(there: .*swiglu"),
     "another norm": ("llama", LIKE_LLAMA, {"norm": LayerNorm()}, r"model\.norm is LayerNorm"),
-    "a window": ("llama", LIKE_LLAMA, WINDOW, r"model\.attention_window is 4 \(there: None\)"),
+    "a window": ("llama", LIKE_LLAMA, WINDOW, r"model\.sliding_window is SlidingWindow \(there: None\)"),
     "some layers": (
         "mistral",
         LIKE_LLAMA,
-        WINDOW | {"window_layers": (0,)},
-        r"model\.window_layers is \(0,\) \(there: None\)",
+        {"sliding_window": SlidingWindow(size=4, layers=(0,))},
+        r"model\.sliding_window\.layers is \(0,\) \(there: None\)",
     ),
     "a cap": ("llama", LIKE_LLAMA, {"head": LanguageModelHead(soft_cap=3.0)}, r"model\.head\.soft_cap is 3\.0"),
     "heads": ("llama", LIKE_LLAMA, {"d_model": 11, "attention": DotProduct(d_key=4)}, "11 is not divisible"),
