@@ -1,66 +1,77 @@
-"""Who talks to whom in a collective of a compiled program."""
+"""The data that the devices of a slice exchange in a step, and the least time that this takes."""
 
 import math
-import re
+from dataclasses import dataclass
 
 import numpy as np
+from jax.sharding import Mesh
 
-Groups = tuple[tuple[int, ...], ...]
-"""Devices that talk to each other, by their numbers in the mesh."""
-
-
-def replica_groups(attributes: str) -> Groups:
-    """Who talks to whom, from any of the ways that programs write it; empty: all devices with each other."""
-    if found := re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes):
-        return listed(found.group(1))
-    if found := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
-        return listed(found.group(1))
-    if found := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
-        return rows(iota(found.group(2)).reshape(numbers_in(found.group(1))))
-    if found := re.search(
-        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", attributes
-    ):
-        return mesh_groups(*found.groups())
-    return ()
+from flaxformer_lite.planning.program import Collective, Program
+from flaxformer_lite.planning.topology import Slice
 
 
-def mesh_groups(axes: str, order: str | None, grouped: str) -> Groups:
-    """Groups along axes of a mesh, `'a'=2,'b'=4` and `'a','b':(2)2`: the second takes 2 of b's 4, of those that are 2 apart."""
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
-    parts: dict[str, list[tuple[int, int]]] = {}
-    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", grouped):
-        parts.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
-    shape, chosen = [], []
-    for name, size in sizes.items():
-        done = 1
-        for before, taken in sorted(parts.get(name, [])):
-            shape += [before // done, taken]
-            chosen.append(len(shape) - 1)
-            done = before * taken
-        shape.append(size // done)
-    total = math.prod(sizes.values())
-    devices = np.arange(total) if not order else iota(order if "<=" in order else "<=" + order)
-    others = [axis for axis in range(len(shape)) if axis not in chosen]
-    width = math.prod(shape[axis] for axis in chosen)
-    return rows(devices.reshape(shape).transpose(others + chosen).reshape(-1, width))
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """All collectives of one kind over the same axes, in one step, on one device."""
+
+    kind: str
+    axes: str
+    count: int
+    bytes: float
+    """Size of the arrays that a device sends, or for an all-gather receives. From the compiled program."""
+    seconds: float
+    """The least time, by the links' published bandwidth."""
 
 
-def iota(text: str) -> np.ndarray:
-    """The numbers 0, 1, 2, … seen as an array, its axes exchanged, as `<=[2,4]T(1,0)` says."""
-    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    assert found is not None
-    shape = numbers_in(found.group(1))
-    numbers = np.arange(math.prod(shape)).reshape(shape)
-    return (numbers.transpose(numbers_in(found.group(2))) if found.group(2) else numbers).reshape(-1)
+def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchange]:
+    """Returns the program's collectives by kind and axes, the slowest first."""
+    sums: dict[tuple[str, str], tuple[int, float, float]] = {}
+    for collective in program.collectives:
+        groups = collective.groups or (tuple(range(mesh.size)),)
+        key = (collective.kind, axes_of(groups, mesh))
+        seconds = exchange_seconds(collective, groups, mesh, slice_)
+        count, total, time = sums.get(key, (0, 0.0, 0.0))
+        trips = collective.trips
+        sums[key] = (count + trips, total + trips * collective.bytes, time + trips * seconds)
+    exchanges = [
+        Exchange(kind=kind, axes=axes, count=count, bytes=total, seconds=seconds)
+        for (kind, axes), (count, total, seconds) in sums.items()
+    ]
+    return sorted(exchanges, key=lambda exchange: -exchange.seconds)
 
 
-def numbers_in(text: str) -> tuple[int, ...]:
-    return tuple(int(n) for n in re.findall(r"\d+", text))
+def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
+    """Returns the axes of the mesh along which the devices of a group differ."""
+    coordinates = np.array([np.unravel_index(group, mesh.devices.shape) for group in groups if len(group) > 1])
+    if not len(coordinates):
+        return "none"
+    differ = (coordinates != coordinates[:, :, :1]).any(axis=(0, 2))
+    return "+".join(axis for axis, differs in zip(mesh.axis_names, differ, strict=True) if differs) or "none"
 
 
-def listed(text: str) -> Groups:
-    return tuple(numbers_in(group) for group in re.findall(r"\{([^{}]*)\}", text))
+def exchange_seconds(collective: Collective, groups: tuple[tuple[int, ...], ...], mesh: Mesh, slice_: Slice) -> float:
+    """Returns the least time that the links allow. Each device sends its share of the data that the others lack.
+
+    Permutations come in pairs with opposite directions at the same time, so all links along their axes count for them.
+    """
+    sent, slowest = 0.0, math.inf
+    if collective.kind == "collective-permute":
+        moving = tuple(group for group in groups if group[0] != group[1])
+        groups = (neighbours(axes_of(moving, mesh), mesh),) if moving else ()
+    for group in groups:
+        n = len(group)
+        if n == 1:
+            continue
+        share = 1.0 if collective.kind == "collective-permute" else (n - 1) / n
+        sent = collective.bytes * share * (2 if collective.kind == "all-reduce" else 1)
+        chips = {tuple(mesh.devices.flat[i].coords) for i in group}
+        bandwidth = slice_.chip.bandwidth((chip[: len(slice_.shape)] for chip in chips), slice_.shape)
+        slowest = min(slowest, bandwidth / slice_.devices_per_chip)
+    return sent / slowest
 
 
-def rows(array: np.ndarray) -> Groups:
-    return tuple(tuple(int(n) for n in row) for row in array)
+def neighbours(axes: str, mesh: Mesh) -> tuple[int, ...]:
+    """Returns the devices that differ from the first along these axes only."""
+    numbers = np.arange(mesh.size).reshape(mesh.devices.shape)
+    chosen = numbers[tuple(slice(None) if axis in axes.split("+") else 0 for axis in mesh.axis_names)]
+    return tuple(int(n) for n in chosen.ravel())

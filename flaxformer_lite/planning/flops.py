@@ -1,4 +1,4 @@
-"""How many operations a step of a model takes, by the textbook's count."""
+"""The number of operations in a step of a model, by formula."""
 
 import re
 from collections.abc import Callable
@@ -15,16 +15,16 @@ from flaxformer_lite.parallel.sharding import leaf_path
 
 
 class Operations(NamedTuple):
-    """Of a whole step, on all devices."""
+    """Operations of a whole step, on all devices."""
 
     weights: float
-    """Of every weight of a matrix with every position that meets it."""
+    """Products of each matrix weight with each position that it is applied to."""
     attention: float
-    """Of every query with every key and its value, masked or not."""
+    """Products of each query with each key and its value, masked or not."""
 
 
 def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], int]) -> int:
-    """The weights of every matrix times how many positions of a row meet them."""
+    """Returns the sum over all matrices: weights times the positions of a row that they are applied to."""
     total = 0
     for keys, x in jax.tree_util.tree_leaves_with_path(params):
         path = leaf_path(keys)
@@ -38,14 +38,15 @@ def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], in
 
 
 def head_sum(model: ModelConfig) -> int:
-    """Multiplications for one query and one key, in all heads: of the score, and of the value."""
+    """Returns the multiplications for one query and one key in all heads: for the score, and for the value."""
     heads = model.attention.heads(model.d_model, model.num_heads)
     return model.num_heads * (heads.d_key + heads.d_value)
 
 
 def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:
-    """Two operations for each weight and position that meet, and for each query and key, masked or not, times three for the
-    gradient.
+    """Returns the operations of a training step: 2 for each multiplication, times 3 for the gradient.
+
+    Queries count with all keys, masked or not.
 
     Reference: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
     """
@@ -64,7 +65,7 @@ def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operatio
 
 
 def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> Operations:
-    """The same for one token of each row, forwards only; every place of the cache counts, filled or not."""
+    """Returns the operations of one token for each row, forward pass only. Every slot of the cache counts, filled or not."""
     source, room = bucket.lengths
 
     def positions(path: str) -> int:

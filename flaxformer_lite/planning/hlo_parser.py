@@ -1,9 +1,11 @@
-"""The text of a compiled program, as instructions."""
+"""Parses the text of a compiled program: instructions, their types, and the device groups of collectives."""
 
 import functools
 import math
 import re
 from typing import NamedTuple
+
+import numpy as np
 
 BYTES = {
     "pred": 1,
@@ -20,12 +22,13 @@ BYTES = {
     "f32": 4,
 }
 BYTES |= {"s64": 8, "u64": 8, "f64": 8, "c64": 8, "f8e4m3fn": 1, "f8e5m2": 1, "token": 0}
+"""Bytes of one element, by type."""
 
 KERNEL = 'custom_call_target="tpu_custom_call"'
 
 
 class ArrayType(NamedTuple):
-    """The type of an array; HBM is memory space 0, the others are on the chip."""
+    """The type of an array. HBM is memory space 0, the other spaces are on the chip."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,7 +46,7 @@ class ArrayType(NamedTuple):
 class Instruction(NamedTuple):
     name: str
     types: tuple[ArrayType, ...]
-    """Of its result; several where that is a tuple."""
+    """The types of its result; several for a tuple."""
     opcode: str
     operands: tuple[str, ...]
     attributes: str
@@ -59,7 +62,7 @@ Computation = dict[str, Instruction]
 
 
 def parse(text: str) -> tuple[dict[str, Computation], str]:
-    """The computations by name, and the name of the entry."""
+    """Returns the computations by name, and the name of the entry."""
     computations: dict[str, Computation] = {}
     entry, current = "", None
     for line in text.splitlines():
@@ -68,7 +71,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
                 instruction = parse_instruction(line)
                 current[instruction.name] = instruction
         elif line.startswith("}"):
-            # An attribute may go on over several lines, one of which may start so too.
+            # An attribute may span several lines, and one of them may start like this too.
             current = None if line.rstrip() == "}" else current
         elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) \(", line)):
             current = computations.setdefault(header.group(2), {})
@@ -77,7 +80,7 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
 
 
 def parse_instruction(line: str) -> Instruction:
-    """One line, `name = type opcode(operands), attributes`."""
+    """Parses one line, `name = type opcode(operands), attributes`."""
     left, right = line.strip().split(" = ", 1)
     end = closing(right, 0) + 1 if right.startswith("(") else right.index(" ")
     start = right.index("(", end)
@@ -89,18 +92,18 @@ def parse_instruction(line: str) -> Instruction:
 
 
 def closing(text: str, start: int) -> int:
-    """The place of the parenthesis that closes the one at `start`."""
+    """Returns the index of the parenthesis that closes the one at `start`."""
     depth = 0
     for found in re.compile(r"[()]").finditer(text, start):
         depth += 1 if found.group() == "(" else -1
         if depth == 0:
             return found.start()
-    raise ValueError(f"a parenthesis is not closed: {text[start : start + 80]}")
+    raise ValueError(f"the program has a parenthesis that is not closed: {text[start : start + 80]}")
 
 
 @functools.lru_cache(maxsize=4096)
 def array_types(text: str) -> tuple[ArrayType, ...]:
-    """The arrays in a type such as `(bf16[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
+    """Returns the arrays in a type such as `(bf16[8,128]{1,0:T(8,128)S(1)}, s32[])`."""
     types = []
     for dtype, shape, layout in re.findall(r"(\w+)\[([\d,]*)\](\{[^}]*\})?", text):
         space = re.search(r"S\((\d+)\)", layout)
@@ -110,5 +113,71 @@ def array_types(text: str) -> tuple[ArrayType, ...]:
 
 
 def root_of(computation: Computation) -> Instruction:
-    """What a computation results in."""
+    """Returns the instruction that is the result of a computation."""
     return next(i for i in computation.values() if i.is_root)
+
+
+# Device groups ----------------------------------------------------------------------------------------------------------
+
+Groups = tuple[tuple[int, ...], ...]
+"""Groups of devices that exchange data with each other, by their numbers in the mesh."""
+
+
+def replica_groups(attributes: str) -> Groups:
+    """Returns the device groups of a collective, in any of the notations; empty: one group of all devices."""
+    if found := re.search(r"source_target_pairs=\{(\{.*?\})\}", attributes):
+        return listed_groups(found.group(1))
+    if found := re.search(r"replica_groups=\{(\{.*?\})\}", attributes):
+        return listed_groups(found.group(1))
+    if found := re.search(r"replica_groups=\[([\d,]+)\](<=\[[\d,]+\](?:T\([\d,]+\))?)", attributes):
+        return as_groups(iota_devices(found.group(2)).reshape(numbers_in(found.group(1))))
+    if found := re.search(
+        r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\((.*?\]?(?:T\([\d,]+\))?)\))? \{([^}]*)\}", attributes
+    ):
+        return mesh_groups(*found.groups())
+    return ()
+
+
+def mesh_groups(axes: str, order: str | None, grouped: str) -> Groups:
+    """Returns groups along axes of a mesh, from `'a'=2,'b'=4` and `'a','b':(2)2`.
+
+    The latter means all of axis a, and the part of axis b that has size 2 after a factor of 2.
+    """
+    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", axes)}
+    parts: dict[str, list[tuple[int, int]]] = {}
+    for name, before, size in re.findall(r"'([^']+)'(?::\((\d+)\)(\d+))?", grouped):
+        parts.setdefault(name, []).append((int(before or 1), int(size or sizes[name])))
+    shape, chosen = [], []
+    for name, size in sizes.items():
+        done = 1
+        for before, taken in sorted(parts.get(name, [])):
+            shape += [before // done, taken]
+            chosen.append(len(shape) - 1)
+            done = before * taken
+        shape.append(size // done)
+    total = math.prod(sizes.values())
+    devices = np.arange(total) if not order else iota_devices(order if "<=" in order else "<=" + order)
+    others = [axis for axis in range(len(shape)) if axis not in chosen]
+    width = math.prod(shape[axis] for axis in chosen)
+    return as_groups(devices.reshape(shape).transpose(others + chosen).reshape(-1, width))
+
+
+def iota_devices(text: str) -> np.ndarray:
+    """Returns the numbers 0, 1, 2, … of an array after its axes were permuted: `<=[2,4]T(1,0)`."""
+    found = re.search(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    assert found is not None
+    shape = numbers_in(found.group(1))
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return (numbers.transpose(numbers_in(found.group(2))) if found.group(2) else numbers).reshape(-1)
+
+
+def numbers_in(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", text))
+
+
+def listed_groups(text: str) -> Groups:
+    return tuple(numbers_in(group) for group in re.findall(r"\{([^{}]*)\}", text))
+
+
+def as_groups(array: np.ndarray) -> Groups:
+    return tuple(tuple(int(n) for n in row) for row in array)

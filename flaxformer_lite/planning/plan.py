@@ -1,7 +1,7 @@
-"""What a step would need on a TPU slice that need not be there: the real step, compiled by the TPU's own compiler.
+"""The memory, operations and time of a step on a TPU slice: the real step, compiled by the TPU's own compiler.
 
-Three kinds of figures, and each says which it is: sums over the shards that a device would hold, what the compiler says or its
-program shows, and times from those and from the published figures of the chip.
+There are three kinds of figures, and each names its source: sums over the shards of one device, figures of the compiler or counted
+in its program, and times computed from those and from the published figures of the chip.
 """
 
 import math
@@ -22,7 +22,7 @@ from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, within_mesh
-from flaxformer_lite.planning.exchanges import Exchange, add_up
+from flaxformer_lite.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
@@ -39,19 +39,19 @@ class Step(NamedTuple):
     """Jitted."""
     arguments: tuple[Any, ...]
     parts: dict[str, Any]
-    """The arguments, by what they are."""
+    """The arguments, by role."""
     operations: Operations
-    """By formula."""
+    """Estimated by formula."""
 
 
 def plan_bucket(config: Config) -> Bucket:
-    """The shape of the batches that need most: of all buckets the one with the most positions."""
+    """Returns the bucket with the most positions: its batches need the most memory."""
     buckets = batch_shapes(config.objective, config.data)
     return max(buckets, key=lambda bucket: (bucket.rows * sum(bucket.lengths), sum(bucket.lengths)))
 
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
-    """The step that training would do."""
+    """Returns the train step that training would run."""
     runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=1, eval_shapes=0)
     by_rows, state = batch_sharding(mesh), runner.abstract_state
     batch = jax.tree.map(
@@ -67,12 +67,12 @@ def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
 
 
 def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
-    """One token more for every row, with a cache that has room for the bucket's length.
+    """Returns the step that decodes one token for each row, with a cache of the bucket's length.
 
     Raises: ValueError where the model has no decoder.
     """
     if config.model.num_decoder_layers == 0:
-        raise ValueError("--decode is for models with a decoder, and model.num_decoder_layers is 0: leave it out")
+        raise ValueError("--decode needs a model with a decoder, but model.num_decoder_layers is 0: leave it out")
     task = TrainTask.of(config)
     params = abstract_state(task, mesh).params
     rows, (source, room) = bucket.rows, bucket.lengths
@@ -97,38 +97,38 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32, sharding=batch_sharding(mesh))
     index = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
     out = (batch_sharding(mesh), jax.tree.map(lambda x: x.sharding, cache))
-    # An encoder's parameters are not used by this step, but they are there.
+    # The encoder's parameters are not used by this step, but they take memory.
     function = jax.jit(step, donate_argnums=3, keep_unused=True, out_shardings=out)
     parts = {"parameters": params, "cache": cache, "batch": (tokens, index)}
     return Step(function, (params, tokens, index, cache), parts, decoding_flops(config.model, params, bucket))
 
 
-# What comes back -------------------------------------------------------------------------------------------------------
+# The plan ---------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """What the compiler says of one device's part of the step, and what its program shows."""
+    """Figures of the compiler for one device's part of the step, and figures counted in its program."""
 
     argument_bytes: int
-    """With the padding of its layouts."""
+    """Arguments, with the padding of their layouts."""
     output_bytes: int
     alias_bytes: int
-    """Of the outputs those that take the place of arguments."""
+    """Outputs that reuse the memory of arguments."""
     temporary_bytes: int
     code_bytes: int
     flops_once: float
-    """By its cost analysis, which counts what is in a loop once."""
+    """From the compiler's cost analysis, which counts the body of a loop once."""
     flops: float
-    """Of the matrix products in its program, loops multiplied; kernels are not in it."""
+    """Operations of the matrix products in the program, loops multiplied, without kernels."""
     kernels: int
-    """Calls of kernels, such as attention's, whose products are not told."""
+    """Calls of handwritten kernels, such as attention's. Their products are not in `flops`."""
     hbm_bytes: float
-    """Read and written, by its program, loops multiplied."""
+    """Bytes of HBM that the program reads and writes, loops multiplied."""
     loops: dict[str, int | None]
     """Trips of each loop; None: unknown, counted once."""
     parameter_bytes: float
-    """Of the arrays that its program takes, without padding."""
+    """Arguments of the program, without padding."""
 
     @property
     def needed_bytes(self) -> int:
@@ -137,7 +137,7 @@ class Compilation:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Bytes are those of one device."""
+    """The plan of one step. Bytes are those of one device."""
 
     topology: str
     chips: int
@@ -148,48 +148,48 @@ class Plan:
     source_length: int
     target_length: int
     shard_bytes: dict[str, int]
-    """Arguments by what they are: their shards, summed."""
+    """The shards of the arguments, summed, by role."""
     hbm_bytes: int
-    """What a device has, as published."""
+    """Memory of a device, as published."""
     fits: bool
     refusal: str | None
-    """The compiler's word where the step does not fit; nothing below is known then."""
+    """The compiler's message if the step does not fit; then nothing below is known."""
     model_flops: float
-    """By formula, of all devices, masked queries and keys included."""
+    """Operations of all devices, estimated by formula, masked queries and keys included."""
     attention_flops: float
-    """Of these the queries' with keys and values."""
+    """The part of `model_flops` that is products of queries with keys and values."""
     attention: tuple[str, ...]
-    """What computes attention, and why."""
+    """The attention kernels in use, and why."""
     compiled: Compilation | None
     kernel_flops: float
-    """What the program's kernels do, which it does not tell, by formula, of all devices: attention's, where there are kernels."""
+    """Operations of the program's attention kernels on all devices, estimated by formula; 0 without kernels."""
     exchanges: list[Exchange]
     compute_seconds: float | None
-    """Of the products in the program, and of `kernel_flops`."""
+    """Time of the products in the program and of `kernel_flops`."""
     kernel_seconds: float | None
-    """What of these is of `kernel_flops`, and so by formula."""
+    """Time of `kernel_flops`, included in `compute_seconds`."""
     memory_seconds: float | None
     interconnect_seconds: float | None
     sources: tuple[str, ...]
 
     @property
     def seconds(self) -> dict[str, float]:
-        """At least that long for each of three things."""
+        """The least time of computing, of memory traffic and of communication."""
         times = (self.compute_seconds, self.memory_seconds, self.interconnect_seconds)
         return {name: t for name, t in zip(("compute", "HBM", "interconnect"), times, strict=True) if t is not None}
 
     @property
     def bound(self) -> str | None:
-        """What takes longest."""
+        """The slowest of the three."""
         return max(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
 
 
 def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False) -> Plan:
-    """Compiles the step for the slice. Raises: ValueError for what cannot be."""
+    """Compiles the step for the slice. Raises: ValueError for a runner, slice or mesh that cannot be planned."""
     if config.train.runner == "pmap" and not decode:
         raise ValueError(
-            "train.runner is 'pmap', whose program plan does not know: set train.runner to 'mesh' to plan that of a mesh, which "
-            "over data alone keeps as much on each device"
+            "`plan` cannot analyse train.runner 'pmap'. Set train.runner to 'mesh': with data parallelism alone it needs the same "
+            "memory per device."
         )
     slice_ = describe_slice(topology)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
@@ -200,7 +200,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     choices: list[str] = []
     with report_choices(choices.append):
         compiled, program, refusal = compile_step(step)
-    exchanges = [] if program is None else add_up(program, mesh, slice_)
+    exchanges = [] if program is None else sum_collectives(program, mesh, slice_)
     kernel_flops = step.operations.attention if program is not None and program.kernels else 0.0
     kernel_seconds = kernel_flops / slice_.chips / chip.flops
     return Plan(
@@ -231,13 +231,13 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
 
 
 def shard_bytes(tree: Any) -> int:
-    """Bytes of the shards that one device holds."""
+    """Returns the size of the shards that one device holds, in bytes."""
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | None]:
-    """What the compiler says, and its program; or why the step does not fit."""
+    """Returns the compiler's figures and its program, or its message if the step does not fit."""
     lowered = step.function.lower(*step.arguments)
     try:
         compiled = lowered.compile()

@@ -1,7 +1,7 @@
-"""Reads a compiled program: its matrix products, what it moves to and from memory, and what devices say to each other.
+"""The work of a compiled program: its matrix products, its memory traffic and its collectives.
 
-The compiler's own totals count the body of a loop once, whatever its trips. Here the optimised program's text is walked from its
-entry, and what is in a loop counts as often as the loop goes round.
+The compiler's own totals count the body of a loop once, whatever its trips. Here the text of the optimised program is walked from
+its entry, and the body of a loop counts once for each trip.
 """
 
 import math
@@ -12,42 +12,41 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.planning.communication import Groups, replica_groups
-from flaxformer_lite.planning.hlo_parser import KERNEL, Computation, Instruction, parse, root_of
+from flaxformer_lite.planning.hlo_parser import KERNEL, Computation, Groups, Instruction, parse, replica_groups, root_of
 from flaxformer_lite.planning.traffic import traffic
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 
 
 class Collective(NamedTuple):
-    """One exchange between devices."""
+    """One exchange of data between devices."""
 
     kind: str
     bytes: float
-    """Of what one device puts in; for an all-gather, of what it gets."""
+    """Size of the data that one device sends; for an all-gather, receives."""
     groups: Groups
     trips: int
-    """How often a step does it."""
+    """Executions in one step."""
 
 
 @dataclass
 class Program:
-    """What a step does, loops multiplied."""
+    """The work of one step, loops multiplied."""
 
     flops: float = 0
-    """Of matrix products and convolutions on one device."""
+    """Operations of matrix products and convolutions on one device."""
     kernels: int = 0
-    """Calls of kernels that were written for the chip, such as attention's, whose products are not in `flops`."""
+    """Calls of handwritten kernels, such as attention's. Their products are not in `flops`."""
     hbm_bytes: float = 0
-    """Read from and written to HBM by one device."""
+    """Bytes that one device reads from and writes to HBM."""
     collectives: list[Collective] = field(default_factory=list)
     parameter_bytes: float = 0
-    """Of the arrays that the program takes, without the padding of their layouts."""
+    """Size of the program's arguments, without the padding of their layouts."""
     loops: dict[str, int | None] = field(default_factory=dict)
-    """Trips of each loop; None where the program does not say, and then it counts once."""
+    """Trips of each loop; None: unknown, counted once."""
 
     def add(self, part: "Program") -> None:
-        """Takes in what a part of the step does."""
+        """Adds the work of a part of the step."""
         self.flops += part.flops
         self.kernels += part.kernels
         self.hbm_bytes += part.hbm_bytes
@@ -59,7 +58,7 @@ class Program:
 
 
 def read_program(text: str) -> Program:
-    """The totals of an optimised program, as `compiled.as_text()` gives it."""
+    """Returns the totals of an optimised program, the text of `compiled.as_text()`."""
     computations, entry = parse(text)
     pieces = set[tuple[str, ...]]()
 
@@ -80,7 +79,9 @@ def read_program(text: str) -> Program:
                 if i.opcode == "while":
                     part.loops[i.name] = times
                 called.append(walk(inner, trips * (times or 1), fused or is_fusion))
-            if i.opcode == "conditional":  # one branch is run: the one with more products, or else with more traffic
+            if (
+                i.opcode == "conditional"
+            ):  # one branch is run: count the one with more products, or else with more traffic
                 called = [max(called, key=lambda branch: (branch.flops, branch.hbm_bytes))]
             for inner_part in called:
                 part.add(inner_part)
@@ -95,7 +96,7 @@ def read_program(text: str) -> Program:
 def calls(
     i: Instruction, around: Computation, computations: dict[str, Computation]
 ) -> Iterator[tuple[str, int | None, bool]]:
-    """The computations that an instruction runs: name, how often, and whether inside of one fused kernel."""
+    """Yields the computations that an instruction runs: name, trips (None: unknown), and whether it is a fused kernel."""
     if i.opcode == "while":
         body, condition = i.attribute(r"body=%?([^\s,}]+)"), i.attribute(r"condition=%?([^\s,}]+)")
         assert body is not None and condition is not None
@@ -110,7 +111,7 @@ def calls(
 
 
 def trips_of(loop: Instruction, around: Computation, condition: Computation, body: Computation) -> int | None:
-    """The trips of a loop that counts up to a constant in equal steps; None where it does something else."""
+    """Returns the trips of a loop that counts up to a constant in equal steps; None for another loop."""
     test, last = root_of(condition), root_of(body)
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
@@ -125,7 +126,7 @@ def trips_of(loop: Instruction, around: Computation, condition: Computation, bod
 
 
 def constant(name: str, computation: Computation) -> int | None:
-    """The number that an instruction stands for, where it is a constant or a copy of one."""
+    """Returns the value of an instruction that is a constant or a copy of one; else None."""
     i = computation[name]
     if i.opcode in ("copy", "bitcast"):
         return constant(i.operands[0], computation)
@@ -134,7 +135,7 @@ def constant(name: str, computation: Computation) -> int | None:
 
 
 def product_flops(i: Instruction, computation: Computation) -> float:
-    """Two for each multiplication of a matrix product or convolution that is not with padding."""
+    """Returns 2 for each multiplication of a matrix product or convolution; padding does not count."""
     left, right = (computation[name].types[0].shape for name in i.operands[:2])
     out = i.types[0].shape
     if i.opcode == "dot":
@@ -143,15 +144,15 @@ def product_flops(i: Instruction, computation: Computation) -> float:
     labels = i.attribute(r"dim_labels=([^\s,]+)") or ""
     of_left, of_right, of_out = re.split(r"_|->", labels)
     pairs = 1
-    for place, window in enumerate(windows(i)):
-        n_in, n_out = left[of_left.index(str(place))], out[of_out.index(str(place))]
+    for dimension, window in enumerate(windows(i)):
+        n_in, n_out = left[of_left.index(str(dimension))], out[of_out.index(str(dimension))]
         pairs *= window.pairs(n_in, n_out)
     channels = right[of_right.index("i")] * right[of_right.index("o")]
     return 2 * out[of_out.index("b")] * channels * pairs
 
 
 class Window(NamedTuple):
-    """How a convolution slides along one dimension."""
+    """The window of a convolution along one dimension."""
 
     size: int
     stride: int
@@ -160,13 +161,13 @@ class Window(NamedTuple):
     step: int
 
     def pairs(self, n_in: int, n_out: int) -> int:
-        """How many pairs of a window's place and an element of the input meet."""
+        """Returns the number of pairs of a window position and an input element, padding excluded."""
         at = np.arange(n_out)[:, None] * self.stride + np.arange(self.size)[None] * self.step - self.pad
         return int(((at >= 0) & (at % self.base == 0) & (at // self.base < n_in)).sum())
 
 
 def windows(i: Instruction) -> Iterator[Window]:
-    """One window for each dimension that a convolution slides along."""
+    """Yields the window of each dimension that a convolution slides along."""
     text = i.attribute(r"window=\{([^}]*)\}") or ""
     parts = dict(part.split("=") for part in text.split() if "=" in part)
     sizes = [int(size) for size in parts.get("size", "").split("x") if size]
@@ -182,7 +183,7 @@ def windows(i: Instruction) -> Iterator[Window]:
 
 
 def repeated(i: Instruction, pieces: set[tuple[str, ...]]) -> bool:
-    """Whether this is a further piece of a collective that is spread over several fused kernels."""
+    """Returns whether this is a further piece of a collective that was split over several fused kernels."""
     chain = i.attribute(r'chain_id="(\d+)"')
     if chain is None:
         return False
@@ -199,5 +200,5 @@ def read_collective(i: Instruction, kind: str, name: str, computation: Computati
     if kind == "all-gather":
         payload *= len(groups[0]) if groups else 1
     if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
-        kind = "reduce-scatter"  # the TPU compiler's form of one: each device keeps its slice of the sum
+        kind = "reduce-scatter"  # as the TPU compiler writes it: each device keeps its slice of the sum
     return Collective(kind, payload, groups, trips)

@@ -1,19 +1,139 @@
-"""Slices of TPUs that need not be there, as the TPU's own compiler knows them."""
+"""TPU slices that need not be there: published figures of the chips, and devices as the TPU's own compiler describes them.
+
+Nothing here was measured.
+"""
 
 import importlib.util
 import math
 import os
 import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 from jax.experimental import topologies
 
-from flaxformer_lite.planning.chips import CHIPS, Chip
+# Chips ------------------------------------------------------------------------------------------------------------------
+
+GIB = 2**30
+
+Coordinates = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip:
+    """Published figures of one chip, not one core: where a chip is two devices, each has half of everything."""
+
+    name: str
+    flops: float
+    """Peak bfloat16 operations per second."""
+    hbm_bytes: int
+    """Memory in bytes, as published; the compiler reserves a part of it."""
+    hbm_bandwidth: float
+    """Bytes per second."""
+    link_bandwidth: float
+    """Bytes per second over one link between chips, in one direction; the published figure is for all links, both ways."""
+    dimensions: int
+    """Dimensions of the torus that the links make, with two links each."""
+    whole_turn: int
+    """The size at which a dimension closes to a ring; in three dimensions, its multiples too."""
+    pod: int
+    """The largest number of linked chips."""
+    config_name: str = "default"
+    """The compiler's name of the chip's mode; "megacore": its two cores are one device."""
+    source: tuple[str, ...]
+
+    def bandwidth(self, group: Iterable[Coordinates], shape: Coordinates) -> float:
+        """Returns the bytes per second that a chip of the group can at best send to the others, in a slice of that shape.
+
+        Along each dimension that the group spans, a whole ring has two links; else one counts, as at the end of a line. Links that
+        groups share are not counted.
+        """
+        links = 0
+        for size, coordinates in zip(shape, zip(*group, strict=True), strict=True):
+            spread = len(set(coordinates))
+            links += 0 if spread == 1 else 2 if spread == size and self.is_ring(shape, size) else 1
+        return max(links, 1) * self.link_bandwidth
+
+    def is_ring(self, shape: Coordinates, size: int) -> bool:
+        """Returns whether a dimension of that size closes to a ring in a slice of that shape."""
+        if self.dimensions == 2:
+            return size == self.whole_turn
+        return all(side % self.whole_turn == 0 for side in shape)
+
+
+DOCS = "https://docs.cloud.google.com/tpu/docs"
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        Chip(
+            name="v4",
+            flops=275e12,
+            hbm_bytes=32 * GIB,
+            hbm_bandwidth=1200e9,
+            link_bandwidth=50e9,
+            dimensions=3,
+            whole_turn=4,
+            pod=4096,
+            config_name="megacore",
+            source=(f"{DOCS}/v4", "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)"),
+        ),
+        Chip(
+            name="v5e",
+            flops=197e12,
+            hbm_bytes=16 * GIB,
+            hbm_bandwidth=819e9,
+            link_bandwidth=400e9 / 8,
+            dimensions=2,
+            whole_turn=16,
+            pod=256,
+            source=(f"{DOCS}/v5e",),
+        ),
+        Chip(
+            name="v5p",
+            flops=459e12,
+            hbm_bytes=95 * GIB,
+            hbm_bandwidth=2765e9,
+            link_bandwidth=1200e9 / 12,
+            dimensions=3,
+            whole_turn=4,
+            pod=8960,
+            config_name="megacore",
+            source=(f"{DOCS}/v5p",),
+        ),
+        Chip(
+            name="v6e",
+            flops=918e12,
+            hbm_bytes=32 * GIB,
+            hbm_bandwidth=1638e9,
+            link_bandwidth=800e9 / 8,
+            dimensions=2,
+            whole_turn=16,
+            pod=256,
+            source=(f"{DOCS}/v6e",),
+        ),
+        Chip(
+            name="tpu7x",
+            flops=2307e12,
+            hbm_bytes=192 * GIB,
+            hbm_bandwidth=7380e9,
+            link_bandwidth=1200e9 / 12,
+            dimensions=3,
+            whole_turn=4,
+            pod=9216,
+            source=(f"{DOCS}/tpu7x",),
+        ),
+    )
+}
+"""By the names that topologies start with. Each tpu7x chip is two devices."""
+
+# Slices -----------------------------------------------------------------------------------------------------------------
 
 
 class Slice(NamedTuple):
-    """Some chips of one kind."""
+    """A number of linked chips of one kind."""
 
     name: str
     chip: Chip
@@ -30,27 +150,27 @@ class Slice(NamedTuple):
 
 
 def describe_slice(name: str) -> Slice:
-    """The slice that a name such as v5e:4x4 means. Raises: ValueError where there is no such slice, or no compiler for it."""
+    """Returns the slice of a name such as v5e:4x4. Raises: ValueError for an impossible slice, or without a compiler for it."""
     kind, _, sizes = name.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", sizes):
         raise ValueError(
-            f"--topology is {name!r}: give a chip and the sides of the slice, such as v5e:4x4 or v5p:4x4x4; the chips are "
+            f"--topology is {name!r}: it must be a chip and the sides of the slice, such as v5e:4x4 or v5p:4x4x4; the chips are "
             f"{', '.join(CHIPS)}"
         )
     chip, shape = CHIPS[kind], tuple(int(size) for size in sizes.split("x"))
     example = "x".join(["4"] * chip.dimensions)
     if len(shape) != chip.dimensions:
         raise ValueError(
-            f"--topology is {name!r}, but slices of {kind} have {chip.dimensions} sides: give as many, such as {kind}:{example}"
+            f"--topology is {name!r}, but slices of {kind} have {chip.dimensions} sides: use as many, such as {kind}:{example}"
         )
     if math.prod(shape) > chip.pod:
-        raise ValueError(f"--topology is {name!r}, but a pod of {kind} has {chip.pod} chips: give fewer")
+        raise ValueError(f"--topology is {name!r}, but a pod of {kind} has {chip.pod} chips: use fewer")
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError('compiling for TPUs needs libtpu, on Linux: pip install "flaxformer-lite[tpu]"')
     settings: dict[str, Any] = {"chip_config_name": chip.config_name}
     if math.prod(shape) == 1:
         settings["chips_per_host_bounds"] = (1, 1, 1)
-    # So that libtpu neither looks for TPUs nor minds other processes that use it; it reads this when it is loaded.
+    # libtpu reads this when it is loaded: then it neither looks for TPUs nor refuses to share with other processes.
     os.environ |= {
         "TPU_SKIP_MDS_QUERY": "1",
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
@@ -60,7 +180,7 @@ def describe_slice(name: str) -> Slice:
         devices = topologies.get_topology_desc(name, platform="tpu", **settings).devices
     except jax.errors.JaxRuntimeError as error:
         raise ValueError(
-            f"--topology is {name!r}, which the compiler does not know ({error}): give sides that are 1 in all, or even, such as "
+            f"--topology is {name!r}, which the compiler does not know ({error}): all sides must be 1, or all even, such as "
             f"{kind}:{example}"
         ) from None
     return Slice(name, chip, shape, devices)

@@ -1,4 +1,4 @@
-"""What one operation of a compiled program reads from HBM and writes to it."""
+"""The bytes that one operation of a compiled program reads from HBM and writes to it."""
 
 import math
 
@@ -18,14 +18,14 @@ NO_TRAFFIC = {
     "after-all",
 }
 NO_TRAFFIC |= {"partition-id", "replica-id", "iota", "optimization-barrier", "add-dependency"}
-"""Operations that move nothing themselves; what they run is counted where it is written."""
+"""Operations without traffic of their own; the computations that they run are counted by themselves."""
 NOTES = {"AllocateBuffer", "CreateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
 NOTES |= {"AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "LayoutConstraint"}
-"""Custom calls that the TPU's compiler makes for itself, and that move nothing; others read and write, as `TopK` does."""
+"""The TPU compiler's own custom calls, without traffic. Others read and write, such as `TopK`."""
 
 
 def traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
-    """Bytes of HBM that one operation reads and writes; what it keeps on the chip costs nothing."""
+    """Returns the bytes of HBM that one operation reads and writes; memory on the chip costs nothing."""
     if i.opcode in NO_TRAFFIC or i.opcode.endswith(("-done", "-update")):
         return 0
     if i.opcode == "custom-call" and i.attribute(r'custom_call_target="([^"]*)"') in NOTES:
@@ -37,27 +37,29 @@ def traffic(i: Instruction, computation: Computation, computations: dict[str, Co
         return (result.bytes if source.space == 0 else 0) + result.hbm_bytes
     if i.opcode == "fusion":
         return fusion_traffic(i, computation, computations)
-    operands = [(place, t) for place, name in enumerate(i.operands) if len(t := computation[name].types) == 1]
-    read = sum(min(part_read(i, place, computation), t.bytes) for place, (t,) in operands if t.space == 0)
+    operands = [(index, t) for index, name in enumerate(i.operands) if len(t := computation[name].types) == 1]
+    read = sum(min(part_read(i, index, computation), t.bytes) for index, (t,) in operands if t.space == 0)
     results = i.types
     if i.opcode.endswith("-start") and i.opcode != "all-reduce-start":
-        results = i.types[len(operands) : 2 * len(operands)]  # the operands, the results, and what the two halves share
+        results = i.types[
+            len(operands) : 2 * len(operands)
+        ]  # the operands, the results, and the state shared with the other half
     return read + min(part_written(i, computation), sum(t.hbm_bytes for t in results))
 
 
-def part_read(i: Instruction, place: int, computation: Computation) -> float:
-    """What an operation reads of one of its operands where that is less than all; else infinite."""
-    if i.opcode in ("dynamic-slice", "slice", "gather") and place == 0:
+def part_read(i: Instruction, index: int, computation: Computation) -> float:
+    """Returns the bytes that an operation reads of operand `index` if it reads only a part; else infinity."""
+    if i.opcode in ("dynamic-slice", "slice", "gather") and index == 0:
         return sum(t.bytes for t in i.types)
-    if i.opcode == "dynamic-update-slice" and place == 0:
+    if i.opcode == "dynamic-update-slice" and index == 0:
         return 0
-    if i.opcode == "scatter" and place < len(i.operands) // 2:  # tables, indices, a table's updates
-        return sum(t.bytes for t in computation[i.operands[place + len(i.operands) // 2 + 1]].types)
+    if i.opcode == "scatter" and index < len(i.operands) // 2:  # tables, indices, a table's updates
+        return sum(t.bytes for t in computation[i.operands[index + len(i.operands) // 2 + 1]].types)
     return math.inf
 
 
 def part_written(i: Instruction, computation: Computation) -> float:
-    """What an operation writes where that is only a part of its result, which lies where its operand did; else infinite."""
+    """Returns the bytes that an operation writes if it updates a part of its operand in place; else infinity."""
     if i.opcode == "dynamic-update-slice":
         return sum(t.bytes for t in computation[i.operands[1]].types)
     if i.opcode == "scatter":
@@ -66,7 +68,7 @@ def part_written(i: Instruction, computation: Computation) -> float:
 
 
 def fusion_traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
-    """The same for a fused kernel: of an array that it only takes a slice of, the slice; of one that it updates, the update."""
+    """Returns the traffic of a fused kernel: only the slice of an array that it slices, only the update of one that it updates."""
     body, total = computations[called_by(i)], 0.0
     for name, operand in zip(parameters(body), i.operands, strict=True):
         whole = computation[operand].types
@@ -81,26 +83,26 @@ def fusion_traffic(i: Instruction, computation: Computation, computations: dict[
 
 
 def read_bytes(name: str, body: Computation, computations: dict[str, Computation]) -> float:
-    """What a fused computation reads of a value from outside, each use by itself; infinite where one use reads all."""
+    """Returns the bytes that a fused computation reads of an argument, summed over its uses; infinity if one use reads all."""
     total = 0.0
     for user in body.values():
-        for place, operand in enumerate(user.operands):
+        for index, operand in enumerate(user.operands):
             if operand != name or user.opcode == "tuple":
                 continue
-            if user.opcode == "bitcast" or is_same_memory(user):
+            if is_view(user):
                 total += read_bytes(user.name, body, computations)
             elif user.opcode == "fusion":
                 inner = computations[called_by(user)]
-                total += read_bytes(parameters(inner)[place], inner, computations)
-                if seen_through(root_of(inner).name, inner) == parameters(inner)[place]:
+                total += read_bytes(parameters(inner)[index], inner, computations)
+                if view_source(root_of(inner).name, inner) == parameters(inner)[index]:
                     total += read_bytes(user.name, body, computations)
             else:
-                total += part_read(user, place, body)
+                total += part_read(user, index, body)
     return total
 
 
 def written_bytes(name: str, body: Computation, computations: dict[str, Computation]) -> float:
-    """What a fused computation writes of one of its results; infinite where that is all of it."""
+    """Returns the bytes that a fused computation writes of one of its results; infinity if it writes all of it."""
     i = body[name]
     if i.opcode == "bitcast":
         return written_bytes(i.operands[0], body, computations)
@@ -110,25 +112,25 @@ def written_bytes(name: str, body: Computation, computations: dict[str, Computat
     return part_written(i, body)
 
 
-def seen_through(name: str, body: Computation) -> str:
-    """What a value is another view of: itself, unless it is a bitcast."""
-    i = body[name]
-    return seen_through(i.operands[0], body) if i.opcode == "bitcast" else name
+def is_view(i: Instruction) -> bool:
+    """Returns whether the result is the operand's memory: a bitcast, or a fused kernel that only states this alias."""
+    is_alias = i.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in i.attributes
+    return i.opcode == "bitcast" or (is_alias and len(i.operands) == 1)
+
+
+def view_source(name: str, body: Computation) -> str:
+    """Returns the value that a chain of views starts from; the value itself if it is not a view."""
+    return view_source(body[name].operands[0], body) if is_view(body[name]) else name
 
 
 def called_by(fusion: Instruction) -> str:
-    """The name of the computation that a fused kernel runs."""
+    """Returns the name of the computation that a fused kernel runs."""
     name = fusion.attribute(r"calls=%?([^\s,}]+)")
     assert name is not None
     return name
 
 
 def parameters(body: Computation) -> list[str]:
-    """The names of a computation's parameters, in the order in which they are given."""
+    """Returns the names of a computation's parameters, in order."""
     found = [i for i in body.values() if i.opcode == "parameter"]
     return [i.name for i in sorted(found, key=lambda i: int(i.attribute(r"^\((\d+)\)") or 0))]
-
-
-def is_same_memory(i: Instruction) -> bool:
-    """Whether a fused kernel within another is there only to say that its result lies where its operand does."""
-    return i.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in i.attributes and len(i.operands) == 1

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from flaxformer_lite.planning.communication import replica_groups
-from flaxformer_lite.planning.hlo_parser import array_types, parse_instruction
 from flaxformer_lite.planning.program import Collective, Window, read_program
+from tests.support.hlo_parts import FOUR, PARTS, X
 
 PROGRAM = """HloModule by_hand, is_scheduled=true
 
@@ -72,163 +71,6 @@ def test_a_loop_counts_as_often_as_it_goes_round():
     assert program.parameter_bytes == 4 * (5 * 8 * 128 + 8 * 128)
 
 
-NESTED = """HloModule nested, is_scheduled=true
-
-%row (all: f32[9,8,128], i: s32[]) -> f32[8,128] {
-  %all = f32[9,8,128]{2,1,0} parameter(0)
-  %i = s32[] parameter(1)
-  %zero = s32[] constant(0)
-  %slice = f32[1,8,128]{2,1,0} dynamic-slice(%all, %i, %zero, %zero), dynamic_slice_sizes={1,8,128}
-  ROOT %flat = f32[8,128]{1,0} bitcast(%slice)
-}
-
-%same (p: f32[9,8,128]) -> f32[9,8,128] {
-  %p = f32[9,8,128]{2,1,0} parameter(0)
-  ROOT %copy = f32[9,8,128]{2,1,0} copy(%p)
-}
-
-%put (all.1: f32[9,8,128], kept: f32[9,8,128], i.1: s32[], x: f32[8,128]) -> (f32[9,8,128], f32[8,128]) {
-  %kept = f32[9,8,128]{2,1,0} parameter(1)
-  %all.1 = f32[9,8,128]{2,1,0} parameter(0)
-  %i.1 = s32[] parameter(2)
-  %x = f32[8,128]{1,0} parameter(3)
-  %zero.1 = s32[] constant(0)
-  %mine = f32[8,128]{1,0} fusion(%all.1, %i.1), kind=kLoop, calls=%row
-  %sum = f32[8,128]{1,0} add(%mine, %x)
-  %new = f32[1,8,128]{2,1,0} bitcast(%sum)
-  %place = f32[9,8,128]{2,1,0} fusion(%kept), kind=kLoop, output_to_operand_aliasing={{}: (0, {})}, calls=%same
-  %updated = f32[9,8,128]{2,1,0} dynamic-update-slice(%place, %new, %i.1, %zero.1, %zero.1)
-  ROOT %both = (f32[9,8,128]{2,1,0}, f32[8,128]{1,0}) tuple(%updated, %sum)
-}
-
-ENTRY %main (all.2: f32[9,8,128], kept.2: f32[9,8,128], i.2: s32[], x.2: f32[8,128]) -> (f32[9,8,128], f32[8,128]) {
-  %all.2 = f32[9,8,128]{2,1,0} parameter(0)
-  %kept.2 = f32[9,8,128]{2,1,0} parameter(1)
-  %i.2 = s32[]{:S(6)} parameter(2)
-  %x.2 = f32[8,128]{1,0} parameter(3)
-  ROOT %out = (f32[9,8,128]{2,1,0}, f32[8,128]{1,0}) fusion(%all.2, %kept.2, %i.2, %x.2), kind=kOutput, calls=%put
-}
-"""
-
-
-def test_kernels_within_a_kernel_read_and_write_their_slices():
-    """By hand: read a slice and x, written an update and the sum; of the two stacks of nine nothing else."""
-    array = 4 * 8 * 128
-    assert read_program(NESTED).hbm_bytes == 4 * array
-    read_whole = NESTED.replace(
-        "ROOT %both", "%whole = f32[8,128]{1,0} reduce(%all.1, %zero.1), dimensions={0}, to_apply=%same\n  ROOT %both"
-    )
-    assert read_program(read_whole).hbm_bytes == (9 + 3) * array
-    written_whole = NESTED.replace("dynamic-update-slice(%place, %new, %i.1, %zero.1, %zero.1)", "add(%place, %place)")
-    assert read_program(written_whole).hbm_bytes == (2 * 9 + 3) * array
-
-
-PARTS = """HloModule parts, is_scheduled=true
-
-%add (a: f32[], b: f32[]) -> f32[] {
-  %a = f32[] parameter(0)
-  %b = f32[] parameter(1)
-  ROOT %sum = f32[] add(%a, %b)
-}
-
-%multiplied (p: f32[256,256]) -> f32[256,256] {
-  %p = f32[256,256]{1,0} parameter(0)
-  ROOT %product = f32[256,256]{1,0} dot(%p, %p), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-
-%negated (n: f32[256,256]) -> f32[256,256] {
-  %n = f32[256,256]{1,0} parameter(0)
-  ROOT %minus = f32[256,256]{1,0} negate(%n)
-}
-
-%kernel_0 (k: f32[256,256]) -> f32[256,256] {
-  %k = f32[256,256]{1,0} parameter(0)
-  ROOT %attended = f32[256,256]{1,0} custom-call(%k), custom_call_target="tpu_custom_call"
-}
-
-%scattered (s: f32[256,256]) -> f32[64,256] {
-  %s = f32[256,256]{1,0} parameter(0)
-  ROOT %rs = f32[64,256]{1,0} reduce-scatter(%s), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add
-}
-
-%called_computation (c: f32[256,256], t: token[]) -> f32[1024,256] {
-  %c = f32[256,256]{1,0} parameter(0)
-  %t = token[] parameter(1)
-  ROOT %ag = f32[1024,256]{1,0} all-gather(%c), channel_id=4, replica_groups={{0,1,2,3}}, dimensions={0}
-}
-
-%added (table: f32[4096,256], rows: s32[256], new: f32[256,256]) -> f32[4096,256] {
-  %table = f32[4096,256]{1,0} parameter(0)
-  %rows = s32[256]{0:S(1)} parameter(1)
-  %new = f32[256,256]{1,0} parameter(2)
-  ROOT %scatter = f32[4096,256]{1,0} scatter(%table, %rows, %new), update_window_dims={1}, to_apply=%add
-}
-
-%view (v: f32[256,256]) -> f32[256,256] {
-  %v = f32[256,256]{1,0} parameter(0)
-  ROOT %seen = f32[256,256]{1,0} bitcast(%v)
-}
-
-%squared (q: f32[256,256]) -> f32[256,256] {
-  %q = f32[256,256]{1,0} parameter(0)
-  %left = f32[256,256]{1,0} fusion(%q), kind=kLoop, calls=%view
-  ROOT %square = f32[256,256]{1,0} dot(%left, %left), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-
-%random (r: u32[4]) -> (u32[4], u32[256,256]) {
-  %r = u32[4]{0:S(1)} parameter(0)
-  ROOT %bits = (u32[4]{0:S(1)}, u32[256,256]{1,0}) rng-bit-generator(%r), algorithm=rng_default
-}
-
-ENTRY %main (x: f32[256,256], which: s32[], all: f32[4096,256], at: s32[256], key: u32[4]) -> f32[] {
-  %x = f32[256,256]{1,0} parameter(0)
-  %which = s32[]{:S(6)} parameter(1)
-  %all = f32[4096,256]{1,0} parameter(2)
-  %at = s32[256]{0:S(1)} parameter(3)
-  %key = u32[4]{0:S(1)} parameter(4)
-  BODY
-}
-"""
-X, QUARTER, FOUR = "f32[256,256]{1,0}", "f32[64,256]{1,0}", "f32[1024,256]{1,0}"
-EACH = "replica_groups={{0,1,2,3}}, dimensions={0}"
-
-
-@pytest.mark.parametrize(
-    ("body", "arrays"),
-    [
-        (f"%y = {X} negate(%x)", 2),
-        (f"%y = {FOUR} all-gather(%x), {EACH}", 5),
-        (f"%y = ({X}, {FOUR}) all-gather-start(%x), {EACH}\n  %z = {FOUR} all-gather-done(%y)", 5),
-        (
-            f"%y = ({X}, {X}, u32[]{{:S(2)}}, u32[]{{:S(2)}}) collective-permute-start(%x), source_target_pairs={{{{0,1}}}}\n"
-            f"  %z = {X} collective-permute-done(%y)",
-            2,
-        ),
-        (f"%y = {X} all-reduce-start(%x), {EACH}, to_apply=%add\n  %z = {X} all-reduce-done(%y)", 2),
-        (f"%y = {QUARTER} reduce-scatter(%x), {EACH}, to_apply=%add", 1.25),
-        (
-            f"%y = (({X}), {QUARTER}, u32[]) async-start(%x), calls=%scattered\n"
-            f"  %z = {QUARTER} async-done(%y), calls=%scattered",
-            1.25,
-        ),
-        (
-            f"%y = (({X}, token[]), {FOUR}) call-start(%x, %key), to_apply=%called_computation\n"
-            f"  %z = {FOUR} call-done(%y)",
-            5,
-        ),
-        ("%y = f32[4096,256]{1,0} scatter(%all, %at, %x), update_window_dims={1}, to_apply=%add", 3),
-        ("%y = f32[4096,256]{1,0} fusion(%all, %at, %x), kind=kCustom, calls=%added", 3),
-        (f'%y = ({QUARTER}, s32[64,256]{{1,0}}) custom-call(%x), custom_call_target="TopK"', 1.5),
-        (f'%y = {FOUR} custom-call(), custom_call_target="AllocateBuffer"', 0),
-        (f"%y = {X} fusion(%x), kind=kOutput, calls=%squared", 2),
-        ("%y = (u32[4]{0:S(1)}, u32[256,256]{1,0}) fusion(%key), kind=kCustom, calls=%random", 1),
-    ],
-)
-def test_what_one_operation_reads_and_writes(body: str, arrays: float):
-    """In arrays of 256 × 256, by hand: a scatter reads its updates, and the rows of the table that it changes and writes."""
-    assert read_program(PARTS.replace("BODY", body)).hbm_bytes == arrays * 4 * 256**2
-
-
 @pytest.mark.parametrize(
     ("branches", "flops", "kernels", "arrays"),
     [
@@ -274,24 +116,6 @@ def test_trips_from_start_step_and_limit(old: str, new: str, trips: int | None):
     assert program.loops == {"loop": trips} and program.kernels == (trips or 1)
 
 
-@pytest.mark.parametrize(
-    ("written", "groups"),
-    [
-        ("replica_groups={{0,2},{1,3}}", ((0, 2), (1, 3))),
-        ("replica_groups=[2,2]<=[4]", ((0, 1), (2, 3))),
-        ("replica_groups=[2,2]<=[2,2]T(1,0)", ((0, 2), (1, 3))),
-        ("replica_groups=mesh['a'=2,'b'=2] {'a'}", ((0, 2), (1, 3))),
-        ("replica_groups=mesh['a'=2,'b'=4] {'b':(2)2}", ((0, 1), (2, 3), (4, 5), (6, 7))),
-        ("replica_groups=mesh['a'=2,'b'=4] {'b':(1)2}", ((0, 2), (1, 3), (4, 6), (5, 7))),
-        ("replica_groups=mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}", ((0, 2), (1, 3))),
-        ("source_target_pairs={{0,1},{1,0}}", ((0, 1), (1, 0))),
-    ],
-)
-def test_groups_in_every_way_of_writing(written: str, groups: tuple[tuple[int, ...], ...]):
-    line = f"  %x = f32[8]{{0}} all-reduce(%y), channel_id=1, {written}, use_global_device_ids=true, to_apply=%sum"
-    assert replica_groups(parse_instruction(line).attributes) == groups
-
-
 def test_a_windows_pairs_are_those_of_a_slow_count():
     generator = np.random.default_rng(7)
     for _ in range(50):
@@ -302,10 +126,3 @@ def test_a_windows_pairs_are_those_of_a_slow_count():
                 place = out * stride + k * step - pad
                 slow += place >= 0 and place % base == 0 and place // base < n_in
         assert Window(size, stride, pad, base, step).pairs(n_in, n_out) == slow
-
-
-def test_types_of_tuples():
-    types = array_types("(bf16[8,128]{1,0:T(8,128)(2,1)S(1)}, /*index=1*/s32[], pred[3]{0})")
-    assert [(t.dtype, t.shape, t.space, t.bytes) for t in types] == [
-        ("bf16", (8, 128), 1, 2048), ("s32", (), 0, 4), ("pred", (3,), 0, 3)
-    ]  # fmt: skip

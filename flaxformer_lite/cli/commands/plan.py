@@ -120,7 +120,7 @@ def in_words(plan: Plan) -> str:
     lines += ["", "time at least, by published figures" + " " * 13 + "ms"]
     rows = list(plan.seconds.items())
     if plan.kernel_seconds:
-        rows.insert(1, ("  of this kernels, by formula", plan.kernel_seconds))
+        rows.insert(1, ("  of which attention kernels (estimated by formula)", plan.kernel_seconds))
     lines += [f"  {name:<39} {seconds * 1e3:>10,.3f}" for name, seconds in rows]
     times = list(plan.seconds.values())
     lines += [

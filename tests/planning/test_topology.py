@@ -1,14 +1,15 @@
 """Oracles: links counted by hand, and figures of chips copied by hand from where they are published."""
 
+import importlib.util
 import sys
 
 import pytest
 
-from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.planning.chips import CHIPS
-from flaxformer_lite.planning.exchanges import exchange_seconds
-from flaxformer_lite.planning.program import Collective
-from flaxformer_lite.planning.topology import describe_slice
+from flaxformer_lite.planning.topology import CHIPS, describe_slice
+
+needs_libtpu = pytest.mark.skipif(
+    sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it"
+)
 
 
 @pytest.mark.parametrize(
@@ -53,17 +54,28 @@ def test_figures_are_those_published():
         assert (chip.dimensions, chip.whole_turn, chip.pod) == (dimensions, whole_turn, pod)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it")
-def test_the_least_time_of_an_exchange():
-    """By hand: v5e has 50 GB/s a link, and a square of 2 × 2 chips one along each side."""
-    square = describe_slice("v5e:2x2")
-    mesh = make_mesh(MeshConfig(data=1, fsdp=4), square.devices)
-    everyone = ((0, 1, 2, 3),)
+@pytest.mark.parametrize(
+    ("topology", "says"),
+    [
+        ("v9:2x2", "the chips are v4, v5e"),
+        ("v5e", "must be a chip and the sides"),
+        ("v5e:2x2x2", "have 2 sides"),
+        ("v5p:4x4", "have 3 sides"),
+        ("v5e:32x32", "a pod of v5e has 256"),
+    ],
+)
+def test_a_slice_that_cannot_be_is_refused(topology: str, says: str):
+    with pytest.raises(ValueError, match=says):
+        describe_slice(topology)
 
-    def seconds(kind: str, groups: tuple[tuple[int, ...], ...]) -> float:
-        return exchange_seconds(Collective(kind, 1e9, groups, 1), groups, mesh, square)
 
-    assert seconds("all-gather", everyone) == pytest.approx(0.75 / 100)
-    assert seconds("all-reduce", everyone) == pytest.approx(1.5 / 100)
-    assert seconds("collective-permute", ((0, 1), (1, 2), (2, 3), (3, 0))) == pytest.approx(1 / 100)
-    assert seconds("collective-permute", ((0, 0), (1, 1))) == 0
+@needs_libtpu
+def test_a_slice_that_the_compiler_refuses():
+    with pytest.raises(ValueError, match=r"v5e:3x3.*does not know.*even"):
+        describe_slice("v5e:3x3")
+
+
+def test_without_the_compiler_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install .flaxformer-lite\[tpu\]"):
+        describe_slice("v5e:2x2")
