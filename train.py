@@ -16,6 +16,13 @@ def main() -> None:
     )
     parser.add_argument("config", nargs="?", metavar="CONFIG", help="a file of configs/, or a run folder's config.json")
     parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config file>")
+    group = parser.add_argument_group("several processes (docs/scaling.md)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
+    group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
+    group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0 to N - 1")
+    group.add_argument(
+        "--join-seconds", type=int, metavar="S", default=300, help="seconds to wait for the others (300)"
+    )
     if (
         sys.stderr is None
     ):  # as after `2>&-`; otherwise the next file that is opened would be what libraries write their errors to
@@ -29,13 +36,21 @@ def main() -> None:
         parser.print_help(sys.stdout if "--help" in overrides or "-h" in overrides else sys.stderr)
         sys.exit(0 if "--help" in overrides or "-h" in overrides else 2)
 
-    from flaxformer_lite.training.multihost import exit_process, join
+    from flaxformer_lite.training.multihost.ending import exit_process
 
     try:
         from flaxformer_lite.config.load import load_config
         from flaxformer_lite.training.loop import train
+        from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
-        config = join(load_config(arguments.config, overrides))
+        processes = ProcessConfig(
+            coordinator=arguments.coordinator,
+            num_processes=arguments.num_processes,
+            process_id=arguments.process_id,
+            join_seconds=arguments.join_seconds,
+        )
+        config = load_config(arguments.config, overrides)
+        join(processes)
         train(config, arguments.workdir or default_workdir(Path(arguments.config)))
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -11,7 +11,7 @@ MAY_CHANGE = frozenset(
     f"train.{name}"
     for name in (
         *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("join_seconds", "runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
     )
 )
 """Settings that a resumed run may change: its length, its reports and its devices, nothing that alters a step."""

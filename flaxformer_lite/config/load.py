@@ -60,7 +60,7 @@ def renamed_option(overrides: Sequence[str]) -> str:
         if (new := renamed_setting(old)) is not None:
             return f"there is no option {option}; it is now --{new.replace('_', '-')}"
         if old in REMOVED:
-            return f"there is no option {option}; {REMOVED[old]}"
+            return f"there is no option {option}; {REMOVED[old][1]}"
     return ""
 
 

@@ -29,14 +29,19 @@ GROUPED: dict[str, dict[str, str]] = {
 """Settings that became fields of one value: the value's path → old path of each → its field. The value is None where all
 of them are."""
 
-REMOVED: dict[str, str] = {}
-"""Old path → what takes the place of the setting. A value other than None is left out with a warning."""
+REMOVED: dict[str, tuple[Any, str]] = {
+    "train.coordinator": (None, "set it with the option --coordinator"),
+    "train.num_processes": (None, "set it with the option --num-processes"),
+    "train.process_id": (None, "set it with the option --process-id"),
+    "train.join_seconds": (300, "set it with the option --join-seconds"),
+}
+"""Old path → the old default, and what takes the place of the setting. Other values are left out with a warning."""
 
 
 def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]:
     """Changes the JSON tree of an older release, in place, to the one of this release; returns it."""
-    for old, remedy in REMOVED.items():
-        if (value := _pop(tree, old)) is not None:
+    for old, (default, remedy) in REMOVED.items():
+        if (value := _pop(tree, old)) not in (None, default):
             warn(f"{name}: {old} {value!r} was left out: {remedy}")
     for old, new in RENAMED.items():
         if _has(tree, old) and not _has(tree, new):

@@ -1,6 +1,5 @@
 """The settings of training: how long, on which devices, what is kept and reported."""
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -27,15 +26,6 @@ class TrainConfig:
     then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
     mesh: MeshConfig = MeshConfig()
     """The devices along each axis."""
-    coordinator: str | None = None
-    """Of several processes the first one's `host:port`, where all meet; None: this is the only one, or one of those that SLURM or
-    Open MPI starts, or of a TPU slice's hosts, which know each other. The run folder must be one that all can reach."""
-    num_processes: PositiveInt | None = None
-    """How many processes meet at `coordinator`."""
-    process_id: int | None = None
-    """Which of them this is, from 0; it differs in each of their commands, all else is the same."""
-    join_seconds: PositiveInt = 300
-    """How long they wait for each other when they start."""
     log_every: PositiveInt = 50
     """Write a `train` row to metrics.jsonl."""
     eval_every: PositiveInt = 1_000
@@ -59,21 +49,6 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
-        meeting = (self.coordinator, self.num_processes, self.process_id)
-        if any(value is None for value in meeting) and meeting != (None, None, None):
-            raise ValueError(
-                f"train.coordinator is {self.coordinator}, train.num_processes {self.num_processes}, train.process_id "
-                f"{self.process_id}: give all three or none"
-            )
-        if self.coordinator is not None and not (
-            (found := re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)) and 0 < int(found[1]) < 2**16
-        ):
-            raise ValueError(f"train.coordinator is {self.coordinator!r}: give a host and a port, as host0:4321")
-        if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
-            raise ValueError(
-                f"train.process_id is {self.process_id}, but train.num_processes is {self.num_processes}: give a number from 0 to "
-                f"{self.num_processes - 1}"
-            )
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "

@@ -32,7 +32,7 @@ from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, T
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training.evaluation import mean_metrics
-from flaxformer_lite.training.loop import LoopState
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder

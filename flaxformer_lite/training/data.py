@@ -1,7 +1,7 @@
-"""The data of a run, read, tokenized and checked: the same in all processes."""
+"""The data of a run: read, tokenized, checked, and compared over the processes."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from flaxformer_lite.config.experiment import Config
@@ -14,14 +14,15 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.training import multihost
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.workdir.folder import RunFolder
 
 
 class EvalData:
-    """The evaluation data, as text and as batches; what is too long is cut, with a warning."""
+    """The evaluation data, as text and as batches; records that are too long are truncated, with a warning."""
 
-    def __init__(self, config: Config, tokenizers: Tokenizers):
+    def __init__(self, config: Config, tokenizers: Tokenizers, warn: Callable[[str], None]):
         assert config.data.eval is not None
         self.pairs = list(config.data.eval.open("data.eval"))
         self.records = evaluation_records(
@@ -29,7 +30,7 @@ class EvalData:
             tokenizers,
             config.objective,
             config.data.longest,
-            lambda line: warn(f"data.eval: {line}") if multihost.is_first() else None,
+            lambda line: warn(f"data.eval: {line}"),
         )
         self.dataset = Dataset(
             self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id
@@ -38,7 +39,7 @@ class EvalData:
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run learns from, and what it is evaluated on."""
+    """The training data and the evaluation data of a run, with its tokenizers."""
 
     pairs: Sequence[Pair]
     tokenizers: Tokenizers
@@ -46,40 +47,47 @@ class RunData:
     eval: EvalData | None
 
 
-def read_data(config: Config, folder: RunFolder, progress: Progress) -> RunData:
-    """Reads everything; where the run has no tokenizers yet, trains them.
+def read_data(config: Config, folder: RunFolder, progress: Progress, processes: Processes) -> RunData:
+    """Reads and tokenizes all data; trains the tokenizers if the run folder has none.
 
-    Raises: ValueError for anything wrong with it; where processes read different texts.
+    Raises: ValueError if the data does not fit the config, or the processes read different texts.
     """
     source = config.data.train
     if source is None or config.data.tokenizer is None:
-        raise multihost.SharedError(
-            "data.train or data.tokenizer is None: say what to train on, and how to cut it into tokens"
-        )
+        raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
-    pairs = multihost.on_all_processes(lambda: list(source.open("data.train")))
-    agree_on("data.train", source, pairs)
+    pairs = processes.on_all(lambda: list(source.open("data.train")))
+    agree_on_texts(processes, "data.train", source, pairs)
     progress.update("tokenizing")
-    tokenizers = multihost.first_process_first(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-    data = multihost.on_all_processes(lambda: tokenized(config, pairs, tokenizers))
-    multihost.agree({"data.train as tokens": data.train.fingerprint}, "Give all hosts the same version of tokenizers")
+    tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
+    data = processes.on_all(lambda: make_datasets(config, pairs, tokenizers, processes.is_first))
+    processes.agree(
+        lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
+    )
     if config.data.eval is not None and data.eval is not None:
-        agree_on("data.eval", config.data.eval, data.eval.pairs)
+        agree_on_texts(processes, "data.eval", config.data.eval, data.eval.pairs)
     return data
 
 
-def tokenized(config: Config, pairs: Sequence[Pair], tokenizers: Tokenizers) -> RunData:
-    """The run's data, from its training pairs. Raises: ValueError for ids, or lengths, that do not fit."""
+def make_datasets(config: Config, pairs: Sequence[Pair], tokenizers: Tokenizers, warns: bool) -> RunData:
+    """Tokenizes the training pairs, and reads and tokenizes the evaluation data, with warnings if `warns`.
+
+    Raises: ValueError if special ids or lengths do not fit.
+    """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
     records, seed = tokenize(pairs, tokenizers), config.train.seed
     train = Dataset(records, config.objective, config.data, seed, tokenizers.target, config.decode.bos_id)
-    return RunData(pairs, tokenizers, train, None if config.data.eval is None else EvalData(config, tokenizers))
+    evaluation = None
+    if config.data.eval is not None:
+        evaluation = EvalData(config, tokenizers, warn if warns else lambda _: None)
+    return RunData(pairs, tokenizers, train, evaluation)
 
 
-def agree_on(setting: str, source: Source, pairs: Sequence[Pair]) -> None:
-    """Raises: SharedError, naming the file, where another process has read other pairs by that setting."""
-    if not multihost.several():
-        return
+def agree_on_texts(processes: Processes, setting: str, source: Source, pairs: Sequence[Pair]) -> None:
+    """Compares the texts of `setting` over the processes.
+
+    Raises: SharedError naming the file in which another process has read other texts.
+    """
 
     def digest(texts: Iterable[str]) -> str:
         found = hashlib.sha256()
@@ -87,22 +95,22 @@ def agree_on(setting: str, source: Source, pairs: Sequence[Pair]) -> None:
             found.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
         return f"{len(pairs):,} texts with SHA-256 {found.hexdigest()[:12]}"
 
-    if isinstance(source, ParallelText):
-        found = {
-            f"{setting}.source {source.source}": digest(pair.source for pair in pairs),
-            f"{setting}.target {source.target}": digest(pair.target for pair in pairs),
-        }
-    else:
-        place = getattr(source, "path", source.kind)
-        found = {f"{setting} {place}": digest(text for pair in pairs for text in pair)}
-    multihost.agree(found, "Give all hosts the same data, and the same versions of packages that make it")
+    def digests() -> dict[str, str]:
+        if isinstance(source, ParallelText):
+            return {
+                f"{setting}.source {source.source}": digest(pair.source for pair in pairs),
+                f"{setting}.target {source.target}": digest(pair.target for pair in pairs),
+            }
+        name = getattr(source, "path", source.kind)
+        return {f"{setting} {name}": digest(text for pair in pairs for text in pair)}
+
+    processes.agree(digests, "Give all hosts the same data, and the same versions of the packages that read it")
 
 
 def check_special_ids(objective: BaseObjective, decode: DecodeConfig, special: SpecialIds) -> None:
-    """Raises: ValueError where a decoder would be used with other ids than it learns, as with a tokenizer from another run.
+    """Raises: ValueError if decoding uses other special ids than training does, as with a tokenizer from another run.
 
-    Padding counts where sources are answered; prompts have places, whatever stands there. What an answer to a source starts from
-    is for `decode.bos_id` alone to say, and what is learned ends in one of several ends.
+    The objective names the ids to compare. The tokenizer's EOS may be any of several ids that end a text in decoding.
     """
     for name in objective.decoder_special_ids:
         theirs, ours = getattr(special, name), getattr(decode, f"{name}_id")

@@ -1,34 +1,96 @@
-"""Metrics over a whole dataset."""
+"""Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.inference.metrics import text_metrics
+from flaxformer_lite.inference.translation import translate
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training.data import EvalData
+from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
+from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 
 
 def mean_metrics(
-    runner: Runner, objective: BaseObjective, params: PyTree, dataset: Dataset, tick: Callable[[int, int], None]
+    runner: Runner, objective: BaseObjective, params: PyTree, dataset: Dataset, progress: Callable[[int, int], None]
 ) -> dict[str, float]:
-    """The objective's metrics over a whole dataset, from float64 sums of what each batch counts."""
+    """Returns the objective's metrics over a whole dataset, from float64 sums of each batch's sums and counts.
+
+    Args:
+        progress: called with the number of batches done and of all batches.
+    """
     batches = dataset.plan.batches_per_epoch
     counted: dict[str, list[LossTerm | PerRowMetric]] = {}
     for i in range(batches):
         found = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
-        tick(i + 1, batches)
+        progress(i + 1, batches)
     return objective.report({name: merge_counts(parts) for name, parts in counted.items()})
 
 
 def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:
-    """What was counted in all batches: sums of sums and counts, or all rows that weigh something."""
+    """Merges a metric's counts of all batches: adds sums and counts, or joins all rows of non-zero weight."""
     if isinstance(parts[0], LossTerm):
         return LossTerm(*(np.sum([np.asarray(part[i], np.float64) for part in parts], 0) for i in (0, 1)))
     values, weights = (np.concatenate([np.asarray(part[i]) for part in parts]) for i in (0, 1))
     return PerRowMetric(values[weights > 0], weights[weights > 0])  # type: ignore[arg-type]  # NumPy's, on the host
+
+
+class Evaluator:
+    """Evaluates parameters on `data.eval` and, if the objective translates, writes translations to the run folder."""
+
+    def __init__(
+        self,
+        config: Config,
+        data: EvalData,
+        tokenizers: Tokenizers,
+        runner: Runner,
+        folder: RunFolder,
+        processes: Processes,
+    ):
+        self.config, self.data, self.tokenizers = config, data, tokenizers
+        self.runner, self.folder, self.processes = runner, folder, processes
+        # Decoding during training is greedy: fast, and close enough to rank checkpoints.
+        greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
+        self.decoder = Decoder(Transformer(config.model.for_use), greedy) if config.objective.translates else None
+
+    def evaluate(self, step: int, params: PyTree, activity: Callable[[str], None]) -> dict[str, float]:
+        """Returns the metrics of the parameters at `step`; `activity` is called with what is being done."""
+        activity("evaluating")
+        metrics = mean_metrics(
+            self.runner, self.config.objective, params, self.data.dataset, lambda *_: activity("evaluating")
+        )
+        if self.decoder is None:
+            return metrics
+        decoder, local = self.decoder, self.processes.local_replica(params)
+        return metrics | self.processes.metrics_of_first(
+            self.config.train.text_metrics,
+            lambda: self._translate(decoder, local, f"eval-step-{step:08}", activity),
+        )
+
+    def _translate(
+        self, decoder: Decoder, params: PyTree, name: str, activity: Callable[[str], None]
+    ) -> dict[str, float]:
+        """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
+        metrics = self.config.train.text_metrics
+        few = slice(None if metrics else NUM_SAMPLES)
+        pairs, sources = self.data.pairs[few], [record.source for record in self.data.records[few]]
+        answers = translate(decoder, params, sources, self.tokenizers, lambda i, n: activity(f"translating {i}/{n}"))
+        texts = [best[0].text for best in answers]
+        if not metrics:
+            self.folder.write_samples(name, pairs, texts)
+            return {}
+        self.folder.write_hypotheses(name, pairs, texts)
+        return text_metrics(metrics, texts, [pair.target for pair in pairs], tokenized=self.config.data.tokenized)

@@ -1,4 +1,4 @@
-"""How a run is asked to stop: signals become a wish that the loop grants."""
+"""Signals: a request to stop, which the loop grants after the step in progress."""
 
 import contextlib
 import signal
@@ -7,29 +7,44 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """Somebody asked the run to stop while it was evaluating."""
+    """A signal arrived during an evaluation, which is then left out and made up for when the run is resumed."""
 
 
 class StopRequest:
-    """Turns SIGTERM, SIGINT and SIGHUP into a wish that the loop grants at the next step. A second SIGINT stops at once.
+    """Records SIGTERM, SIGINT or SIGHUP. The loop stops after the step in progress; a second SIGINT stops at once.
 
-    A SIGHUP that is ignored, as under nohup, stays so: the terminal is to be closed and the run to go on.
+    A SIGHUP that is ignored stays ignored: under nohup the run continues when its terminal is closed.
     """
 
     def __init__(self) -> None:
         self.signal: str | None = None
 
+    def exchange(self) -> None:
+        """Exchanges requests with the other processes, once after every step; here there are none."""
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all processes stop now."""
+        return self.signal is not None
+
+    def raise_if_agreed(self) -> None:
+        """Raises Interrupted during an evaluation if the run is to stop."""
+        if self.agreed:
+            raise Interrupted
+
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        def ask(number: int, frame: Any) -> None:
+        """Handles the signals within it."""
+
+        def record(number: int, frame: Any) -> None:
             if self.signal is not None and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self.signal = signal.Signals(number).name
 
         numbers = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
-        old = {number: signal.signal(number, ask) for number in numbers}
+        old = {number: signal.signal(number, record) for number in numbers}
         try:
             yield
         finally:

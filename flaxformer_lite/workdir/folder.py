@@ -13,10 +13,10 @@ train.log            what was said on the terminal
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -31,6 +31,9 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
+
+if sys.platform != "win32":
+    import fcntl
 
 NUM_SAMPLES = 10
 """Sentences in each file of samples/."""
@@ -61,10 +64,14 @@ def locked(path: Path, mark: str) -> Iterator[None]:
 
 
 class RunFolder:
-    """The files of one run."""
+    """The files of one run.
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    Args:
+        silent: write no metrics, samples or hypotheses: of several processes only the first one reports.
+    """
+
+    def __init__(self, path: str | Path, *, silent: bool = False):
+        self.path, self.silent = Path(path), silent
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
 
@@ -159,6 +166,8 @@ class RunFolder:
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds a row to metrics.jsonl."""
+        if self.silent:
+            return
         with open(self.metrics, "a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
@@ -183,11 +192,11 @@ class RunFolder:
                 for row in self.rows()
                 if row["step"] < step or (row["step"] == step and (evaluated or row["split"] != "eval"))
             ]
-            write_whole(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+            self._write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def write_hypotheses(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
         """All hypotheses, a line each, and samples of them."""
-        write_whole(self.path / "hypotheses" / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
+        self._write(self.path / "hypotheses" / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
         self.write_samples(name, pairs, hypotheses)
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
@@ -196,4 +205,8 @@ class RunFolder:
             f"source:     {pair.source}\nreference:  {pair.target}\nhypothesis: {hypothesis}\n"
             for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]
         ]
-        write_whole(self.path / "samples" / f"{name}.txt", "\n".join(blocks))
+        self._write(self.path / "samples" / f"{name}.txt", "\n".join(blocks))
+
+    def _write(self, path: Path, text: str) -> None:
+        if not self.silent:
+            write_whole(path, text)

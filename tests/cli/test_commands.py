@@ -24,7 +24,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.training.loop import LoopState
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file

@@ -66,7 +66,7 @@ def write_config_file(path: Path, config: Config) -> Path:
 
 def use_one_device(patch: pytest.MonkeyPatch) -> None:
     """Runs are trained and loaded on the first device alone, as on a machine that has no more."""
-    for module in ("training.loop", "run.run", "workdir.weights"):
+    for module in ("training.setup", "run.run", "workdir.weights"):
         patch.setattr(f"flaxformer_lite.{module}.make_mesh", lambda *_: make_mesh(devices=jax.devices()[:1]))
 
 

@@ -1,9 +1,6 @@
 """Laws of the loop: a run that was stopped, crashed or killed anywhere ends bit for bit like one that never was."""
 
-import contextlib
 import dataclasses
-import errno
-import fcntl
 import functools
 import json
 import os
@@ -26,15 +23,11 @@ import train as command_line
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.translation import Translation
-from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.training import loop
-from flaxformer_lite.training.data import check_special_ids
+from flaxformer_lite.training import evaluation, loop, setup
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
@@ -66,9 +59,9 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     """Runs train on one device, with steps compiled once for all of them, and do not really translate."""
     use_one_device(patch)
     patch.setattr(TrainTask, "of", task_of)
-    patch.setattr(loop, "make_runner", runner_once)
+    patch.setattr(setup, "make_runner", runner_once)
     patch.setattr(
-        loop, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
+        evaluation, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
     )
 
 
@@ -133,14 +126,14 @@ def copy(uninterrupted: Path, tmp_path: Path) -> Path:
 
 def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
-    original = loop.Trainer.show
+    original = loop.Trainer.show_progress
 
     def show(self: loop.Trainer, at: int) -> None:
         if at == step:
             action()
         original(self, at)
 
-    monkeypatch.setattr(loop.Trainer, "show", show)
+    monkeypatch.setattr(loop.Trainer, "show_progress", show)
 
 
 def crash() -> None:
@@ -215,35 +208,13 @@ def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted
 def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path, monkeypatch):
     """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "mean_metrics", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
+        patch.setattr(evaluation, "mean_metrics", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
         loop.train(NO_TEXT, tmp_path / "run")
     assert [row["step"] for row in rows(tmp_path / "run")] == [3]
     loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.metrics(10) is not None
-
-
-def test_a_second_interrupt_stops_at_once():
-    stop, before = loop.StopRequest(), signal.getsignal(signal.SIGINT)
-    with stop.listening():
-        os.kill(os.getpid(), signal.SIGINT)
-        assert stop.signal == "SIGINT"
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_a_hangup_that_is_ignored_stays_ignored():
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with (stop := loop.StopRequest()).listening():
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert stop.signal is None
-        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
@@ -325,24 +296,8 @@ def test_another_config_is_refused_with_what_differs(uninterrupted):
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
     monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)
-    with pytest.raises(ValueError, match="the training data is not what"):
+    with pytest.raises(ValueError, match="the training data is not the data that"):
         loop.train(with_train(NO_TEXT, steps=13), copy)
-
-
-def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
-    (tmp_path / "holiday.jpg").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"holds files but no config\.json"):
-        loop.train(NO_TEXT, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
-    with pytest.raises(ValueError, match=r"holiday\.jpg is a file: give a folder"):
-        loop.train(NO_TEXT, tmp_path / "holiday.jpg")
-
-
-def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path):
-    for name in (".lock", ".config.json.4321.unfinished"):
-        (tmp_path / name).write_bytes(b"")
-    with RunFolder(tmp_path).lock(NO_TEXT):
-        assert RunFolder(tmp_path).config() == NO_TEXT
 
 
 def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
@@ -359,29 +314,15 @@ def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_pat
     assert "all 12 steps are done" in capsys.readouterr().err
 
 
-def test_where_nothing_can_be_locked_it_says_so_and_goes_on(copy, monkeypatch, capfd):
-    def flock(number: int) -> Callable[..., None]:
-        def fail(*_: Any) -> None:
-            raise OSError(number, os.strerror(number))
-
-        return fail
-
-    for number in (errno.ENOLCK, errno.ENOTSUP):
-        monkeypatch.setattr(fcntl, "flock", flock(number))
-        with RunFolder(copy).lock(NO_TEXT):
-            assert f"cannot be locked ({os.strerror(number)})" in capfd.readouterr().err
-    monkeypatch.setattr(fcntl, "flock", flock(errno.EIO))
-    with pytest.raises(OSError, match="Input/output error"), RunFolder(copy).lock(NO_TEXT):
-        pass
-
-
 # Ended otherwise ---------------------------------------------------------------------------------------------------------
 
 
 def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, capfd):
     """Oracle: losses given by hand; 3.0, 2.0, then two evaluations without a better one."""
     losses = iter([3.0, 2.0, 2.5, 2.0])
-    monkeypatch.setattr(loop, "mean_metrics", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
+    monkeypatch.setattr(
+        evaluation, "mean_metrics", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0}
+    )
     config = with_train(NO_TEXT, steps=12, eval_every=2, patience=2, keep_latest=1, keep_best=1)
     loop.train(config, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
@@ -426,7 +367,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
             nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
             self.state = self.state._replace(params=nan)
 
-    monkeypatch.setattr(loop.Trainer, "show", spoil)
+    monkeypatch.setattr(loop.Trainer, "show_progress", spoil)
     with pytest.raises(ValueError, match=r"the loss is nan .* at step 7: lower optimizer\.schedule\.peak_rate"):
         loop.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
     assert saved(tmp_path / "run") == ["4", "5"]
@@ -486,25 +427,3 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
     process.send_signal(number)
     assert process.wait(60) == 0
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
-
-
-@pytest.mark.parametrize(
-    ("objective", "decode", "complaint"),
-    [
-        (CausalLM(), {"eos_id": 8, "bos_id": 7}, None),  # its padding is read by nothing
-        (CausalLM(), {"eos_id": 5, "more_eos_ids": (8,), "bos_id": 7}, None),
-        (CausalLM(), {"eos_id": 8}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
-        (CausalLM(), {"eos_id": None, "bos_id": 7}, "decode.eos_id is None, but the tokenizer's is 8"),
-        (Seq2Seq(), {"eos_id": 8, "pad_id": 6, "bos_id": 1}, None),
-        (Seq2Seq(), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
-        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_id is 3, but the tokenizer's is 8"),
-        (SpanCorruption(first_sentinel=300), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
-        (MaskedLM(mask_token=9), {}, None),
-    ],
-)
-def test_special_ids_of_decoding_are_those_that_are_learned(
-    objective: Any, decode: dict[str, Any], complaint: str | None
-) -> None:
-    """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
-    with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
-        check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))

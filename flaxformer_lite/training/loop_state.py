@@ -1,0 +1,53 @@
+"""The loop's own numbers, saved in every checkpoint beside the train state."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from flaxformer_lite.training.multihost.ending import SharedError
+
+
+@dataclass
+class LoopState:
+    """Sums since the last `train` row, and counters for early stopping. The field names are those in checkpoints."""
+
+    data: str
+    """Fingerprint of the training data."""
+    loss_sum: float = 0.0
+    """Sum of loss times tokens since the last `train` row."""
+    tokens: float = 0.0
+    """Tokens since the last `train` row."""
+    best: float | None = None
+    """The best value of `train.best_metric` so far."""
+    evaluations_since_best: int = 0
+    """Evaluations in a row without a new best."""
+    stopped_early: bool = False
+    """Whether `evaluations_since_best` has reached `train.patience`."""
+    parameters_only: str = ""
+    """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
+
+    def add_step(self, step: int, measured: dict[str, Any]) -> None:
+        """Adds what a step measured. Raises: SharedError if the loss or the gradient is not finite."""
+        if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
+            raise SharedError(
+                f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}: lower "
+                "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
+            )
+        self.loss_sum += float(measured["loss"]) * float(measured["tokens"])
+        self.tokens += float(measured["tokens"])
+
+    def mean_loss(self) -> float:
+        """Returns the loss per token since the last `train` row, and starts the next row's sums."""
+        mean = self.loss_sum / self.tokens
+        self.loss_sum = self.tokens = 0.0
+        return mean
+
+    def update_best(self, value: float, mode: Literal["min", "max"], patience: int | None) -> bool:
+        """Compares an evaluation with the best one so far; returns whether it is a new best, else counts towards `patience`."""
+        better = self.best is None or (value < self.best if mode == "min" else value > self.best)
+        if better:
+            self.best, self.evaluations_since_best = value, 0
+        else:
+            self.evaluations_since_best += 1
+            self.stopped_early = patience is not None and self.evaluations_since_best >= patience
+        return better

@@ -1,0 +1,210 @@
+"""Agreement: `Processes` is what the trainer asks of the processes at its three seams, start, data, and stop and save.
+
+A single process agrees with itself: the base class. `SeveralProcesses` exchanges texts and numbers with the others. All
+processes call the same methods in the same order.
+"""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PyTree
+
+from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.parallel.sharding import replicated
+from flaxformer_lite.training.multihost.ending import SharedError, exit_on_error
+from flaxformer_lite.training.signals import StopRequest
+from flaxformer_lite.workdir.folder import RunFolder
+
+Result = TypeVar("Result")
+
+
+class Processes:
+    """The processes of a run, where there is only one."""
+
+    count = 1
+    is_first = True
+    """Whether this process reports and writes for all."""
+
+    # Start and end
+
+    def exit_on_error(self) -> contextlib.AbstractContextManager[None]:
+        """Within it, an error in one process ends all of them; a single process raises as usual."""
+        return contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
+        """Holds the run folder.
+
+        Raises: ValueError if the folder is no folder for this run, or the processes differ in settings or folder.
+        """
+        with folder.lock(config):
+            yield
+
+    # Data
+
+    def on_all(self, function: Callable[[], Result]) -> Result:
+        """Calls a function, which may not communicate, in all processes; returns its result here.
+
+        Raises: SharedError in all processes, with each process's message, if one of them raised a ValueError or an OSError.
+        """
+        return function()
+
+    def first_then_others(self, function: Callable[[], Result]) -> Result:
+        """Calls a function in the first process, then in the others, which find the files that the first one wrote.
+
+        Raises: SharedError, as `on_all`.
+        """
+        return function()
+
+    def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
+        """Compares named values over the processes. Raises: SharedError naming the differences and the remedy."""
+
+    # Stop and save
+
+    def stop_request(self) -> StopRequest:
+        """Returns a stop request on which all processes agree."""
+        return StopRequest()
+
+    def local_replica(self, params: PyTree) -> PyTree:
+        """Returns the whole parameters on this process's devices, for computations without the others."""
+        return params
+
+    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Computes metrics in the first process alone; returns them, bit for bit, in all."""
+        return compute()
+
+
+class SeveralProcesses(Processes):
+    """Several processes, connected by `meeting.join`."""
+
+    def __init__(self) -> None:
+        self.count = jax.process_count()
+        self.is_first = jax.process_index() == 0
+
+    def exit_on_error(self) -> contextlib.AbstractContextManager[None]:
+        return exit_on_error()
+
+    @contextlib.contextmanager
+    def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
+        self._agree_on_command(config)
+        with contextlib.ExitStack() as stack:
+            mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
+            mark = self.allgather_text(mark)[0]
+            self.on_all(lambda: folder.check_mark(mark))
+            yield
+
+    def _agree_on_command(self, config: Config) -> None:
+        """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""
+        devices = Counter(device.process_index for device in jax.devices())
+        if len(set(devices.values())) > 1:
+            counts = ", ".join(str(devices[i]) for i in sorted(devices))
+            raise SharedError(
+                f"the processes have {counts} devices: give each as many, for example with CUDA_VISIBLE_DEVICES"
+            )
+        settings = {setting: repr(value) for setting, value in flatten(config).items()}
+        self.agree(
+            lambda: {"JAX": jax.__version__, **settings}, "Start all with the same command, except for --process-id"
+        )
+
+    def on_all(self, function: Callable[[], Result]) -> Result:
+        message, result = "", None
+        try:
+            result = function()
+        except (ValueError, OSError) as error:
+            message = str(error) or repr(error)
+        if any(messages := self.allgather_text(message)):
+            raise SharedError(merge_messages(messages))
+        return result  # type: ignore[return-value]  # no process raised, so the function returned
+
+    def first_then_others(self, function: Callable[[], Result]) -> Result:
+        result = self.on_all(function if self.is_first else lambda: None)
+        return self.on_all(lambda: function() if result is None else result)
+
+    def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
+        first, *others = map(json.loads, self.allgather_text(json.dumps(dict(values()))))
+        lines = [describe_differences(other, first) for other in others]
+        if any(lines):
+            raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
+
+    def stop_request(self) -> StopRequest:
+        return StopConsensus()
+
+    def local_replica(self, params: PyTree) -> PyTree:
+        mesh = jax.tree.leaves(params)[0].sharding.mesh
+        whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
+        return jax.tree.map(lambda x: x.addressable_data(0), whole)
+
+    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        metrics = compute() if self.is_first else dict.fromkeys(names, 0.0)
+        bits = np.array([metrics[name] for name in names], np.float64).view(np.uint32)
+        values = np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)
+        return dict(zip(names, values.tolist(), strict=True))
+
+    def allgather_text(self, text: str) -> list[str]:
+        """Returns the text of each process, in their order, in all processes."""
+        mine = np.frombuffer(text.encode(), np.uint8)
+        lengths = multihost_utils.process_allgather(np.int32(len(mine)))
+        row = np.zeros(lengths.max(initial=1), np.uint8)
+        row[: len(mine)] = mine
+        rows = multihost_utils.process_allgather(row)
+        return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
+
+
+class StopConsensus(StopRequest):
+    """A signal to any process stops all of them after the same step, at the latest the next but one.
+
+    The answer to each question is fetched when the next one is asked, so that no process waits for a step in progress.
+    An evaluation is never interrupted: the others would wait for this process.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        mesh = Mesh(np.array(jax.devices()), ("all",), axis_types=(AxisType.Auto,))
+        self._sharding = NamedSharding(mesh, PartitionSpec("all"))
+        self._any = jax.jit(jnp.max, out_shardings=replicated(mesh))
+        self._answer: Array | None = None
+        self._agreed = False
+
+    def exchange(self) -> None:
+        here = np.full(jax.local_device_count(), self.signal is not None, np.int32)
+        answer = self._answer
+        self._answer = self._any(jax.make_array_from_process_local_data(self._sharding, here))
+        self._agreed = answer is not None and bool(answer)
+
+    @property
+    def agreed(self) -> bool:
+        return self._agreed
+
+    def raise_if_agreed(self) -> None:
+        """Does nothing: an evaluation runs to its end in all processes."""
+
+
+def current_processes() -> Processes:
+    """Returns the processes of this run, after they have met."""
+    return SeveralProcesses() if jax.process_count() > 1 else Processes()
+
+
+def merge_messages(messages: Sequence[str]) -> str:
+    """Merges the messages of all processes into one line: each message once, with the numbers of its processes; "" is none."""
+    if len(set(messages)) == 1:
+        return messages[0]
+    lines = []
+    for line in dict.fromkeys(filter(None, messages)):
+        numbers = [str(i) for i, other in enumerate(messages) if other == line]
+        lines.append(f"process{'es' * (len(numbers) > 1)} {', '.join(numbers)} of {len(messages)}: {line}")
+    return "; ".join(lines)
+
+
+def describe_differences(here: Mapping[str, str], first: Mapping[str, str]) -> str:
+    """Returns, in one line, the names whose values differ from the first process's, with both values."""
+    different = changed(here, first, absent="not there")
+    return "; ".join(f"{name} is {value}, but {other} in process 0" for name, (value, other) in different.items())

@@ -1,0 +1,114 @@
+"""Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.console import Progress
+from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.multihost.ending import SharedError
+from flaxformer_lite.training.runners import Runner, make_runner
+from flaxformer_lite.training.step import TrainState, TrainTask
+from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import warm_start
+
+
+class Setup(NamedTuple):
+    """A run that is ready to train."""
+
+    data: RunData
+    runner: Runner
+    state: TrainState
+    loop_state: LoopState
+
+
+def set_up(
+    config: Config, folder: RunFolder, checkpoints: Checkpoints, progress: Progress, processes: Processes
+) -> Setup:
+    """Reads the data, makes the runner, and restores the newest checkpoint or initializes the state.
+
+    Raises: ValueError if the config, the data or the folder do not fit each other or the devices.
+    """
+    mesh = processes.on_all(lambda: mesh_for(config))
+    data = read_data(config, folder, progress, processes)
+    progress.say(describe_data(config, data))
+    runner = processes.on_all(
+        lambda: make_runner(
+            config.train.runner,
+            TrainTask.of(config),
+            mesh,
+            train_shapes=len(data.train.plan.buckets),
+            eval_shapes=len(data.eval.dataset.plan.buckets) if data.eval else 0,
+        )
+    )
+    if checkpoints.latest() is None:
+        state, loop_state = first_state(config, data, runner, progress), LoopState(data.train.fingerprint)
+        folder.truncate_metrics(0)
+    else:
+        state, loop_state = restore_state(folder, checkpoints, data, runner)
+        step = int(state.step)
+        folder.truncate_metrics(step, evaluated=checkpoints.metrics(step) is not None)
+        progress.say(f"resuming after step {step}")
+    parameters = sum(x.size for x in jax.tree.leaves(state.params))
+    progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
+    return Setup(data, runner, state, loop_state)
+
+
+def mesh_for(config: Config) -> Mesh:
+    """Returns the mesh of all devices. Raises: ValueError if they do not divide the batches."""
+    mesh = make_mesh(config.train.mesh)
+    check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
+    return mesh
+
+
+def first_state(config: Config, data: RunData, runner: Runner, progress: Progress) -> TrainState:
+    """Returns the state before the first step, with the parameters of `train.init_from` if that is set."""
+    state = runner.init(zero_batch(config.objective, data.train.plan.buckets[0]))
+    if config.train.init_from is None:
+        return state
+    params, origin = warm_start(state.params, config, runner.mesh)
+    progress.say(origin)
+    return state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
+
+
+def restore_state(
+    folder: RunFolder, checkpoints: Checkpoints, data: RunData, runner: Runner
+) -> tuple[TrainState, LoopState]:
+    """Returns the state of the newest valid checkpoint, on the runner's devices.
+
+    Raises: SharedError if the run was trained on other data.
+    """
+    step, state, meta = checkpoints.restore(runner.abstract_state)
+    loop_state = LoopState(**meta)
+    if loop_state.data != data.train.fingerprint:
+        raise SharedError(
+            f"the training data is not the data that {folder.path} was trained on up to step {step}: restore the old data, or "
+            "train in another --workdir"
+        )
+    return state, loop_state
+
+
+def describe_data(config: Config, data: RunData) -> str:
+    """Returns a line on the size of the training data."""
+    plan, dropped = data.train.plan, data.train.dropped
+    return (
+        f"{len(data.pairs):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
+        f"{len(plan.buckets)} shapes, {data.train.padding:.1%} padding"
+        + (f"; {dropped:,} longer pairs dropped" if dropped else "")
+    )
+
+
+def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
+    """Returns the number and kind of the devices, and how the work is divided over them."""
+    text = f"{mesh.size} {mesh.devices.flat[0].platform} device" + "s" * (mesh.size > 1)
+    text += f" in {num_processes} processes" if num_processes > 1 else ""
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    return text + (f": {runner}, {axes}" if axes else "")

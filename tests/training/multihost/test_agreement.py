@@ -1,0 +1,70 @@
+"""Laws of how processes agree, without others: their answers are made up. Real ones: test_multihost.py."""
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.training.multihost import agreement
+from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses, current_processes
+from flaxformer_lite.training.multihost.ending import SharedError
+
+
+def with_others(monkeypatch: pytest.MonkeyPatch, *answers: str) -> SeveralProcesses:
+    """The first of several processes, the others of which answer so."""
+    monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, *answers])
+    return SeveralProcesses()
+
+
+def fail() -> None:
+    raise ValueError("no a")
+
+
+def test_what_several_found_is_said_once_with_who_found_it(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(SharedError, match=r"^no a$"):
+        with_others(monkeypatch, "no a").on_all(fail)
+    several = with_others(monkeypatch, "", "no a", "no b")
+    with pytest.raises(SharedError, match=r"^processes 0, 2 of 4: no a; process 3 of 4: no b$"):
+        several.on_all(fail)
+    with pytest.raises(SharedError, match=r"^process 2 of 4: no a; process 3 of 4: no b$"):
+        several.on_all(lambda: 7)
+    assert with_others(monkeypatch, "").on_all(lambda: 7) == 7
+
+
+def test_values_that_differ_are_named_with_the_process(monkeypatch: pytest.MonkeyPatch):
+    several = with_others(monkeypatch, '{"a": "1", "b": "2"}', '{"a": "3"}')
+    found = r"^process 2 of 3: a is 3, but 1 in process 0; b is not there, but 2 in process 0\. Start again$"
+    with pytest.raises(SharedError, match=found):
+        several.agree(lambda: {"a": "1", "b": "2"}, "Start again")
+    with_others(monkeypatch, '{"a": "1"}').agree(lambda: {"a": "1"}, "Start again")
+
+
+def test_a_single_process_agrees_with_itself():
+    """Law: nothing is computed for others; errors stay as they are; metrics are passed on."""
+    alone = current_processes()
+    assert type(alone) is Processes and alone.is_first and alone.count == 1
+    with pytest.raises(ValueError, match=r"^no a$") as error:
+        alone.on_all(fail)
+    assert type(error.value) is ValueError
+    alone.agree(lambda: pytest.fail("nobody to compare with"), "")
+    assert alone.first_then_others(lambda: 7) == 7
+    assert alone.metrics_of_first(["bleu"], lambda: {"bleu": 0.1}) == {"bleu": 0.1}
+
+
+def test_metrics_of_the_first_process_keep_their_bits(monkeypatch: pytest.MonkeyPatch):
+    """Law: float64, although JAX computes in 32 bits."""
+    sent = []
+    monkeypatch.setattr(agreement.multihost_utils, "broadcast_one_to_all", lambda bits: sent.append(bits.dtype) or bits)
+    values = {"bleu": 100 / 3, "chrf": float(np.nextafter(1, 2))}
+    assert SeveralProcesses().metrics_of_first(list(values), lambda: values) == values
+    assert sent == [np.uint32]
+
+
+def test_a_stop_is_agreed_one_exchange_later():
+    """Oracle: by hand. The answer to an exchange is read at the next one; an evaluation is not interrupted."""
+    stop = SeveralProcesses().stop_request()
+    agreed = []
+    for signal in (None, "SIGTERM", "SIGTERM"):
+        stop.signal = signal
+        stop.exchange()
+        agreed.append(stop.agreed)
+        stop.raise_if_agreed()
+    assert agreed == [False, False, True]

@@ -1,0 +1,101 @@
+"""Laws of how processes meet, without others: the environments and settings that describe them are made up."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from flaxformer_lite.training.multihost import meeting
+from flaxformer_lite.training.multihost.meeting import ProcessConfig, on_cloud_tpu, started_by_cluster
+from tests.support.paths import ROOT
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4"}, False),  # a shell that salloc opened
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "1"}, False),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_NUM_TASKS": "4"}, True),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, False),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, True),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local", "TPU_WORKER_HOSTNAMES": "a,b"}, False),  # JAX's order
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "a", "MEGASCALE_NUM_SLICES": "2"}, True),
+    ],
+)
+def test_which_environments_start_several_processes(environment: dict[str, str], expected: bool):
+    assert started_by_cluster(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, True),
+        ({"JAX_PLATFORMS": "cpu"}, False),
+        ({"TPU_SKIP_MDS_QUERY": "1"}, False),
+        ({"TPU_WORKER_HOSTNAMES": "localhost"}, False),
+        ({"TPU_PROCESS_ADDRESSES": "local"}, False),
+    ],
+)
+def test_a_tpu_host_asks_who_else_there_is_where_nothing_tells(
+    environment: dict[str, str], expected: bool, monkeypatch
+):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: {"libtpu": True}.get(name))
+    assert on_cloud_tpu(environment) == expected
+
+
+def test_without_tpu_chips_jax_itself_says_not_to_ask():
+    """What `on_cloud_tpu` builds on, be libtpu installed or not."""
+    command = "import os, jax; from flaxformer_lite.training.multihost.meeting import on_cloud_tpu; print(on_cloud_tpu(os.environ))"
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "TPU_SKIP_MDS_QUERY")
+    }
+    found = subprocess.run([sys.executable, "-c", command], env=environment, cwd=ROOT, capture_output=True, text=True)
+    assert found.stdout == "False\n", found.stderr
+
+
+def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
+    """Where the environment tells of others it does not."""
+
+    def initialize(*_: object, **__: object) -> None:
+        raise ValueError("coordinator_address should be defined.")
+
+    monkeypatch.setattr(jax.distributed, "initialize", initialize)
+    monkeypatch.setattr(meeting, "on_cloud_tpu", lambda _: True)
+    meeting.join(ProcessConfig())
+    assert "it trains alone" in capfd.readouterr().err
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    with pytest.raises(
+        ValueError, match=r"listed by the environment: coordinator_address should be defined.*set --coordinator"
+    ):
+        meeting.join(ProcessConfig())
+
+
+def test_a_port_that_is_taken_is_said_before_jax_tries_it():
+    with socket.create_server(("", 0)) as taken:
+        address = f"localhost:{taken.getsockname()[1]}"
+        processes = ProcessConfig(coordinator=address, num_processes=2, process_id=0)
+        with pytest.raises(ValueError, match=rf"--coordinator is {address}, but .* \(Address already in use\)"):
+            meeting.join(processes)
+
+
+def test_where_to_meet_is_all_or_nothing():
+    with pytest.raises(ValueError, match=r"--num-processes None, --process-id 1: set all three or none"):
+        ProcessConfig(coordinator="a:1", process_id=1)
+    with pytest.raises(ValueError, match=r"--process-id is 2, but --num-processes is 2: must be from 0 to 1"):
+        ProcessConfig(coordinator="a:1", num_processes=2, process_id=2)
+    with pytest.raises(ValueError, match=r"--num-processes is 0: it must be at least 1"):
+        ProcessConfig(coordinator="a:1", num_processes=0, process_id=0)
+    with pytest.raises(ValueError, match=r"--join-seconds is 0: it must be at least 1"):
+        ProcessConfig(join_seconds=0)
+    for given in ("localhost", "localhost:x", "localhost:0", "localhost:65536", ":1", "http://a:1", ""):
+        with pytest.raises(ValueError, match=rf"--coordinator is '{given}': must be a host and a port"):
+            ProcessConfig(coordinator=given, num_processes=2, process_id=0)
+    ProcessConfig(coordinator="[::1]:65535", num_processes=2, process_id=0)

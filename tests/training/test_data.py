@@ -1,0 +1,63 @@
+"""Hand-worked cases of the data of a run: ids and texts that do not fit are named."""
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.text_files import ParallelText
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
+from flaxformer_lite.text.special_ids import SpecialIds
+from flaxformer_lite.training.data import agree_on_texts, check_special_ids
+from flaxformer_lite.training.multihost.agreement import SeveralProcesses
+from flaxformer_lite.training.multihost.ending import SharedError
+
+
+def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytest.MonkeyPatch):
+    """The file, not the setting alone: of parallel files the one that differs."""
+    source = ParallelText(source="data/a.txt", target="data/b.txt")
+    pairs = [Pair("a", "b"), Pair("c", "d")]
+    several = SeveralProcesses()
+
+    def patch_answer(answer: str) -> None:
+        monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, answer])
+
+    for other, name in (
+        ([Pair("a", "b"), Pair("c", "x")], r"data\.train\.target data/b\.txt"),
+        ([Pair("ac", "b"), Pair("", "d")], r"data\.train\.source data/a\.txt"),
+    ):
+        heard: list[str] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(SeveralProcesses, "allgather_text", lambda _, text, h=heard: h.append(text) or [text])
+            agree_on_texts(several, "data.train", source, other)
+            agree_on_texts(several, "data.train", source, pairs)
+        patch_answer(heard[0])
+        found = rf"^process 1 of 2: {name} is 2 texts with SHA-256 \w+, but 2 texts with SHA-256 \w+ in process 0\. Give all"
+        with pytest.raises(SharedError, match=found):
+            agree_on_texts(several, "data.train", source, pairs)
+        patch_answer(heard[1])
+        agree_on_texts(several, "data.train", source, pairs)
+
+
+@pytest.mark.parametrize(
+    ("objective", "decode", "complaint"),
+    [
+        (CausalLM(), {"eos_id": 8, "bos_id": 7}, None),  # its padding is read by nothing
+        (CausalLM(), {"eos_id": 5, "more_eos_ids": (8,), "bos_id": 7}, None),
+        (CausalLM(), {"eos_id": 8}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
+        (CausalLM(), {"eos_id": None, "bos_id": 7}, "decode.eos_id is None, but the tokenizer's is 8"),
+        (Seq2Seq(), {"eos_id": 8, "pad_id": 6, "bos_id": 1}, None),
+        (Seq2Seq(), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_id is 3, but the tokenizer's is 8"),
+        (SpanCorruption(first_sentinel=300), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (MaskedLM(mask_token=9), {}, None),
+    ],
+)
+def test_special_ids_of_decoding_are_those_that_are_learned(
+    objective: Any, decode: dict[str, Any], complaint: str | None
+) -> None:
+    """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
+    with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
+        check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))

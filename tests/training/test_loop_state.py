@@ -1,0 +1,33 @@
+"""Oracles: sums and early stopping by hand."""
+
+import dataclasses
+
+import pytest
+
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.multihost.ending import SharedError
+
+
+def test_the_mean_loss_is_over_tokens_and_starts_anew():
+    state = LoopState("data")
+    state.add_step(1, {"loss": 2.0, "tokens": 3.0, "gradient_norm": 1.0})
+    state.add_step(2, {"loss": 4.0, "tokens": 1.0, "gradient_norm": 1.0})
+    assert state.mean_loss() == (2 * 3 + 4 * 1) / 4
+    assert dataclasses.asdict(state) == dataclasses.asdict(LoopState("data"))
+
+
+@pytest.mark.parametrize("name", ["loss", "gradient_norm"])
+def test_a_number_that_is_not_finite_is_refused(name: str):
+    measured = {"loss": 1.0, "tokens": 1.0, "gradient_norm": 1.0, name: float("inf")}
+    with pytest.raises(SharedError, match=r"at step 7: lower optimizer\.schedule\.peak_rate"):
+        LoopState("data").add_step(7, measured)
+
+
+@pytest.mark.parametrize(("mode", "values"), [("min", [3.0, 2.0, 2.0, 2.5]), ("max", [1.0, 2.0, 2.0, 1.5])])
+def test_patience_counts_evaluations_without_a_new_best(mode: str, values: list[float]):
+    """An equal value is no new best."""
+    state = LoopState("data")
+    assert [state.update_best(value, mode, 2) for value in values[:3]] == [True, True, False]
+    assert (state.best, state.evaluations_since_best, state.stopped_early) == (2.0, 1, False)
+    assert not state.update_best(values[3], mode, 2)
+    assert state.stopped_early

@@ -1,0 +1,97 @@
+"""Hand-worked cases of the run folder: who may use it, and what is in its files."""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support.experiments import tiny_config
+
+CONFIG = tiny_config()
+
+
+def lock(path: Path) -> None:
+    with RunFolder(path).lock(CONFIG):
+        pass
+
+
+def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
+    (tmp_path / "holiday.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"holds files but no config\.json"):
+        lock(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
+    with pytest.raises(ValueError, match=r"holiday\.jpg is a file: give a folder"):
+        lock(tmp_path / "holiday.jpg")
+
+
+def test_what_a_process_killed_at_its_first_start_left_does_not_matter(tmp_path):
+    for name in (".lock", ".config.json.4321.unfinished"):
+        (tmp_path / name).write_bytes(b"")
+    with RunFolder(tmp_path).lock(CONFIG):
+        assert RunFolder(tmp_path).config() == CONFIG
+
+
+def test_where_nothing_can_be_locked_it_says_so_and_goes_on(tmp_path, monkeypatch, capfd):
+    def flock(number: int) -> Callable[..., None]:
+        def fail(*_: Any) -> None:
+            raise OSError(number, os.strerror(number))
+
+        return fail
+
+    for number in (errno.ENOLCK, errno.ENOTSUP):
+        monkeypatch.setattr(fcntl, "flock", flock(number))
+        with RunFolder(tmp_path).lock(CONFIG):
+            assert f"cannot be locked ({os.strerror(number)})" in capfd.readouterr().err
+    monkeypatch.setattr(fcntl, "flock", flock(errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"), RunFolder(tmp_path).lock(CONFIG):
+        pass
+
+
+def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copy has the mark of an earlier holder, an empty folder none; a file system that is slow to tell gets some seconds."""
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    folder, copy = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "copy")
+    with folder.lock(CONFIG) as mark:
+        folder.check_mark(mark)
+        with pytest.raises(ValueError, match="copy is not the folder that the first process writes to"):
+            copy.check_mark(mark)
+    shutil.copytree(folder.path, copy.path)
+    with folder.lock(CONFIG) as mark:
+        folder.check_mark(mark)
+        with pytest.raises(ValueError, match="copy is not the folder that the first process writes to"):
+            copy.check_mark(mark)
+        monkeypatch.setattr("time.sleep", lambda wait: wait and shutil.copy(folder.path / ".lock", copy.path))
+        copy.check_mark(mark)
+
+
+ROWS = [
+    {"step": step, "split": split, "loss": step / 2}
+    for step, split in ((1, "train"), (2, "train"), (2, "eval"), (3, "train"))
+]
+
+
+@pytest.mark.parametrize(("evaluated", "kept"), [(True, 3), (False, 2)])
+def test_metrics_are_truncated_to_a_step(tmp_path: Path, evaluated: bool, kept: int):
+    """Oracle: by hand. Of step 2 the evaluation stays only if the checkpoint has it."""
+    folder = RunFolder(tmp_path)
+    for row in ROWS:
+        folder.append(row)
+    assert folder.rows() == ROWS
+    folder.truncate_metrics(2, evaluated=evaluated)
+    assert folder.rows() == ROWS[:kept]
+
+
+def test_a_silent_folder_writes_no_reports(tmp_path: Path):
+    RunFolder(tmp_path).append(ROWS[0])
+    silent = RunFolder(tmp_path, silent=True)
+    silent.append(ROWS[1])
+    silent.truncate_metrics(0)
+    silent.write_hypotheses("eval", [Pair("a", "b")], ["c"])
+    assert silent.rows() == ROWS[:1] and [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
