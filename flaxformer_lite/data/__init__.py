@@ -1,4 +1,4 @@
-"""Where examples come from, which of them make a batch, and how a batch is made: a function of (seed, step).
+"""Data sources, and batches as a function of (seed, step).
 
 `records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `sources`) read pairs of
 texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).

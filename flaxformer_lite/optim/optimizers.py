@@ -1,10 +1,11 @@
-"""Optimizers and weight-decay masks: one optax chain, a stage a line.
+"""Optimizers: one chain of optax, a stage a line.
 
-Everything that treats parameters differently goes by their names, never by their rank: with stacked layers a norm
-scale is `[L, D]` and a kernel `[L, D, E]`. The names it knows: the leaves `kernel` and `embedding`, the module `layers`
-(its parameters have a leading layer axis) and the module `head` (the output layer).
+Parameters are told apart by name, never by rank: with stacked layers a norm scale is `[L, D]` and a kernel `[L, D, E]`. The names
+that count: the leaves `kernel` and `embedding`, the module `layers` (a leading layer axis), and the module `head` (the output
+layer).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -17,20 +18,14 @@ from pydantic import Discriminator
 
 from flaxformer_lite.bounds import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, check_bounds
 from flaxformer_lite.optim.schedules import Noam, Schedule
+from flaxformer_lite.tree_paths import leaf_path
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
 
 
-# Parameter names
-
-
-def _path_names(path: KeyPath) -> list[str]:
-    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")
-
-
 def clip(norm: float) -> optax.GradientTransformation:
-    """Scales all gradients by `min(1, norm / (their Euclidean norm taken together + 1e-6))`, as PyTorch does."""
+    """Scales all gradients by `min(1, norm / (their joint Euclidean norm + 1e-6))`, as PyTorch does."""
 
     def update(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
         scale = jnp.minimum(1, norm / (optax.tree.norm(updates) + 1e-6))
@@ -40,33 +35,33 @@ def clip(norm: float) -> optax.GradientTransformation:
 
 
 def decay_mask(params: optax.Params) -> optax.Params:
-    """True for the parameters that weight decay shrinks: leaves called `kernel` or `embedding`.
+    """Returns True for the parameters that weight decay shrinks: leaves called `kernel` or `embedding`.
 
-    Norm scales and all biases are left alone: they are few, shrinking them does not simplify the function, and a scale
-    has its neutral value at 1, not at 0. Embeddings decay like kernels, since a shared table is also the output layer.
+    Norm scales and biases do not decay: they are few, shrinking them does not simplify the function, and the neutral value
+    of a scale is 1, not 0. Embeddings decay like kernels, since a shared table is also the output layer.
     """
-    return jax.tree.map_with_path(lambda path, _: _path_names(path)[-1] in ("kernel", "embedding"), params)
+    return jax.tree.map_with_path(lambda path, _: leaf_path(path).split("/")[-1] in ("kernel", "embedding"), params)
 
 
 def muon_labels(params: optax.Params) -> optax.Params:
-    """Muon's and Adam's share: "matrices" for leaves called `kernel` outside of `head`, "others" for all the rest."""
+    """Returns "matrices" (Muon) for leaves called `kernel` outside of `head`, "others" (Adam) for all other parameters."""
 
     def label(path: KeyPath, _: Any) -> str:
-        *modules, leaf = _path_names(path)
+        *modules, leaf = leaf_path(path).split("/")
         return "matrices" if leaf == "kernel" and "head" not in modules else "others"
 
     return jax.tree.map_with_path(label, params)
 
 
-def _layer_by_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
-    """`inner` applied to each parameter of each layer by itself, whatever the number of layers.
+def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Applies `inner` to each parameter of each layer separately, for rules on the shape or the mean of a whole array.
 
-    For rules that look at the shape or the mean of a whole array. The layer axis of everything below a module `layers`
-    is mapped over, so `inner` never sees it. The state is the parameters' tree with a state of `inner` at every leaf.
+    Below a module `layers` the layer axis is mapped over, so `inner` never sees it. The state is the parameters' tree with a
+    state of `inner` at every leaf.
     """
 
     def over_layers(path: KeyPath, function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.vmap(function) if "layers" in _path_names(path) else function
+        return jax.vmap(function) if "layers" in leaf_path(path).split("/") else function
 
     def init(params: optax.Params) -> optax.OptState:
         return jax.tree.map_with_path(lambda path, leaf: over_layers(path, inner.init)(leaf), params)
@@ -85,11 +80,32 @@ def _layer_by_layer(inner: optax.GradientTransformation) -> optax.GradientTransf
 
 
 # Algorithms
-# `direction()` turns gradients into steps of rate 1, uphill; decay, rate and sign come after it in the chain.
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
+class OptimizerAlgorithm(ABC):
+    """The direction of a step, from its gradients.
+
+    A new algorithm is a frozen dataclass with a field `kind` (a `Literal` with its name), its settings, and the method
+    `direction`. To set it in a config file or on the command line, list it in `Algorithm` below.
+    """
+
+    kind: str
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "optimizer.algorithm")
+
+    @abstractmethod
+    def direction(self) -> optax.GradientTransformation:
+        """Returns the transformation from gradients to steps of rate 1, uphill: decay, rate and sign follow in the chain.
+
+        Its state must not depend on the number of steps. A state of the shape of a parameter stands at the parameter's path,
+        so the mesh divides both in the same way.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(OptimizerAlgorithm):
     """Adam with decoupled weight decay.
 
     m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g²;  direction = m / (1 - b1^n) / (sqrt(v / (1 - b2^n)) + eps)
@@ -99,49 +115,43 @@ class AdamW:
 
     kind: Literal["adamw"] = "adamw"
     b1: Rate = 0.9
-    """Share of the old average of the gradients kept at each step."""
+    """Weight of the old average of the gradients."""
     b2: Rate = 0.98
-    """Share of the old average of the squared gradients kept at each step. 0.98 (Vaswani et al. 2017, section 5.3)
-    looks back about 50 steps; Adam's own 0.999 looks back 1,000, longer than many a warm-up."""
+    """Weight of the old average of the squared gradients. 0.98 (Vaswani et al. 2017, section 5.3) averages about 50 steps;
+    Adam's own 0.999 averages 1,000, longer than many warm-ups."""
     eps: PositiveFloat = 1e-8
-    """Added to the root in the denominator, in units of the gradient. Adam's own value: with much less, a gradient that
-    is only rounding noise becomes a step of full size."""
+    """Added to the root in the denominator, in units of the gradient. With a much smaller value than Adam's, a gradient of
+    rounding noise becomes a step of full size."""
     moment_dtype: MomentDtype = None
-    """Type in which m is kept; None: the parameters'. v always has the parameters' type: it changes by less at a step than
-    bfloat16 can tell, and would stand still."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
+    """Type of m; None: the type of the parameters. v always has the parameters' type: its change in one step is below the
+    resolution of bfloat16."""
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_adam(self.b1, self.b2, self.eps, mu_dtype=self.moment_dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adafactor:
-    """Adam's second moment kept as one row and one column a matrix instead of a number a weight; no first moment.
+class Adafactor(OptimizerAlgorithm):
+    """Adam's second moment as one row and one column for each matrix, instead of a number for each weight; no first moment.
 
     beta(n) = 1 - n^-decay_exponent;  R, C = running means (with beta) of g² over columns and over rows;
     u = g / sqrt(R Cᵀ / mean(R));  direction = u / max(1, RMS(u) / max_update_rms) · max(1e-3, RMS(parameter))
 
-    The last factor only if `scale_by_parameter`. Vectors and small matrices keep all of g². Every RMS, mean, row and
-    column belongs to one layer: a stack gets exactly what its layers would get one by one.
+    The last factor applies only with `scale_by_parameter`. Vectors and small matrices keep all of g². Every RMS, mean, row and
+    column belongs to one layer: stacked layers move exactly as separate ones.
 
     Reference: Shazeer & Stern 2018, arXiv 1804.04235, algorithms 4 and 5.
     """
 
     kind: Literal["adafactor"] = "adafactor"
     decay_exponent: Annotated[float, Gt(0), Le(1)] = 0.8
-    """How fast the averages come to rest: step n keeps the share 1 - n^-decay_exponent (section 7.2 of the paper)."""
+    """Decay of the averages: step n gives the old average the weight 1 - n^-decay_exponent (section 7.2 of the paper)."""
     max_update_rms: PositiveFloat | None = 1.0
-    """Largest root mean square of one parameter's direction, before the scaling by its size; None does not limit it."""
+    """Largest root mean square of one parameter's direction, before the scaling by its size; None: no limit."""
     scale_by_parameter: bool = True
     """Makes the schedule's rate relative to each parameter's own root mean square (good rates are then near 0.01)."""
     min_size_to_factor: PositiveInt = 128
-    """A matrix keeps rows and columns only if both its sides are at least this long; below, memory is no concern."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
+    """Shortest side of a matrix that keeps a row and a column; smaller matrices keep all of g²."""
 
     def direction(self) -> optax.GradientTransformation:
         limit = self.max_update_rms
@@ -150,56 +160,53 @@ class Adafactor:
             optax.identity() if limit is None else optax.clip_by_block_rms(limit),
             optax.scale_by_param_block_rms() if self.scale_by_parameter else optax.identity(),
         )
-        return _layer_by_layer(each_parameter)
+        return per_layer(each_parameter)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lion:
-    """The sign of a momentum: half the memory of Adam, every weight moves by exactly the rate.
+class Lion(OptimizerAlgorithm):
+    """The sign of a momentum: half the memory of Adam; every weight moves by exactly the rate.
 
     direction = sign(b1 m + (1 - b1) g);  then m = b2 m + (1 - b2) g
 
-    Wants a rate 3 to 10 times smaller than AdamW's, and a weight decay as much larger.
+    Lion needs a rate 3 to 10 times smaller than AdamW's, and a weight decay larger by the same factor.
 
     Reference: Chen et al. 2023, arXiv 2302.06675, program 1 and section 5.
     """
 
     kind: Literal["lion"] = "lion"
     b1: Rate = 0.9
-    """Share of the momentum in the direction; the rest is the present gradient."""
+    """Weight of the momentum in the direction; the rest is the current gradient."""
     b2: Rate = 0.99
-    """Share of the old momentum kept at each step."""
+    """Weight of the old momentum in the new one."""
     moment_dtype: MomentDtype = None
-    """Type in which m is kept; None: the parameters'."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
+    """Type of m; None: the type of the parameters."""
 
     def direction(self) -> optax.GradientTransformation:
         return optax.scale_by_lion(self.b1, self.b2, mu_dtype=self.moment_dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Muon:
+class Muon(OptimizerAlgorithm):
     """Orthogonalised momentum for the hidden matrices, Adam for everything else (embeddings, head, norms, biases).
 
     M = momentum M + (1 - momentum) G, debiased, mixed with the debiased G once more if `nesterov`;
-    U = M with its singular values brought near 1: those above 0.003 of its norm land between 0.68 and 1.21;
+    U = M with singular values near 1: those above 0.003 of its norm end between 0.68 and 1.21;
     direction = update_rms sqrt(max(D, E)) U
 
-    An orthogonal matrix of shape (D, E) has the root mean square 1 / sqrt(max(D, E)), so `update_rms` is that of the
-    direction. At 0.2, Adam's usual one, both kinds of parameters share the schedule and weight decay of AdamW.
+    An orthogonal matrix of shape (D, E) has the root mean square 1 / sqrt(max(D, E)), so `update_rms` is the root mean square of
+    the direction. At 0.2, the usual one of Adam, both groups of parameters share the schedule and weight decay of AdamW.
 
     Reference: Jordan 2024, https://kellerjordan.github.io/posts/muon; Liu et al. 2025, arXiv 2502.16982, section 2.2.
     """
 
     kind: Literal["muon"] = "muon"
     momentum: Rate = 0.95
-    """Share of the old average of the gradients kept at each step, for the matrices."""
+    """Weight of the old average of the gradients, for the matrices."""
     nesterov: bool = True
-    """Mixes the present gradient into the momentum once more before orthogonalising."""
+    """Mixes the current gradient into the momentum once more before orthogonalising."""
     newton_schulz_steps: PositiveInt = 5
-    """Number of Newton-Schulz steps. Fewer leave small singular values small; more cost time and gain nothing."""
+    """Number of Newton-Schulz steps. Fewer leave small singular values small; more only cost time."""
     update_rms: PositiveFloat = 0.2
     """Root mean square of the direction of a matrix, in units of the rate."""
     b1: Rate = 0.9
@@ -209,10 +216,7 @@ class Muon:
     eps: PositiveFloat = 1e-8
     """AdamW's eps, for the other parameters."""
     moment_dtype: MomentDtype = None
-    """Type in which M is kept, and AdamW's m for the other parameters; None: the parameters'."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
+    """Type of M, and of AdamW's m for the other parameters; None: the type of the parameters."""
 
     def direction(self) -> optax.GradientTransformation:
         # Kernels are (in, out) in their last two axes; optax takes any other axis, here the layers', as a batch.
@@ -230,8 +234,8 @@ class Muon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SGD:
-    """Stochastic gradient descent, with heavy-ball momentum if wanted.
+class SGD(OptimizerAlgorithm):
+    """Stochastic gradient descent, with optional heavy-ball momentum.
 
     m = momentum m + g;  direction = m, or g + momentum m if `nesterov`
 
@@ -240,14 +244,14 @@ class SGD:
 
     kind: Literal["sgd"] = "sgd"
     momentum: Rate = 0.0
-    """Share of the old direction kept at each step; 0 keeps no state."""
+    """Weight of the old direction in the new one; 0: no momentum and no state."""
     nesterov: bool = False
-    """Looks one step of the momentum ahead."""
+    """Applies the momentum one step ahead."""
     moment_dtype: MomentDtype = None
-    """Type in which m is kept; None: the parameters'."""
+    """Type of m; None: the type of the parameters."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
+        super().__post_init__()
         for name, default in (("nesterov", False), ("moment_dtype", None)):
             if self.momentum == 0 and (value := getattr(self, name)) != default:
                 raise ValueError(
@@ -267,7 +271,7 @@ Algorithm = Annotated[AdamW | Adafactor | Lion | Muon | SGD, Discriminator("kind
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """How gradients become new parameters.
+    """The update of the parameters from their gradients.
 
     parameter -= rate(n) · (direction(clipped gradients) + weight_decay · parameter)
 
@@ -275,28 +279,28 @@ class OptimizerConfig:
     """
 
     algorithm: Algorithm = AdamW()
-    """Gives the direction of a step."""
+    """The direction of a step."""
     schedule: Schedule = Noam()
-    """Gives the rate of a step. Noam's scales itself to `model.d_model` and suits AdamW."""
+    """The learning rate of a step. Noam's depends on `model.d_model` and suits AdamW."""
     clip_norm: PositiveFloat | None = 1.0
-    """Longest allowed Euclidean norm of all gradients taken together; longer ones are scaled down. None never clips."""
+    """Largest joint Euclidean norm of all gradients; larger ones are scaled down to it. None: no clipping."""
     weight_decay: NonNegativeFloat = 0.0
-    """Share of a kernel or embedding taken away at each step, times the rate. Norms and biases are left alone."""
+    """Fraction of a kernel or embedding subtracted at each step, times the rate. Norms and biases do not decay."""
     ema_decay: Fraction | None = None
-    """Share of the old value kept at each step in a second set of parameters, their moving average; None keeps none."""
+    """Weight of the old value in a moving average of the parameters, kept as a second set of them; None: no average."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "optimizer")
 
     def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:
-        """The learning rate by count, 0 for the first step.
+        """Returns the learning rate as a function of the count, 0 for the first step.
 
         Raises: ValueError if the schedule does not fit into `total_steps`.
         """
         return self.schedule.build(total_steps=total_steps, d_model=d_model)
 
     def build(self, *, total_steps: int, d_model: int) -> optax.GradientTransformation:
-        """The optimizer. The structure of its state depends on the algorithm only, never on `total_steps`.
+        """Returns the optimizer. The structure of its state depends on the algorithm only, never on `total_steps`.
 
         Raises: ValueError if the schedule does not fit into `total_steps`.
         """

@@ -1,1 +1,17 @@
-"""Devices: the mesh, and which part of each array a device holds."""
+"""Devices: the mesh, and the part of each array that a device holds.
+
+`sharding` has the one table of shardings; `mesh` lays the devices out and divides the rows of a batch over them.
+"""
+
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.parallel.sharding import MESH_AXES, batch_sharding, parameter_sharding, replicated, state_sharding
+
+__all__ = [
+    "MESH_AXES",
+    "MeshConfig",
+    "batch_sharding",
+    "make_mesh",
+    "parameter_sharding",
+    "replicated",
+    "state_sharding",
+]

@@ -1,4 +1,4 @@
-"""The mesh of devices."""
+"""The mesh of devices, and the rows of a batch that each process reads."""
 
 import math
 from collections.abc import Sequence
@@ -16,38 +16,38 @@ from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_shardin
 
 @dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How many devices along each axis of the mesh; their product is the number of devices. At most one is -1: all the rest."""
+    """Number of devices along each axis of the mesh; the product is the number of devices. One axis may be -1: all the rest."""
 
     data: PositiveInt | Literal[-1] = -1
-    """Each has the whole model and its share of a batch's rows."""
+    """Devices with the whole model and their share of the rows."""
     fsdp: PositiveInt | Literal[-1] = 1
-    """Each has its share of the rows, and of the parameters and the optimizer state, gathered layer by layer when needed."""
+    """Devices with their share of the rows, the parameters and the optimizer state. Parameters are gathered layer by layer."""
     tensor: PositiveInt | Literal[-1] = 1
-    """Each has its share of heads, feed-forward width and vocabulary: for models whose layers are too wide for one device."""
+    """Devices with their share of heads, feed-forward width and vocabulary: for layers too wide for one device."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "train.mesh")
         if len(rest := [f"train.mesh.{axis}" for axis in MESH_AXES if getattr(self, axis) == -1]) > 1:
-            raise ValueError(f"{' and '.join(rest)} are -1, all the devices that are left: let only one be that")
+            raise ValueError(f"{' and '.join(rest)} are -1 (all remaining devices): set only one of them to -1")
 
     def shape(self, num_devices: int) -> tuple[int, int, int]:
-        """The sizes of the axes. Raises: ValueError where that many devices cannot be laid out so."""
+        """Returns the sizes of the axes data, fsdp and tensor. Raises: ValueError if their product cannot be `num_devices`."""
         sizes = [getattr(self, axis) for axis in MESH_AXES]
-        given = math.prod(size for size in sizes if size != -1)
-        if num_devices % given or (given != num_devices and -1 not in sizes):
-            said = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
+        fixed = math.prod(size for size in sizes if size != -1)
+        if num_devices % fixed or (fixed != num_devices and -1 not in sizes):
+            shape = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
             raise ValueError(
-                f"{said} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is that, or "
-                "-1 for one of them"
+                f"{shape} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is "
+                f"{num_devices}, or -1 for one of them"
             )
-        data, fsdp, tensor = (num_devices // given if size == -1 else size for size in sizes)
+        data, fsdp, tensor = (num_devices // fixed if size == -1 else size for size in sizes)
         return data, fsdp, tensor
 
 
 def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The devices (all there are by default) along the axes data, fsdp and tensor.
+    """Returns the mesh of the devices (by default all) with the axes data, fsdp and tensor.
 
-    Raises: ValueError where their number does not fit.
+    Raises: ValueError if the config does not fit the number of devices.
     """
     devices = jax.devices() if devices is None else devices
     shape = config.shape(len(devices))
@@ -55,12 +55,12 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] |
 
 
 def row_groups(mesh: Mesh) -> int:
-    """Into how many parts the rows of a batch are divided."""
+    """Returns the number of parts into which the mesh divides the rows of a batch."""
     return math.prod(mesh.shape[axis] for axis in ROW_AXES)
 
 
 def check_rows(rows_multiple: int, mesh: Mesh, num_micro_batches: int = 1) -> None:
-    """Raises: ValueError where batches would not divide over the devices and micro-batches."""
+    """Raises: ValueError if the rows of a batch do not divide over the devices and micro-batches."""
     parts = row_groups(mesh) * num_micro_batches
     if rows_multiple % parts:
         by = f"{row_groups(mesh)} devices" + (
@@ -72,16 +72,16 @@ def check_rows(rows_multiple: int, mesh: Mesh, num_micro_batches: int = 1) -> No
 
 
 def local_rows(mesh: Mesh, num_rows: int) -> Int[np.ndarray, "R"]:
-    """The rows of a batch that devices of this process have, in order."""
+    """Returns the row indices of a batch that the devices of this process hold, in order."""
     slices = batch_sharding(mesh).addressable_devices_indices_map((num_rows,)).values()
     return np.unique(np.concatenate([np.arange(num_rows)[rows] for (rows,) in slices]))
 
 
 def interleaved_rows(mesh: Mesh, num_micro_batches: int, num_rows: int) -> Int[np.ndarray, "R"]:
-    """The rows of a batch that devices of this process have in a `pmap`, one device after the other.
+    """Returns the row indices of a batch that the devices of this process hold in a `pmap`, one device after the other.
 
-    With D devices and M micro-batches, row r belongs to group r mod DM, as it would be micro-batch r mod DM on one device;
-    device d has the groups dM … dM + M - 1, of which its own micro-batches are made.
+    With D devices and M micro-batches, row r belongs to group r mod DM, as it would belong to micro-batch r mod DM on one
+    device. Device d holds the groups dM … dM + M - 1: its micro-batches.
     """
     mine = [i for i, device in enumerate(mesh.devices.flat) if device.process_index == jax.process_index()]
     groups = np.arange(num_rows).reshape(-1, mesh.size, num_micro_batches)

@@ -1,8 +1,10 @@
-"""Which dimension of which array is cut over which axis of the mesh: one table, and what follows from it.
+"""Shardings: one table says which dimension of which array is divided over which axis of the mesh.
 
-The mesh has three axes. Over `data` rows of the batch are divided and everything else is copied; over `fsdp` rows too, and also
-the parameters with their optimizer state, which are gathered layer by layer as they are needed (fully sharded data parallelism);
-over `tensor` heads, feed-forward width and vocabulary, whose products are then summed (tensor parallelism).
+| axis | divides | known as |
+|---|---|---|
+| `data` | rows of the batch; all else is copied | data parallelism |
+| `fsdp` | rows of the batch, and parameters with their optimizer state, gathered layer by layer | fully sharded data parallelism |
+| `tensor` | heads, feed-forward width and vocabulary; the products are summed | tensor parallelism |
 
 Reference: Rajbhandari et al. 2020, arXiv:1910.02054 (fsdp, there stage 3); Shoeybi et al. 2019, arXiv:1909.08053 (tensor).
 """
@@ -15,20 +17,21 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from flaxformer_lite.tree_paths import leaf_path, leaves_by_path
+
 MESH_AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")
 """The axes that divide the rows of a batch."""
 
 
 class Rule(NamedTuple):
-    """Parameters whose path the pattern matches, and for each of their last dimensions: its name, and the axis that cuts it.
-
-    A leading axis of layers is never cut. The name is the setting that the dimension comes from.
-    """
+    """The sharding of the parameters whose path matches a pattern. A leading axis of layers is never divided."""
 
     pattern: str
     dimensions: tuple[str, ...]
+    """The setting that each of the last dimensions comes from."""
     axes: tuple[str | None, ...]
+    """The axis of the mesh that divides each of the last dimensions."""
 
 
 VOCABULARY, WIDTH, INNER = "model.vocab_size", "model.d_model", "model.d_ff"
@@ -47,31 +50,27 @@ PARAMETERS = (
     Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
     Rule(r"(head/transform|pooler/dense)/kernel", (WIDTH, WIDTH), ("fsdp", None)),
 )
-"""The first rule that matches counts. Every other parameter (norms, the other biases, small tables) is whole on every device."""
+"""The first matching rule counts. All other parameters (norms, other biases, small tables) are whole on every device."""
 
 ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
     "B T D": (ROW_AXES, None, None),
     "V D": ("tensor", None),
 }
-"""By their letters (see `layers.py`): the layers' outputs, and the table of embeddings while tokens are looked up. The compiler
-finds the rest from these and from the parameters."""
+"""Axes of activations by their letters (see `model/__init__.py`): outputs of layers, and the embedding table during lookup.
+The compiler derives all other shardings from these and from the parameters."""
 
 
 # Parameters and what belongs to them -----------------------------------------------------------------------------------
 
 
 Owner = tuple[tuple[int, ...], tuple[str | None, ...]]
-"""A parameter's shape and axes."""
-
-
-def leaf_path(keys: tuple[Any, ...]) -> str:
-    return jax.tree_util.keystr(keys, simple=True, separator="/")
+"""The shape of a parameter, and the axis that divides each dimension."""
 
 
 def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> tuple[str | None, ...]:
-    """For each dimension of a parameter the axis that cuts it, or None.
+    """Returns for each dimension of a parameter the axis that divides it, or None.
 
-    Raises: ValueError where the axis does not divide the dimension.
+    Raises: ValueError if the size of the axis does not divide the dimension.
     """
     rule = next((rule for rule in PARAMETERS if re.fullmatch(rule.pattern, path)), None)
     if rule is None:
@@ -81,29 +80,26 @@ def parameter_axes(path: str, shape: tuple[int, ...], mesh: Mesh | AbstractMesh)
     for name, size, axis, n in zip(rule.dimensions, shape[layers:], rule.axes, parts, strict=True):
         if size % n:
             raise ValueError(
-                f"the parameter {path} has shape {shape}, and train.mesh.{axis} {n} does not divide its {size}: choose a divisor "
-                f"of {size} for train.mesh.{axis}, or make {name} a multiple of {n}"
+                f"train.mesh.{axis} is {n}, but the parameter {path} has shape {shape} and {n} does not divide its {size}: choose "
+                f"a divisor of {size} for train.mesh.{axis}, or make {name} a multiple of {n}"
             )
     return (None,) * layers + tuple(axis if n > 1 else None for axis, n in zip(rule.axes, parts, strict=True))
 
 
 def parameter_sharding(params: PyTree, mesh: Mesh | AbstractMesh) -> PyTree:
-    """A `NamedSharding` for every parameter. Raises: ValueError naming the parameter that an axis does not divide."""
+    """Returns a `NamedSharding` for every parameter. Raises: ValueError with the parameter that an axis does not divide."""
     return jax.tree.map_with_path(
         lambda keys, x: NamedSharding(mesh, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))), params
     )
 
 
 def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """A `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
+    """Returns a `NamedSharding` for every leaf of a `TrainState` (or of its shapes).
 
-    What an optimizer or an average keeps for a parameter lies as the parameter does: its path has the parameter's in it, and its
-    shape is the parameter's, or that with one dimension summed away. All else is whole on every device.
+    The state that an optimizer or an average keeps for a parameter is divided as the parameter is. Its path contains the
+    parameter's path, and its shape is the parameter's, or that without one dimension. All else is whole on every device.
     """
-    owners = {
-        leaf_path(keys): (x.shape, parameter_axes(leaf_path(keys), x.shape, mesh))
-        for keys, x in jax.tree_util.tree_leaves_with_path(state.params)
-    }
+    owners = {path: (x.shape, parameter_axes(path, x.shape, mesh)) for path, x in leaves_by_path(state.params).items()}
 
     def leaf(keys: tuple[Any, ...], x: Any) -> NamedSharding:
         return NamedSharding(mesh, PartitionSpec(*axes_of_owner(leaf_path(keys).split("/"), x.shape, owners)))
@@ -112,9 +108,9 @@ def state_sharding(state: Any, mesh: Mesh | AbstractMesh) -> Any:
 
 
 def axes_of_owner(names: list[str], shape: tuple[int, ...], owners: dict[str, Owner]) -> tuple[str | None, ...]:
-    """The axes of a leaf of the state, from those of the parameter that it belongs to."""
-    places = [(i, j) for i in range(len(names)) for j in range(len(names), i, -1)]
-    owner = next((path for i, j in places if (path := "/".join(names[i:j])) in owners), None)
+    """Returns the axes of a leaf of the state, from those of its parameter; none for a leaf without a parameter."""
+    spans = [(i, j) for i in range(len(names)) for j in range(len(names), i, -1)]
+    owner = next((path for i, j in spans if (path := "/".join(names[i:j])) in owners), None)
     if owner is not None:
         whole, axes = owners[owner]
         if shape == whole:
@@ -126,17 +122,17 @@ def axes_of_owner(names: list[str], shape: tuple[int, ...], owners: dict[str, Ow
 
 
 def with_shardings(tree: PyTree, shardings: PyTree) -> PyTree:
-    """Shapes and types of the arrays in `tree`, with the shardings they should have here."""
+    """Returns shapes and types of the arrays in `tree`, with their shardings."""
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), tree, shardings)
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch, divided over the axes that do that."""
+    """Returns the sharding of a batch: its rows are divided over the axes `data` and `fsdp`."""
     return NamedSharding(mesh, PartitionSpec(ROW_AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """The same whole array on every device."""
+    """Returns the sharding of an array that is whole on every device."""
     return NamedSharding(mesh, PartitionSpec())
 
 
@@ -144,7 +140,7 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def current_mesh() -> AbstractMesh | None:
-    """The mesh that the function being traced is for; None outside of `within_mesh` and in a `pmap`."""
+    """Returns the mesh of the function that is being traced; None outside `within_mesh` and in a `pmap`."""
     mesh = jax.sharding.get_abstract_mesh()
     return mesh if mesh.axis_names == MESH_AXES else None
 
@@ -155,7 +151,7 @@ def within_mesh(mesh: Mesh) -> Any:
 
 
 def constrain_sharding(x: Array, letters: str) -> Array:
-    """An activation, cut over the mesh as its letters say, as far as the axes divide it; the same array where there is no mesh."""
+    """Divides an activation over the mesh by its letters, as far as the axes divide its sizes; no mesh: the array itself."""
     mesh = current_mesh()
     if mesh is None:
         return x
@@ -166,13 +162,13 @@ def constrain_sharding(x: Array, letters: str) -> Array:
 
 
 def divides(mesh: AbstractMesh, axis: str | tuple[str, ...] | None, size: int) -> bool:
-    """Whether the axis, or several together, cut a dimension of that size into equal parts."""
+    """Returns whether an axis, or several together, divide a dimension of that size into equal parts."""
     names = (axis,) if isinstance(axis, str) else axis or ()
     return size % math.prod(mesh.shape[name] for name in names) == 0
 
 
 def constrain_parameters(params: PyTree) -> PyTree:
-    """Parameters, or their gradients, cut over the mesh as the table says; the same where there is no mesh."""
+    """Divides parameters, or their gradients, over the mesh by the table; no mesh: the parameters themselves."""
     mesh = current_mesh()
     if mesh is None:
         return params

@@ -4,14 +4,13 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 from jaxtyping import PyTree
 
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.parallel.sharding import leaf_path
+from flaxformer_lite.tree_paths import leaves_by_path
 
 
 class Operations(NamedTuple):
@@ -26,8 +25,7 @@ class Operations(NamedTuple):
 def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], int]) -> int:
     """Returns the sum over all matrices: weights times the positions of a row that they are applied to."""
     total = 0
-    for keys, x in jax.tree_util.tree_leaves_with_path(params):
-        path = leaf_path(keys)
+    for path, x in leaves_by_path(params).items():
         times = positions(path)
         if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
             times *= model.num_heads

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import PyTree
+
+from flaxformer_lite.tree_paths import leaves_by_path
 
 _DIGESTS = "digests.json"
 
@@ -33,7 +34,7 @@ def parameter_digest(params: PyTree) -> str:
     scalar), and then its elements in row-major order, each little-endian. A float32 matrix of 3 rows and 5 columns
     called "out/kernel" contributes the 23 bytes "out/kernel float32 3,5\\n" and 60 bytes of numbers.
     """
-    leaves = {_path(keys): np.asarray(leaf) for keys, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
     digest = hashlib.sha256()
     for path in sorted(leaves):
         array = leaves[path] if sys.byteorder == "little" else leaves[path].byteswap()
@@ -45,8 +46,8 @@ def parameter_digest(params: PyTree) -> str:
 def leaf_types(tree: PyTree) -> dict[str, str]:
     """Returns the type of every leaf by its path: {"params/out/kernel": "float32[3,5]", ...}."""
     return {
-        _path(keys): f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        path: f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+        for path, leaf in leaves_by_path(tree).items()
     }
 
 
@@ -104,8 +105,3 @@ def _file_digests(folder: Path, names: list[str]) -> dict[str, str]:
 
     with ThreadPoolExecutor() as pool:  # hashlib lets other threads run meanwhile
         return dict(zip(names, pool.map(digest, names), strict=True))
-
-
-def _path(keys: tuple[Any, ...]) -> str:
-    """Returns the names from the root of a tree to a leaf, as in "encoder/layers/attention/query/kernel"."""
-    return jax.tree_util.keystr(keys, simple=True, separator="/")

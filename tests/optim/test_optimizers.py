@@ -22,6 +22,7 @@ from flaxformer_lite.optim.optimizers import (
     muon_labels,
 )
 from flaxformer_lite.optim.schedules import Constant, Cosine, Linear
+from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support import reference_optimizers
 
 D, E, V = 5, 7, 11
@@ -52,8 +53,7 @@ def toy_params(seed: int) -> dict:
 
 def flat(tree) -> dict:
     """Leaves by path, `encoder/layers/attention/query/kernel`."""
-    leaves = jax.tree.leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="/"): np.asarray(leaf) for path, leaf in leaves}
+    return {path: np.asarray(leaf) for path, leaf in leaves_by_path(tree).items()}
 
 
 def train(optimizer: optax.GradientTransformation, params, gradients: list) -> dict:

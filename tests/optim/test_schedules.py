@@ -2,20 +2,29 @@
 
 import math
 import typing
+from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+from flaxformer_lite.bounds import PositiveInt
+from flaxformer_lite.optim.optimizers import SGD, OptimizerConfig
 from flaxformer_lite.optim.schedules import (
     Constant,
     Cosine,
     InverseSquareRoot,
+    LearningRateSchedule,
     Linear,
     Noam,
+    PeakRate,
     Schedule,
     WarmupStableDecay,
+    check_fits,
+    from_step_one,
 )
 
 D, TOTAL_STEPS = 5, 23
@@ -75,6 +84,8 @@ SCHEDULES = [
 def test_every_schedule_is_tested():
     (union, _) = typing.get_args(Schedule)
     assert set(typing.get_args(union)) == {type(case[0]) for case in SCHEDULES}
+    inside = {one for one in LearningRateSchedule.__subclasses__() if one.__module__.startswith("flaxformer_lite")}
+    assert set(typing.get_args(union)) == inside
 
 
 @pytest.mark.parametrize(
@@ -169,3 +180,54 @@ def test_a_schedule_must_fit_into_the_run(schedule, least_steps):
     pattern = f"optimizer.schedule.warmup_steps is {schedule.warmup_steps}.* train.steps is {least_steps - 1}: "
     with pytest.raises(ValueError, match=pattern):
         schedule.build(total_steps=least_steps - 1, d_model=D)
+
+
+# A schedule from outside the package
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triangles(LearningRateSchedule):
+    """A cyclical rate: up in a straight line and down again, in `half_cycle` steps each.
+
+    Reference: Smith 2017, arXiv 1506.01186, section 3.1.
+    """
+
+    kind: Literal["triangles"] = "triangles"
+    peak_rate: PeakRate
+    half_cycle: PositiveInt = 4
+
+    def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:
+        check_fits(total_steps, 1, self.half_cycle)
+        half = self.half_cycle
+        return from_step_one(lambda n: self.peak_rate * (1 - jnp.abs((n / half) % 2 - 1)))
+
+
+(KINDS, _) = typing.get_args(Schedule)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedOptimizer(OptimizerConfig):
+    """The settings of the optimizer with the new name in the union of schedules."""
+
+    schedule: KINDS | Triangles
+
+
+def test_a_schedule_from_outside_the_package_trains() -> None:
+    """Laws: its rates are those of its formula, its settings are checked as ours are, and weights move by them."""
+    optimizer = ExtendedOptimizer(algorithm=SGD(), schedule=Triangles(peak_rate=0.2), clip_norm=None)
+    rate = optimizer.rate(total_steps=12, d_model=D)
+    assert [float(rate(count)) for count in range(9)] == pytest.approx(
+        [0.05, 0.1, 0.15, 0.2, 0.15, 0.1, 0.05, 0.0, 0.05], abs=1e-7
+    )
+    with pytest.raises(ValueError, match=r"^optimizer\.schedule\.half_cycle is 0: it must be at least 1"):
+        Triangles(peak_rate=0.1, half_cycle=0)
+    with pytest.raises(ValueError, match=r"decay_steps is 4 and train\.steps is 4"):
+        optimizer.build(total_steps=4, d_model=D)
+    params, optimizer = {"kernel": jnp.full((D, 3), 0.1)}, optimizer.build(total_steps=12, d_model=D)
+    step = jax.jit(lambda params, state: optimizer.update(jax.tree.map(lambda x: 2 * x, params), state, params))
+    state = optimizer.init(params)
+    for count in range(12):  # the gradient of the sum of squares is 2 x
+        shrunk, (updates, state) = params["kernel"] * (1 - 2 * rate(count)), step(params, state)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(params["kernel"], shrunk, rtol=1e-5)
+    assert float(params["kernel"].max()) < 0.05

@@ -1,4 +1,4 @@
-"""Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/parallel/test_parallel.py."""
+"""Laws of the runners: nothing is compiled before it is called, nor twice. Their numbers: tests/training/test_many_devices.py."""
 
 import jax
 import jax.numpy as jnp

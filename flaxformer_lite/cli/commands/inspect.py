@@ -15,10 +15,11 @@ from jax.sharding import AbstractMesh, AxisType
 from flaxformer_lite.cli.commands.plan import config_of, parse_mesh
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import ACTIVATIONS, MESH_AXES, leaf_path
+from flaxformer_lite.parallel.sharding import ACTIVATIONS, MESH_AXES
 from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.training.runners import abstract_state
 from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
@@ -73,12 +74,12 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
         listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]
     parameters = [
         {
-            "path": jax.tree_util.keystr(keys, simple=True, separator="/"),
+            "path": path,
             "shape": list(leaf.shape),
             "dtype": leaf.dtype.name,
             "count": math.prod(leaf.shape),
         }
-        for keys, leaf in jax.tree_util.tree_leaves_with_path(params)
+        for path, leaf in leaves_by_path(params).items()
     ]
     return {
         "run": str(folder.path),
@@ -124,8 +125,8 @@ def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> di
     state = abstract_state(TrainTask.of(config), mesh)
     arrays: list[dict[str, Any]] = []
     sizes: dict[str, tuple[int, int]] = {}
-    for keys, x in jax.tree_util.tree_leaves_with_path(state):
-        path, there, whole = leaf_path(keys), shard_bytes(x), x.size * x.dtype.itemsize
+    for path, x in leaves_by_path(state).items():
+        there, whole = shard_bytes(x), x.size * x.dtype.itemsize
         arrays.append(
             {
                 "path": path,

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-import json
 import re
-import sys
 from pathlib import Path
 
 import jax
@@ -12,25 +10,21 @@ import numpy as np
 import pytest
 from jaxtyping import PyTree
 
-from flaxformer_lite.cli.main import main
-from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.positions import Learned, RelativeBias
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_rows, local_rows, make_mesh
-from flaxformer_lite.parallel.sharding import leaf_path
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.training.step import TrainTask, init_state
+from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
-from tests.support.experiments import tiny_config, write_config_file
 
 MESHES = {
     "data 8": MeshConfig(),
@@ -231,147 +225,6 @@ def test_nothing_but_one_layer_is_gathered_at_a_time(mesh: str):
         assert len(shape) == 2 or shape[0] < MODEL.num_decoder_layers, (shape, sources)
 
 
-# The table ---------------------------------------------------------------------------------------------------------------
-
-
-BIG = ModelConfig(
-    vocab_size=48,
-    d_model=16,
-    num_heads=4,
-    d_ff=32,
-    num_encoder_layers=2,
-    num_decoder_layers=3,
-    num_token_types=2,
-    share_source_target=False,
-    share_target_output=False,
-    positions=Learned(max_positions=19),
-    activation="geglu",
-    head=LanguageModelHead(bias=True, transform="gelu"),
-    pooler=Pooler(num_classes=3),
-)
-
-
-def shards(
-    model: ModelConfig, algorithm: Algorithm, config: MeshConfig
-) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
-    """By path the whole and the local shape of everything in the state."""
-    optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=1e-2)).build(total_steps=9, d_model=16)
-    state = abstract_state(
-        TrainTask(Transformer(model), CausalLM(), optimizer, seed=0, ema_decay=0.9), make_mesh(config)
-    )
-    leaves = jax.tree_util.tree_leaves_with_path(state)
-    return {leaf_path(keys): (x.shape, x.sharding.shard_shape(x.shape)) for keys, x in leaves}
-
-
-def test_what_the_table_says_of_every_kind_of_parameter():
-    """Oracle: by hand, over fsdp 2 and tensor 4."""
-    found = {path: local for path, (_, local) in shards(BIG, AdamW(), MeshConfig(fsdp=2, tensor=4)).items()}
-    expected = {
-        "source_embedding/embedding": (12, 8),
-        "target_embedding/embedding": (12, 8),
-        "token_type_embedding/embedding": (2, 8),
-        "encoder/positions/embedding": (19, 8),
-        "encoder/layers/attention/query/kernel": (2, 8, 4),
-        "encoder/layers/attention/query/bias": (2, 4),
-        "decoder/layers/cross_attention/value/kernel": (3, 8, 4),
-        "decoder/layers/cross_attention/out/kernel": (3, 4, 8),
-        "decoder/layers/cross_attention/out/bias": (3, 16),
-        "decoder/layers/feed_forward/up/kernel": (3, 8, 8),
-        "decoder/layers/feed_forward/gate/kernel": (3, 8, 8),
-        "decoder/layers/feed_forward/gate/bias": (3, 8),
-        "decoder/layers/feed_forward/down/kernel": (3, 8, 8),
-        "decoder/layers/feed_forward/down/bias": (3, 16),
-        "decoder/layers/attention_pre_norm/scale": (3, 16),
-        "head/transform/kernel": (8, 16),
-        "head/kernel": (8, 12),
-        "head/bias": (12,),
-        "pooler/dense/kernel": (8, 16),
-        "pooler/classes/kernel": (16, 3),
-    }
-    assert {path: found[f"params/{path}"] for path in expected} == expected
-    assert {path: found[f"ema/{path}"] for path in expected} == expected
-    for moment in ("mu", "nu"):
-        assert {path: found[f"opt_state/1/{moment}/{path}"] for path in expected} == expected
-    bias = shards(dataclasses.replace(BIG, positions=RelativeBias()), AdamW(), MeshConfig(fsdp=2, tensor=4))
-    assert bias["params/encoder/position_bias/embedding"][1] == (32, 4)
-
-
-@pytest.mark.parametrize("algorithm", [AdamW(), Adafactor(min_size_to_factor=4), Lion(), Muon(), SGD(momentum=0.9)])
-def test_what_an_optimizer_keeps_lies_as_its_parameter_does(algorithm: Algorithm):
-    """Law: every leaf that is as large as a parameter is cut as that one is; Adafactor's rows and columns in what is left of it."""
-    found = shards(BIG, algorithm, MeshConfig(data=1, fsdp=2, tensor=4))
-    parameters = {path.removeprefix("params/"): cut for path, cut in found.items() if path.startswith("params/")}
-    kept = {path: cut for path, cut in found.items() if path.startswith("opt_state/")}
-    same = 0
-    for path, (whole, local) in kept.items():
-        owner = next((name for name in parameters if name in path), None)
-        if owner is not None and parameters[owner][0] == whole:
-            assert local == parameters[owner][1], path
-            same += 1
-    assert same >= 5
-    if isinstance(algorithm, Adafactor):
-        name = "opt_state/1/decoder/layers/feed_forward/up/kernel"
-        assert kept[f"{name}/0/v_row"] == ((3, 16), (3, 8)) and kept[f"{name}/0/v_col"] == ((3, 32), (3, 8))
-
-
-def test_an_axis_that_does_not_divide_is_refused_by_name():
-    odd = dataclasses.replace(MODEL, d_ff=30)
-    with pytest.raises(
-        ValueError,
-        match=r"decoder/layers/feed_forward/down/kernel has shape \(2, 30, 16\), and train\.mesh\.tensor 4 does not divide its 30: "
-        r"choose a divisor of 30 for train\.mesh\.tensor, or make model\.d_ff a multiple of 4",
-    ):
-        shards(odd, AdamW(), MeshConfig(tensor=4))
-    assert shards(odd, AdamW(), MeshConfig(tensor=2))
-
-
-def test_sizes_of_a_mesh():
-    """Oracle: by hand."""
-    assert MeshConfig(fsdp=2).shape(8) == (4, 2, 1)
-    assert MeshConfig(data=2, fsdp=-1, tensor=2).shape(8) == (2, 2, 2)
-    assert make_mesh().shape == {"data": 8, "fsdp": 1, "tensor": 1}
-    with pytest.raises(ValueError, match=r"train\.mesh\.fsdp 3, train\.mesh\.tensor 1 do not make up 8 devices"):
-        MeshConfig(fsdp=3).shape(8)
-    with pytest.raises(ValueError, match=r"do not make up 8 devices"):
-        MeshConfig(data=1, fsdp=2, tensor=2).shape(8)
-    with pytest.raises(ValueError, match=r"train\.mesh\.data and train\.mesh\.fsdp are -1"):
-        MeshConfig(fsdp=-1)
-    with pytest.raises(ValueError, match=r"train\.mesh\.tensor is 0: it must be at least 1, or -1"):
-        MeshConfig(tensor=0)
-    with pytest.raises(ValueError, match=r"train\.runner 'pmap' copies the whole model"):
-        TrainConfig(runner="pmap", mesh=MeshConfig(fsdp=2))
-
-
-def test_rows_divide_over_what_divides_rows():
-    check_rows(4, make_mesh(MeshConfig(tensor=2)))
-    with pytest.raises(ValueError, match=r"rows_multiple is 4, which 8 devices do not divide: make it a multiple of 8"):
-        check_rows(4, make_mesh())
-    with pytest.raises(
-        ValueError, match=r"which 4 devices with 2 micro-batches each do not divide: make it a multiple of 8"
-    ):
-        check_rows(4, make_mesh(MeshConfig(tensor=2)), num_micro_batches=2)
-
-
-def test_heads_are_not_cut_apart():
-    """4 heads of width 4 are a matrix of 16 columns, which 8 devices divide; where heads share keys, the keys' heads count."""
-    eight = MeshConfig(tensor=8)
-    with pytest.raises(ValueError, match=r"train\.mesh\.tensor is 8, which does not divide the 4 heads"):
-        abstract_state(task(), make_mesh(eight))
-    check_heads(MODEL, make_mesh(MeshConfig(tensor=4)))
-    grouped = dataclasses.replace(MODEL, attention=DotProduct(bias=False, num_kv_heads=2))
-    with pytest.raises(ValueError, match=r"does not divide the 2 key/value heads"):
-        check_heads(grouped, make_mesh(MeshConfig(tensor=4)))
-    with pytest.raises(ValueError, match=r"does not divide the 4 heads"):
-        check_heads(dataclasses.replace(MODEL, num_heads=8, decoder=DecoderSize(num_heads=4)), make_mesh(eight))
-
-
-def test_which_rows_a_device_of_a_pmap_has():
-    """Oracle: by hand. 2 devices with 2 micro-batches: rows 0, 4 and 1, 5 on the first, 2, 6 and 3, 7 on the second."""
-    line = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
-    assert interleaved_rows(line, 2, 8).tolist() == [0, 1, 4, 5, 2, 3, 6, 7]
-    assert local_rows(make_mesh(MeshConfig(tensor=4)), 6).tolist() == list(range(6))
-
-
 # Checkpoints -----------------------------------------------------------------------------------------------------------
 
 
@@ -390,37 +243,3 @@ def test_a_checkpoint_is_read_onto_any_mesh(tmp_path: Path):
             assert all(
                 x.sharding == y.sharding for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(target), strict=True)
             )
-
-
-# What inspect prints -----------------------------------------------------------------------------------------------------
-
-
-BIG_ENOUGH = dataclasses.replace(
-    tiny_config().model, vocab_size=152, d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-)
-
-
-def test_inspect_shows_how_a_config_is_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    """Oracle: by hand. 32 x 16 numbers of 4 bytes over fsdp 2 and tensor 2 are 512 bytes on each of any number of devices."""
-    config = write_config_file(tmp_path / "tiny.json", dataclasses.replace(tiny_config(), model=BIG_ENOUGH))
-    command = ["flaxformer-lite", "inspect", str(config), "--sharding", "--devices", "64", "--mesh", "fsdp=2,tensor=2"]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
-    printed = capsys.readouterr().out
-    (row,) = re.findall(r"^params/decoder/layers/feed_forward/down/kernel .*", printed, re.MULTILINE)
-    assert row.split()[1:] == ["(1,", "32,", "16)", "-,", "tensor,", "fsdp", "(1,", "16,", "8)", "512"]
-    assert "mesh: data 16, fsdp 2, tensor 2" in printed and "activations B T D" in printed
-    monkeypatch.setattr(sys, "argv", [*command, "--json"])
-    main()
-    report = json.loads(capsys.readouterr().out)
-    parameters = [array for array in report["arrays"] if array["path"].startswith("params/")]
-    assert report["bytes"]["parameters"][0] == sum(array["bytes_on_device"] for array in parameters)
-    monkeypatch.setattr(sys, "argv", [*command[:4], "--mesh", "data=16,fsdp=2,tensor=2"])
-    main()
-    assert capsys.readouterr().out == printed, "as many devices as the mesh says"
-    monkeypatch.setattr(sys, "argv", [*command[:-1], "tensor=3,data=1"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "do not make up 64 devices" in capsys.readouterr().err
