@@ -1,4 +1,4 @@
-"""The settings of decoding: how answers are searched for or drawn, scored and batched."""
+"""The settings of decoding: search or sampling, the rules that answers obey, scores, lengths, batches."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -17,24 +17,24 @@ from flaxformer_lite.bounds import (
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 PromptAttention = Literal["causal", "full"]
-"""The tokens of a prompt that each one attends to: causal: itself and those before it; full: all of the prompt."""
+"""Attention inside a prompt. causal: each token attends to itself and those before it; full: to the whole prompt."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn, in the order of these settings: each filter sees what the one before it has left."""
+    """Random choice of tokens. The settings apply in this order; each filter sees what the one before it left."""
 
     temperature: NonNegativeFloat = 1.0
-    """Divides the scores: less than 1 makes likely tokens likelier, 0 takes the best one always."""
+    """Divides the logits: below 1 makes probable tokens more probable, 0 always takes the best token."""
     top_k: NonNegativeInt = 0
-    """Draw from the k most probable tokens, and from those that equal the last of them; 0: from all."""
+    """Sample from the k most probable tokens, and those as probable as the last of them; 0: from all tokens."""
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Draw from the most probable tokens that together have this probability, the one that reaches it included; 1: from all.
+    """Sample from the fewest most probable tokens whose probabilities sum to top_p or more; 1: from all tokens.
 
     Reference: Holtzman et al. 2020, arXiv:1904.09751.
     """
     min_p: Annotated[float, Ge(0), Le(1)] = 0.0
-    """Draw from tokens that are at least min_p times as probable as the best; 0: from all.
+    """Sample from tokens at least min_p times as probable as the best one; 0: from all tokens.
 
     Reference: Nguyen et al. 2024, arXiv:2407.01082.
     """
@@ -45,59 +45,58 @@ class Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeConfig:
-    """How answers are searched for or drawn, scored and batched."""
+    """Decoding: search or sampling, the rules that answers obey, scores, lengths, batches."""
 
     beam_size: PositiveInt = 1
-    """Answers kept open at each step; 1 is greedy search."""
+    """Number of open answers (beams) at each step; 1: greedy search."""
     sampling: Sampling | None = None
-    """How tokens are drawn at random, which needs a beam_size of 1; None: they are not, the best answer is searched for."""
+    """Random choice of tokens, with a beam_size of 1; None: search for the best answer."""
     length_penalty: Literal["none", "average", "gnmt"] = "average"
-    """Score of an answer whose tokens have the log-probabilities `sum` in total: none: sum; average: sum / len^alpha;
-    gnmt: sum / ((5 + len) / 6)^alpha. `len` is the answer's tokens and its end; see at_limit."""
+    """Score of an answer from its log-probability and its length len (tokens, end included; see at_limit). none: log_prob;
+    average: log_prob / len^alpha; gnmt: log_prob / ((5 + len) / 6)^alpha."""
     alpha: FiniteFloat = 1.0
-    """Exponent of the length penalty: 0 is no penalty, more favours longer answers, less than 0 shorter ones."""
+    """Exponent of the length penalty: 0 is no penalty, larger values favour longer answers, negative ones shorter answers."""
     early_stopping: bool | Literal["never"] = True
-    """Stop once beam_size answers are finished. False: go on while an open one, ending now, would beat the worst. never: while
-    one would that adds nothing to its sum and, where more tokens raise its score, has as many as it may."""
+    """When a beam search stops, once it has beam_size finished answers. True: at once. False: when no open beam, ending now, would
+    beat the worst of them. never: when none would, even at its best possible length."""
     at_limit: Literal["cut", "end"] = "cut"
-    """What becomes of an answer that has as many tokens as it may have. cut: it lacks its end, which `len` counts all the same,
-    and it is looked at only where a sentence is not done (as Hugging Face's library had it in 2020). end: it is an answer like
-    those that end there, and `len` its tokens; early_stopping False and never then ask after open answers only (as in 2025)."""
+    """Treatment of an answer that reaches its maximum length. cut: its missing end still counts in len, and it is used only if the
+    search is not done (Hugging Face's library in 2020). end: it counts as finished, len without an end (the library in 2025)."""
     num_hypotheses: PositiveInt = 1
-    """Answers returned for each sentence: best first, at most beam_size; or as many as are drawn."""
+    """Number of answers returned, best first: at most beam_size, or as many as are sampled."""
     max_length_ratio: NonNegativeFloat = 2.0
-    """An answer has at most max_length_ratio * source tokens + max_length_extra tokens; ends of sentence count."""
+    """Maximum length of an answer: max_length_ratio * source tokens + max_length_extra tokens, ends included."""
     max_length_extra: NonNegativeInt = 10
-    """Tokens; see max_length_ratio."""
+    """Tokens of the maximum length that do not depend on the source; see max_length_ratio."""
     max_new_tokens: PositiveInt | None = None
-    """An answer has at most so many tokens, its end included, whatever the source; None: see max_length_ratio."""
+    """Maximum length of an answer in tokens, end included; None: see max_length_ratio."""
     min_new_tokens: NonNegativeInt = 0
-    """An answer does not end before it has so many tokens."""
+    """Minimum number of tokens before an answer may end."""
     forced_bos_id: NonNegativeInt | None = None
-    """The first token of every answer; None: the model's choice."""
+    """First token of every answer; None: the model's choice."""
     forced_eos_id: NonNegativeInt | None = None
-    """The last token of an answer that has not ended one token before its maximum length; None: the model's choice."""
+    """Last token of an answer that reaches its maximum length; None: the model's choice."""
     suppress_ids: tuple[NonNegativeInt, ...] = ()
     """Tokens that are never chosen."""
     no_repeat_ngram: NonNegativeInt = 0
-    """No so many tokens in a row occur twice in an answer, what it starts from included; 0: anything may."""
+    """No n-gram of this many tokens occurs twice in an answer and its prompt; 0: no limit."""
     repetition_penalty: PositiveFloat = 1.0
-    """Scores of tokens that the answer has, or what it starts from, are divided by this if above 0, else multiplied; 1: left alone.
+    """Logits of tokens in the answer or its prompt are divided by this if above 0, else multiplied; 1: unchanged.
 
     Reference: Keskar et al. 2019, arXiv:1909.05858, section 4.1.
     """
     renormalize: bool = False
-    """Whether the probabilities that these rules leave to the tokens are made to sum to 1 again, for the sums that beams go by."""
+    """Renormalize the probabilities after these rules, so that beams are compared by probabilities that sum to 1."""
     pad_id: NonNegativeInt = PAD
-    """What stands for no token; this and the next two differ from the tokenizer's own only in models from elsewhere."""
+    """Padding token. pad_id, bos_id and eos_id are the tokenizer's; only imported models need others."""
     bos_id: NonNegativeInt = BOS
-    """What an answer to a source starts from, and a prompt."""
+    """Token that starts every answer to a source, and every empty prompt."""
     eos_id: NonNegativeInt | None = EOS
-    """What ends an answer; None: nothing does but its length."""
+    """Token that ends an answer; None: only the maximum length ends it."""
     more_eos_ids: tuple[NonNegativeInt, ...] = ()
     """Further tokens that end an answer."""
     batch_tokens: PositiveInt = 2048
-    """Source tokens decoded at once, padding included: the more there are in a sentence, the fewer sentences."""
+    """Source or prompt tokens in a batch, padding included."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "decode")
@@ -106,28 +105,30 @@ class DecodeConfig:
                 f"decode.more_eos_ids is {self.more_eos_ids}, but decode.eos_id None says that nothing ends an answer: "
                 "make the first of them decode.eos_id"
             )
-        self.check_score()
-        self.check_number()
         if self.max_length_ratio == self.max_length_extra == 0:
             raise ValueError("decode.max_length_ratio and decode.max_length_extra are both 0: raise one of them")
+        self.check_score()
+        self.check_num_hypotheses()
 
     def check_score(self) -> None:
-        """Raises: ValueError where answers cannot be scored so."""
+        """Raises: ValueError if the settings of an answer's score contradict each other."""
         if self.length_penalty == "none" and self.alpha != 1:
             raise ValueError(
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
                 "leave decode.alpha at 1.0, or choose average or gnmt"
             )
 
-    def check_number(self) -> None:
-        """Raises: ValueError where there would not be so many answers."""
+    def check_num_hypotheses(self) -> None:
+        """Raises: ValueError if a search would not find that many answers, or is combined with sampling."""
         if self.sampling is not None and self.beam_size > 1:
             raise ValueError(
-                f"decode.beam_size is {self.beam_size}, but decode.sampling draws tokens: leave one of them out"
+                f"decode.beam_size is {self.beam_size} but decode.sampling is set: set decode.beam_size to 1, or remove "
+                "decode.sampling"
             )
         if self.sampling is None and self.num_hypotheses > self.beam_size:
             raise ValueError(
-                f"decode.num_hypotheses is {self.num_hypotheses}: give 1 to decode.beam_size, which is {self.beam_size}"
+                f"decode.num_hypotheses is {self.num_hypotheses} but decode.beam_size is {self.beam_size}: "
+                "decode.num_hypotheses must be between 1 and decode.beam_size"
             )
 
     @property
@@ -136,13 +137,13 @@ class DecodeConfig:
         return () if self.eos_id is None else (self.eos_id, *self.more_eos_ids)
 
     def max_length(self, source_length: int) -> int:
-        """Most tokens in the answer to a source of that many, each with its end of sentence; at least 1."""
+        """Returns the maximum number of tokens, at least 1, in the answer to a source of that many tokens, ends included."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         return max(1, int(self.max_length_ratio * source_length) + self.max_length_extra)
 
     def score(self, log_prob: Float[Array, "*B"], length: Int[Array, "*#B"]) -> Float[Array, "*B"]:
-        """What answers are ranked by; `length` is `len` in the formulas at `length_penalty`.
+        """Returns the scores that rank answers; `length` is `len` in the formulas at `length_penalty`.
 
         Reference: Wu et al. 2016, arXiv:1609.08144, equation 14 (gnmt, without the coverage term).
         """

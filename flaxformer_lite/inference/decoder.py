@@ -1,11 +1,9 @@
-"""The host side of search: `Decoder.generate` sorts sentences by length, cuts them into batches of few different shapes, and
-returns the answers in the order of the sentences. What it compiles is in `search.py`.
-"""
+"""Answers to many sources or prompts: batches on the host, around the compiled searches of `greedy.py` and `beam.py`."""
 
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,183 +11,190 @@ import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Bool, Int
 
+from flaxformer_lite.inference.batches import (
+    Batch,
+    ProgressCallback,
+    check_lengths,
+    map_batches,
+    no_progress,
+    pad_rows,
+    plan_batches,
+)
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
-from flaxformer_lite.inference.greedy import decode_chunk, greedy, open_stream
-from flaxformer_lite.inference.sampling import row_keys
+from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
+from flaxformer_lite.inference.sampling import sample_keys
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Transformer
 
 
 class Hypothesis(NamedTuple):
-    """One answer: its token ids without EOS, and its score by `decode.length_penalty`."""
+    """One answer as token ids."""
 
     tokens: list[int]
+    """Token ids without the EOS that ends them."""
     score: float
+    """The value that ranks it, by `decode.length_penalty`; higher is better."""
 
 
-class Batch(NamedTuple):
-    """Sentences that are decoded at once: their numbers, and the shape they are filled up to."""
+class ScoredText(NamedTuple):
+    """One answer as text."""
 
-    sentences: list[int]
-    rows: int
-    source_length: int
+    text: str
+    score: float
+    """The value that ranks it, by `decode.length_penalty`; higher is better."""
 
 
-class Arrays(NamedTuple):
-    """A batch as the search reads it."""
+class Request(NamedTuple):
+    """One search: the index of its source or prompt, and which of its samples it draws."""
+
+    source: int
+    sample: int
+
+
+class SearchInputs(NamedTuple):
+    """A padded batch, as the compiled searches take it; a row without a sequence has a maximum length of 0."""
 
     tokens: Int[np.ndarray, "B S"]
     mask: Bool[np.ndarray, "B S"]
     max_lengths: Int[np.ndarray, "B"]
-    room: int
-
-
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
-    """Sentences of these lengths in batches, longest first.
-
-    To keep the shapes few, source lengths are rounded up to a power of two (at least 8), rows to 1, 8, 64, … or the
-    most that `batch_tokens` allows.
-    """
-    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches = []
-    while order:
-        source_length = max(8, 1 << (lengths[order[0]] - 1).bit_length())
-        most = max(1, batch_tokens // source_length)
-        sentences, order = order[:most], order[most:]
-        rows = 1
-        while rows < len(sentences):
-            rows *= 8
-        batches.append(Batch(sentences, min(rows, most), source_length))
-    return batches
+    max_new_tokens: int
+    """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
 
 
 class Decoder:
-    """Answers sentences with a model: sources where it has an encoder, else prompts, which it goes on with.
+    """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
 
-    Keep it: what it compiled serves later calls too, also with other parameters. `prompt_attention` is the objective's.
+    Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
+    `prompt_attention` is the objective's.
+
+    Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`.
+
+    Raises: ValueError if the model has no decoder or no head, or `config` names an id outside its vocabulary.
     """
 
     def __init__(self, model: Transformer, config: DecodeConfig, prompt_attention: PromptAttention = "causal") -> None:
         if model.config.num_decoder_layers == 0:
-            raise ValueError("the model has no decoder (model.num_decoder_layers is 0), so it writes no answers")
+            raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
         if model.config.head is None:
-            raise ValueError("model.head is None, so it scores no tokens and writes no answers: use a run with a head")
+            raise ValueError("model.head is None, so the model generates no tokens: use one with a language-model head")
+        check_vocabulary(config, model.config.output_size)
         self.model, self.config = model, config
-        self.reads_sources = model.config.num_encoder_layers > 0
-        check_ids(config, model.config.output_size)
+        self.has_encoder = model.config.num_encoder_layers > 0
         search = greedy if config.beam_size == 1 else beam_search
         settings: dict[str, Any] = {"config": config, "prompt_attention": prompt_attention}
-        self.search = jax.jit(functools.partial(search, model, **settings), static_argnames="room")
-        self.open_stream = jax.jit(functools.partial(open_stream, model, **settings), static_argnames="room")
-        self.advance = jax.jit(functools.partial(decode_chunk, model, config=config), donate_argnames="state")
-        self.keys = jax.jit(row_keys)
+        self.search = jax.jit(functools.partial(search, model, **settings), static_argnames="max_new_tokens")
+        self.start_stream = jax.jit(
+            functools.partial(start_stream, model, **settings), static_argnames="max_new_tokens"
+        )
+        self.decode_chunk = jax.jit(functools.partial(decode_chunk, model, config=config), donate_argnames="state")
+        self.sample_keys = jax.jit(sample_keys)
 
     def generate(
         self,
         variables: VariableDict,
         sources: Sequence[Sequence[int]],
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: ProgressCallback = no_progress,
         *,
         seed: int = 0,
-        first: int = 0,
+        first_index: int = 0,
     ) -> list[list[Hypothesis]]:
-        """The answers to each source (token ids with EOS) or prompt, best first, in the order of the sources.
+        """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
-        After every batch `progress` is told how many answers are done, of how many. What is drawn at random depends on `seed`, the
-        number of the source, counted from `first`, and which of its answers it is: on nothing else.
+        Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
 
-        Raises: ValueError where a source is longer than the model has positions for, or a prompt is empty.
+        Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
         """
         check_seed(seed)
-        self.check(sources, first)
+        self.check(sources, first_index)
         samples = 1 if self.config.sampling is None else self.config.num_hypotheses
-        numbers = [(row, sample) for row in range(len(sources)) for sample in range(samples)]
-        answers: list[list[Hypothesis]] = [[] for _ in numbers]
-        done = 0
-        for batch in plan_batches([len(sources[row]) for row, _ in numbers], self.config.batch_tokens):
-            chosen = [numbers[i] for i in batch.sentences]
-            arrays = self.arrays([sources[row] for row, _ in chosen], batch.rows, batch.source_length)
-            found = self.answer(variables, arrays, self.random(chosen, batch.rows, seed, first))
-            for i, hypotheses in zip(batch.sentences, found, strict=False):
-                answers[i] = hypotheses
-            done += len(batch.sentences)
-            progress(done, len(numbers))
-        return [[*itertools.chain(*answers[i : i + samples])] for i in range(0, len(numbers), samples)]
+        requests = [Request(source, sample) for source in range(len(sources)) for sample in range(samples)]
+
+        def answer(batch: Batch) -> list[list[Hypothesis]]:
+            members = [requests[i] for i in batch.members]
+            inputs = self.inputs([sources[request.source] for request in members], batch)
+            return self.run_search(variables, inputs, self.keys(members, batch.rows, seed, first_index))
+
+        batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
+        answers = map_batches(answer, batches, progress)
+        return [[*itertools.chain(*answers[i : i + samples])] for i in range(0, len(requests), samples)]
 
     def stream(
-        self, variables: VariableDict, source: Sequence[int], seed: int = 0, *, first: int = 0, at_once: int = 4
+        self,
+        variables: VariableDict,
+        source: Sequence[int],
+        seed: int = 0,
+        *,
+        first_index: int = 0,
+        chunk_tokens: int = 4,
     ) -> Iterator[list[int]]:
-        """The first answer that `generate` gives to this source alone, some new tokens at a time: one, then `at_once`.
+        """Yields the first answer of `generate` to this source alone in chunks: one token, then `chunk_tokens` at a time.
 
-        Raises: ValueError as `generate` does, and where the search has a beam, whose answers are known at its end only.
+        Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
         """
         if self.config.beam_size > 1:
-            raise ValueError(f"decode.beam_size is {self.config.beam_size}: only a beam of 1 writes token by token")
+            raise ValueError(
+                f"decode.beam_size is {self.config.beam_size}: only decode.beam_size 1 can be streamed; set it to 1"
+            )
         check_seed(seed)
-        self.check([source], first)
-        ((_, rows, length),) = plan_batches([len(source)], self.config.batch_tokens)
-        arrays = self.arrays([source], rows, length)
-        given, state = self.open_stream(
-            variables, arrays.tokens, arrays.mask, room=arrays.room, max_lengths=arrays.max_lengths
+        self.check([source], first_index)
+        (batch,) = plan_batches([len(source)], self.config.batch_tokens)
+        arrays = self.inputs([source], batch)
+        keys = self.keys([Request(0, 0)], batch.rows, seed, first_index)
+        inputs, state = self.start_stream(
+            variables, arrays.tokens, arrays.mask, max_new_tokens=arrays.max_new_tokens, max_lengths=arrays.max_lengths
         )
-        random = self.random([(0, 0)], rows, seed, first)
-        done, active, most = 0, True, 1
+        done, active, num_tokens = 0, True, 1
         while active:
-            state = self.advance(variables, given, state=state, most=most, max_lengths=arrays.max_lengths, **random)
+            state = self.decode_chunk(
+                variables, inputs, state=state, num_tokens=num_tokens, max_lengths=arrays.max_lengths, **keys
+            )
             tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
-            yield tokens[given.tokens.shape[1] :][done:length].tolist()
-            done, most = int(length), at_once
+            yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
+            done, num_tokens = int(length), chunk_tokens
 
     @property
-    def limit(self) -> int | None:
-        """The positions that the model has, where it cannot have any number."""
+    def max_positions(self) -> int | None:
+        """The number of positions that the model has; None: any number."""
         return self.model.config.positions.max_positions
 
-    def check(self, sources: Sequence[Sequence[int]], first: int) -> None:
-        """Raises: ValueError where a source cannot be answered."""
-        name = "source" if self.reads_sources else "prompt"
-        for i, source in enumerate(sources, first):
-            if self.limit is not None and len(source) > self.limit:
-                raise ValueError(
-                    f"{name} {i} has {len(source)} tokens, but model.positions.max_positions is {self.limit}: shorten it"
-                )
-            if not self.reads_sources and not len(source):
-                raise ValueError(f"prompt {i} has no tokens, and the model goes on from one at least: give it BOS")
+    def check(self, sources: Sequence[Sequence[int]], first_index: int) -> None:
+        """Raises: ValueError if a source is longer than the model's positions, or a prompt is empty."""
+        name, lengths = "source" if self.has_encoder else "prompt", [len(source) for source in sources]
+        check_lengths(name, lengths, self.max_positions, first_index)
+        if not self.has_encoder and 0 in lengths:
+            number = first_index + lengths.index(0)
+            raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
 
-    def arrays(self, sources: Sequence[Sequence[int]], rows: int, length: int) -> Arrays:
-        """The batch, sources filled up on the right, prompts on the left.
-
-        Rows without a sentence have a maximum length of 0 and so are done at once.
-        """
-        limit = self.limit or math.inf
-        width, room = int(min(length, limit)), int(min(self.config.max_length(length), limit))
-        tokens = np.full((rows, width), self.config.pad_id, np.int32)
-        mask, max_lengths = np.zeros((rows, width), bool), np.zeros(rows, np.int32)
+    def inputs(self, sources: Sequence[Sequence[int]], batch: Batch) -> SearchInputs:
+        """Returns the arrays of a batch: sources padded on the right, prompts on the left."""
+        limit = self.max_positions or math.inf
+        width = int(min(batch.length, limit))
+        max_new_tokens = int(min(self.config.max_length(batch.length), limit))
+        shape, left = (batch.rows, width), not self.has_encoder
+        tokens = pad_rows(sources, shape, self.config.pad_id, left=left)
+        mask = pad_rows([[1] * len(source) for source in sources], shape, left=left).astype(bool)
+        if self.has_encoder:
+            mask &= tokens != self.config.pad_id
+        max_lengths = np.zeros(batch.rows, np.int32)
         for row, source in enumerate(sources):
-            count = len(source)
-            place = slice(0, count) if self.reads_sources else slice(width - count, width)
-            tokens[row, place] = source
-            mask[row, place] = tokens[row, place] != self.config.pad_id if self.reads_sources else True
             # The last token of an answer is not read, so it takes up no position.
-            left = limit if self.reads_sources else limit - count + 1
-            max_lengths[row] = min(room, self.config.max_length(count), left)
-        return Arrays(tokens, mask, max_lengths, room)
+            positions_left = limit if self.has_encoder else limit - len(source) + 1
+            max_lengths[row] = min(max_new_tokens, self.config.max_length(len(source)), positions_left)
+        return SearchInputs(tokens, mask, max_lengths, max_new_tokens)
 
-    def random(self, numbers: Sequence[tuple[int, int]], rows: int, seed: int, first: int = 0) -> dict[str, Any]:
-        """The keys for a batch with these numbers of sources and answers, as an argument; none where nothing is drawn."""
+    def keys(self, requests: Sequence[Request], rows: int, seed: int, first_index: int) -> dict[str, Any]:
+        """Returns the random keys of a batch as the argument `keys`; no argument where nothing is sampled."""
         if self.config.sampling is None:
             return {}
-        padded = np.zeros((rows, 2), np.int32)
-        padded[: len(numbers)] = numbers
-        return {"keys": self.keys(np.uint32(seed).view(np.int32), first + padded[:, 0], padded[:, 1])}
+        source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
+        return {"keys": self.sample_keys(np.uint32(seed).view(np.int32), first_index + source, sample)}
 
-    def answer(self, variables: VariableDict, arrays: Arrays, random: dict[str, Any]) -> list[list[Hypothesis]]:
-        """The answers of every row."""
+    def run_search(self, variables: VariableDict, inputs: SearchInputs, keys: dict[str, Any]) -> list[list[Hypothesis]]:
+        """Returns the answers of every row, best first."""
+        tokens, mask, max_lengths, max_new_tokens = inputs
         decoded = jax.device_get(
-            self.search(
-                variables, arrays.tokens, arrays.mask, room=arrays.room, max_lengths=arrays.max_lengths, **random
-            )
+            self.search(variables, tokens, mask, max_new_tokens=max_new_tokens, max_lengths=max_lengths, **keys)
         )
         return [
             [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
@@ -198,26 +203,28 @@ class Decoder:
 
 
 def check_seed(seed: int) -> None:
-    """Raises: ValueError where the seed is none."""
+    """Raises: ValueError if the seed is not an unsigned 32-bit number."""
     if not 0 <= seed < 2**32:
-        raise ValueError(f"seed is {seed}: give a number from 0 to 2^32 - 1")
+        raise ValueError(f"seed is {seed}: it must be between 0 and 2^32 - 1")
 
 
 def check_translates(model: ModelConfig) -> None:
-    """Raises: ValueError where the model does not answer sources; says which command it is for."""
-    for stack, layers, instead in (
+    """Raises: ValueError if the model does not answer sources; the message names the command that fits it."""
+    for stack, layers, command in (
         ("decoder", model.num_decoder_layers, "fill-mask, embed or classify"),
         ("encoder", model.num_encoder_layers, "generate"),
     ):
         if layers == 0:
             raise ValueError(
-                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {instead}"
+                f"the model has no {stack} (model.num_{stack}_layers is 0), so it cannot translate: use {command}"
             )
 
 
-def check_ids(config: DecodeConfig, vocab_size: int) -> None:
-    """Raises: ValueError where a token is demanded or forbidden that the model cannot write."""
-    demanded = {"forced_bos_id": (config.forced_bos_id,), "forced_eos_id": (config.forced_eos_id,)}
-    for name, ids in (demanded | {"suppress_ids": config.suppress_ids}).items():
+def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
+    """Raises: ValueError if a forced or suppressed id is outside the vocabulary."""
+    forced = {"forced_bos_id": (config.forced_bos_id,), "forced_eos_id": (config.forced_eos_id,)}
+    for name, ids in (forced | {"suppress_ids": config.suppress_ids}).items():
         if wrong := [i for i in ids if i is not None and i >= vocab_size]:
-            raise ValueError(f"decode.{name} has {wrong[0]}, but the model writes the ids 0 to {vocab_size - 1} only")
+            raise ValueError(
+                f"decode.{name} has {wrong[0]}, but the model's vocabulary has the ids 0 to {vocab_size - 1}: set one of these"
+            )

@@ -1,7 +1,4 @@
-"""Whole texts in, what a model says of each out: rows of few different shapes, compiled once a shape, answers in order.
-
-`text_inputs` is how a model reads a text, whichever stack it has; the objectives that train on whole texts use it too.
-"""
+"""Predictions for whole texts: vectors, class scores, masked tokens. Rows of few different shapes, compiled once a shape."""
 
 import functools
 import operator
@@ -10,113 +7,120 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.inference.decoder import plan_batches
+from flaxformer_lite.inference.batches import (
+    Batch,
+    ProgressCallback,
+    check_lengths,
+    map_batches,
+    no_progress,
+    pad_rows,
+    plan_batches,
+)
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import EncodedText
 
 
 class BatchPredictor:
-    """Asks a model about texts. Keep it: what it compiled serves later calls too, also with other parameters.
+    """Applies a function of a model to many texts, batch by batch.
 
-    `ask` is compiled: it gets the model's function of some inputs, these inputs as tokens, mask and types, and `places`, the
-    positions that are asked about in each row.
+    `function` takes the model, its variables, token ids `[B, S]`, their mask, their types, and `positions` `[B, P]`, the positions
+    of each row that it predicts for; it returns arrays with a leading axis B. `predict_embeddings` and the functions below it are
+    such functions. It is compiled once for each batch shape. Later calls reuse that, also with other parameters: keep the object.
+
+    Example: `BatchPredictor(model, predict_embeddings, 2048, tokenizer.pad_id).predict({"params": params}, texts)`.
     """
 
-    def __init__(self, model: Transformer, ask: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
+    def __init__(self, model: Transformer, function: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
         self.config, self.batch_tokens, self.pad_id = model.config, batch_tokens, pad_id
-        self.ask = jax.jit(functools.partial(ask, model))
+        self.function = jax.jit(functools.partial(function, model))
 
-    def answers(
+    def predict(
         self,
         variables: VariableDict,
-        rows: Sequence[EncodedText],
-        places: Sequence[Sequence[int]] | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        texts: Sequence[EncodedText],
+        positions: Sequence[Sequence[int]] | None = None,
+        progress: ProgressCallback = no_progress,
     ) -> list[Any]:
-        """What `ask` says of each row, in order: its arrays without their leading axis.
+        """Returns the prediction for each text, in order: the function's arrays without their leading axis.
 
-        After every batch `progress` is told how many rows are done, of how many.
+        Rows of `positions` are padded with 0 to one length, a power of two, so predictions have further entries at the end.
 
-        Raises: ValueError where a row is longer than the model has positions for.
+        Raises: ValueError if a text is longer than the model's positions.
         """
         limit = self.config.positions.max_positions
-        for i, row in enumerate(rows):
-            if limit is not None and len(row.tokens) > limit:
-                raise ValueError(
-                    f"text {i} has {len(row.tokens)} tokens, but model.positions.max_positions is {limit}: shorten it"
-                )
-        found: list[Any] = [None] * len(rows)
-        most = max(map(len, places), default=0) if places else 0
-        width = 1 << (max(most, 1) - 1).bit_length()
-        done = 0
-        for batch in plan_batches([max(1, len(row.tokens)) for row in rows], self.batch_tokens):
-            shape = (batch.rows, min(batch.source_length, limit or batch.source_length))
-            tokens, types = np.full(shape, self.pad_id, np.int32), np.zeros(shape, np.int32)
-            mask, asked = np.zeros(shape, bool), np.zeros((batch.rows, width), np.int32)
-            for place, i in enumerate(batch.sentences):
-                count = len(rows[i].tokens)
-                tokens[place, :count], types[place, :count], mask[place, :count] = *rows[i], True
-                if places:
-                    asked[place, : len(places[i])] = places[i]
-            answer = jax.device_get(self.ask(variables, tokens, mask, types, asked))
-            for place, i in enumerate(batch.sentences):
-                found[i] = jax.tree.map(operator.itemgetter(place), answer)
-            done += len(batch.sentences)
-            progress(done, len(rows))
-        return found
+        check_lengths("text", [len(text.tokens) for text in texts], limit)
+        max_asked = max(map(len, positions), default=0) if positions else 0
+        num_positions = 1 << (max(max_asked, 1) - 1).bit_length()
+
+        def predict_batch(batch: Batch) -> list[Any]:
+            shape = (batch.rows, min(batch.length, limit or batch.length))
+            tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
+            asked = [positions[i] for i in batch.members] if positions else []
+            outputs = self.function(
+                variables,
+                pad_rows(tokens, shape, self.pad_id),
+                pad_rows([[1] * len(row) for row in tokens], shape).astype(bool),
+                pad_rows(types, shape),
+                pad_rows(asked, (batch.rows, num_positions)),
+            )
+            outputs = jax.device_get(outputs)
+            return [jax.tree.map(operator.itemgetter(row), outputs) for row in range(len(batch.members))]
+
+        batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
+        return map_batches(predict_batch, batches, progress)
 
 
-def embeddings(
+def predict_embeddings(
     model: Transformer,
     variables: VariableDict,
     tokens: Int[Array, "B S"],
     mask: Bool[Array, "B S"],
     types: Int[Array, "B S"],
-    places: Int[Array, "B P"],
+    positions: Int[Array, "B P"],
 ) -> Float[Array, "B D"]:
-    """The vector of each text."""
+    """Returns the vector of each text, by `model.sentence_embedding`; `positions` is not used."""
     outputs: Any = model.apply(variables, text_inputs(model.config, tokens, mask, types))
     vectors: Float[Array, "B D"] = outputs.embedding
     return vectors
 
 
-def class_logits(
-    start: int,
+def predict_class_logits(
+    bos_id: int,
     model: Transformer,
     variables: VariableDict,
     tokens: Int[Array, "B S"],
     mask: Bool[Array, "B S"],
     types: Int[Array, "B S"],
-    places: Int[Array, "B P"],
+    positions: Int[Array, "B P"],
 ) -> Float[Array, "B C"]:
-    """The scores of the classes for each text. Where there are two stacks, the decoder reads the text one place later, after
-    `start`, and `places` says where its end is.
+    """Returns the class logits of each text.
+
+    In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
     """
     inputs = text_inputs(model.config, tokens, mask, types)
     if has_two_stacks(model.config):
-        inputs = inputs._replace(target_tokens=shifted(tokens, start), last_positions=places[:, 0])
+        inputs = inputs._replace(target_tokens=shifted(tokens, bos_id), last_positions=positions[:, 0])
     outputs: Any = model.apply(variables, inputs)
     logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)
     return logits
 
 
-def likely_tokens(
+def predict_top_tokens(
     top: int,
     model: Transformer,
     variables: VariableDict,
     tokens: Int[Array, "B S"],
     mask: Bool[Array, "B S"],
     types: Int[Array, "B S"],
-    places: Int[Array, "B P"],
+    positions: Int[Array, "B P"],
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
-    """The probabilities of the `top` most probable tokens at some places, and these tokens, most probable first."""
-    inputs = text_inputs(model.config, tokens, mask, types)._replace(predict_positions=places)
+    """Returns probabilities and ids of the `top` most probable tokens at each of `positions`, most probable first."""
+    inputs = text_inputs(model.config, tokens, mask, types)._replace(predict_positions=positions)
     outputs: Any = model.apply(variables, inputs)
     probabilities = jax.nn.softmax(outputs.logits.astype(jnp.float32))
-    best, which = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
-    return best, which
+    best, ids = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
+    return best, ids

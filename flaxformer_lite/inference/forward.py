@@ -1,54 +1,77 @@
-"""What a model says of some inputs, under the argument names that the ecosystem uses: NumPy in, NumPy out."""
+"""One forward pass under the argument names of Hugging Face's library: NumPy in, NumPy out."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import ArrayLike
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, Outputs, shifted
+from flaxformer_lite.model.inputs import Inputs, Outputs, has_two_stacks, shifted
 from flaxformer_lite.model.transformer import Transformer
 
 
+class ForwardArguments(TypedDict, total=False):
+    """Arrays or nested lists for a forward pass; `arguments` returns those that a model has."""
+
+    input_ids: ArrayLike
+    """Token ids [B, S]: the source, or the text of a decoder alone [B, T]."""
+    attention_mask: ArrayLike
+    """1 at tokens, 0 at padding [B, S]; by default all 1."""
+    token_type_ids: ArrayLike
+    """The segment of each token [B, S]; by default 0."""
+    position_ids: ArrayLike
+    """The row of the position table for each token [B, S]; by default 0, 1, 2, …"""
+    inputs_embeds: ArrayLike
+    """Vectors [B, S, D] in place of `input_ids`, in a model without a vocabulary."""
+    decoder_input_ids: ArrayLike
+    """Token ids that the decoder of an encoder–decoder reads [B, T]."""
+    decoder_attention_mask: ArrayLike
+    """1 at tokens, 0 at padding [B, T]; by default all 1."""
+    decoder_inputs_embeds: ArrayLike
+    """Vectors [B, T, D] in place of `decoder_input_ids`."""
+
+
 class ModelOutput(NamedTuple):
-    """What comes out; None where the model has no such part."""
+    """Outputs of a forward pass; None for parts that the model does not have."""
 
     logits: Float[np.ndarray, "B T V"] | Float[np.ndarray, "B C"] | None
-    """Scores of the vocabulary; of the classes where the model scores nothing else."""
+    """Logits of the vocabulary; class logits if the model has no language-model head."""
     last_hidden_state: Float[np.ndarray, "B T D"]
-    """The last layer, after the last norm: the decoder's where there is one."""
+    """The last layer after the final norm: the decoder's if there is one, else the encoder's."""
     pooled: Float[np.ndarray, "B D"] | None
-    """One vector for each text; of a sentence encoder, its embedding."""
+    """One vector a text, by `model.pooler`; in a sentence encoder, its embedding."""
     class_logits: Float[np.ndarray, "B C"] | None
-    """Scores of the classes (BERT's second head: of the next sentence)."""
+    """Logits of the classes (BERT's second head: of the next sentence)."""
     encoder_last_hidden_state: Float[np.ndarray, "B S D"] | None
-    """The encoder's last layer, where there is also a decoder."""
+    """The encoder's last layer in an encoder–decoder."""
 
 
-def forward(model: Transformer, variables: VariableDict, decode: DecodeConfig, **given: Any) -> ModelOutput:
-    """The model's answer to `given`: arrays, or nested lists, by the names of `arguments`.
+def forward(
+    model: Transformer, variables: VariableDict, decode: DecodeConfig, **given: Unpack[ForwardArguments]
+) -> ModelOutput:
+    """Returns the model's outputs for arrays or nested lists; None stands for an argument that is not given.
 
-    The special ids of `decode` are for classifiers: whose decoder reads the source one place later, and what is not padding.
+    `decode` has the special ids that classifiers need: the BOS before a shifted source, padding, and the end of a text.
 
-    Raises: ValueError where an argument is unknown to such a model, missing, or of another shape than it should be.
+    Raises: ValueError if an argument is unknown to this model, missing, or of the wrong shape or range.
     """
     config = model.config
     arrays = {name: np.asarray(value) for name, value in given.items() if value is not None}
     check_arguments(config, arrays)
-    outputs = _apply(model, variables, inputs_of(config, arrays, decode))
-    found = jax.tree.map(np.asarray, outputs)
-    both = config.num_encoder_layers > 0 and config.num_decoder_layers > 0
+    outputs = _apply(model, variables, model_inputs(config, arrays, decode))
+    out = jax.tree.map(np.asarray, outputs)
     return ModelOutput(
-        logits=found.class_logits if config.head is None else found.logits,
-        last_hidden_state=found.hidden if config.num_decoder_layers else found.memory,
-        pooled=found.pooled if config.sentence_embedding is None else found.embedding,
-        class_logits=found.class_logits,
-        encoder_last_hidden_state=found.memory if both else None,
+        logits=out.class_logits if config.head is None else out.logits,
+        last_hidden_state=out.hidden if config.num_decoder_layers else out.memory,
+        pooled=out.pooled if config.sentence_embedding is None else out.embedding,
+        class_logits=out.class_logits,
+        encoder_last_hidden_state=out.memory if has_two_stacks(config) else None,
     )
 
 
@@ -59,71 +82,71 @@ def _apply(model: Transformer, variables: VariableDict, inputs: Inputs) -> Outpu
 
 
 def arguments(config: ModelConfig) -> dict[str, bool]:
-    """The names of what the model reads, and whether it has to be given."""
+    """Returns the names of the model's arguments, and whether each is required."""
     tokens = "input_ids" if config.vocab_size else "inputs_embeds"
-    if config.num_encoder_layers and config.num_decoder_layers:
-        names = {tokens: True, "attention_mask": False, f"decoder_{tokens}": not shifts(config)}
+    if has_two_stacks(config):
+        names = {tokens: True, "attention_mask": False, f"decoder_{tokens}": not shifts_source(config)}
         return names | {"decoder_attention_mask": False}
     names = {tokens: True, "attention_mask": False, "position_ids": False}
     return names | ({"token_type_ids": False} if config.num_token_types else {})
 
 
-def shifts(config: ModelConfig) -> bool:
-    """Whether the decoder can make do with the source: it is there for classes of the source."""
+def shifts_source(config: ModelConfig) -> bool:
+    """Returns True if the decoder can read the shifted source: a classifier of the source without a language-model head."""
     return bool(config.head is None and config.pooler is not None and config.num_decoder_layers and config.vocab_size)
 
 
 def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
-    """Raises: ValueError where what is given is not what the model reads."""
+    """Raises: ValueError if an array is unknown to this model, missing, or of the wrong shape or range."""
     names = arguments(config)
     if unknown := sorted(arrays.keys() - names):
-        raise ValueError(f"{unknown[0]} is nothing that this model reads: give {', '.join(names)}")
-    if missing := [name for name, needed in names.items() if needed and name not in arrays]:
-        raise ValueError(f"{missing[0]} is missing: this model reads {', '.join(names)}")
+        raise ValueError(f"{unknown[0]} is no argument of this model: choose from {', '.join(names)}")
+    if missing := [name for name, required in names.items() if required and name not in arrays]:
+        raise ValueError(f"{missing[0]} is missing: the arguments of this model are {', '.join(names)}")
     for name, array in arrays.items():
         vectors = name.endswith("inputs_embeds")
         shape = (*array.shape[:2], config.d_model)[: 2 + vectors]
         if array.ndim != 2 + vectors or array.shape != shape:
             wanted = f"vectors [batch, length, {config.d_model}]" if vectors else "numbers [batch, length]"
-            raise ValueError(f"{name} has the shape {array.shape}: give {wanted}")
+            raise ValueError(f"{name} has the shape {array.shape}: it must be {wanted}")
         side = "decoder_" if name.startswith("decoder_") else ""
         tokens = arrays.get(f"{side}input_ids", arrays.get(f"{side}inputs_embeds"))
         if tokens is not None and array.shape[:2] != tokens.shape[:2]:
             raise ValueError(
-                f"{name} has the shape {array.shape}, and the tokens have {tokens.shape[:2]}: give one each"
+                f"{name} has the shape {array.shape} but the tokens have {tokens.shape[:2]}: both must be equal"
             )
         size = config.vocab_sizes[1 if side and not config.one_table else 0]
         if name.endswith("input_ids") and (array.min(initial=0) < 0 or array.max(initial=0) >= size):
             wrong = int(array.max() if array.max() >= size else array.min())
-            raise ValueError(f"{name} has {wrong}, which is no token id: they are 0 to {size - 1}")
+            raise ValueError(f"{name} has {wrong}, which is no token id: ids must be between 0 and {size - 1}")
 
 
-def inputs_of(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Inputs:
-    """The model's own inputs. Positions that are not given are 0, 1, 2, … whatever the mask shows."""
+def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Inputs:
+    """Returns the arrays as the model's inputs. Positions that are not given are 0, 1, 2, … whatever the mask is."""
     tokens = jnp.asarray(arrays["input_ids" if config.vocab_size else "inputs_embeds"])
-    mask, last = boolean(arrays.get("attention_mask")), integers(last_positions(config, arrays, decode))
-    positions = integers(positions_of(config, arrays))
+    mask, last = as_mask(arrays.get("attention_mask")), as_integers(last_positions(config, arrays, decode))
+    positions = as_integers(model_positions(config, arrays))
     if config.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask, target_positions=positions, last_positions=last)
     types = arrays.get("token_type_ids")
     if types is None and config.num_token_types:
         types = np.zeros(tokens.shape[:2], np.int32)
-    inputs = Inputs(tokens, source_mask=mask, token_types=integers(types), source_positions=positions)
+    inputs = Inputs(tokens, source_mask=mask, token_types=as_integers(types), source_positions=positions)
     if config.num_decoder_layers == 0:
         return inputs
     given = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
     targets = shifted(tokens, decode.bos_id) if given is None else jnp.asarray(given)
     return inputs._replace(
         target_tokens=targets,
-        target_mask=boolean(arrays.get("decoder_attention_mask")),
+        target_mask=as_mask(arrays.get("decoder_attention_mask")),
         last_positions=last if targets.shape[:2] == tokens.shape[:2] else None,
     )
 
 
-def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:
-    """`position_ids` as the model counts: given are rows of its table where it has one, the first of which may be further ones.
+def model_positions(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:
+    """Returns `position_ids` as the model counts them: rows of a position table, without the rows before its offset.
 
-    Raises: ValueError where the table has no such row.
+    Raises: ValueError if the table has no such row.
     """
     given = arrays.get("position_ids")
     rows = config.positions.max_positions
@@ -132,20 +155,25 @@ def positions_of(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.n
     offset = config.positions.offset
     if given.min(initial=0) < 0 or given.max(initial=0) >= offset + rows:
         wrong = int(given.min() if given.min() < 0 else given.max())
-        raise ValueError(f"position_ids has {wrong}, but the table of positions has the rows 0 to {offset + rows - 1}")
+        raise ValueError(
+            f"position_ids has {wrong}, which is no row of the position table: rows must be between 0 and {offset + rows - 1}"
+        )
     return given - offset
 
 
 def last_positions(
     config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig
 ) -> Int[np.ndarray, "B"] | None:
-    """Where the last token of each text is, if that is where classes are read: the last that the mask shows. Without a mask it is
-    found by the ids: the last that is no padding, or the last end where the decoder reads the source.
+    """Returns the position of each text's last token, if the pooler reads that one: the last that `attention_mask` shows.
 
-    Raises: ValueError where there is no end.
+    Without a mask it is the last token that is not padding; in an encoder–decoder the last end of a text.
+
+    Raises: ValueError if a text of an encoder–decoder has no end.
     """
     alone = config.num_encoder_layers == 0
-    if config.pooler is None or config.pooler.token != "last" or not config.vocab_size or not (alone or shifts(config)):
+    if config.pooler is None or config.pooler.token != "last" or not config.vocab_size:
+        return None
+    if not alone and not shifts_source(config):
         return None
     ids, shown = arrays["input_ids"], arrays.get("attention_mask")
     if shown is None:
@@ -153,15 +181,17 @@ def last_positions(
         if not alone and not shown.any(1).all():
             row = int(shown.any(1).argmin())
             raise ValueError(
-                f"input_ids, row {row} has no end (decode.eos_id is {decode.eos_id}), where the classes are read: end it, or "
-                "give attention_mask"
+                f"input_ids, row {row} does not contain decode.eos_id {decode.eos_id}, where the classes are read: append it, or "
+                "pass attention_mask"
             )
     return np.where(shown, np.arange(ids.shape[1]), 0).max(1, initial=0)
 
 
-def boolean(x: np.ndarray | None) -> Bool[Array, "B T"] | None:
+def as_mask(x: np.ndarray | None) -> Bool[Array, "B T"] | None:
+    """Returns the array as booleans."""
     return None if x is None else jnp.asarray(x.astype(bool))
 
 
-def integers(x: np.ndarray | None) -> Int[Array, "..."] | None:
+def as_integers(x: np.ndarray | None) -> Int[Array, "..."] | None:
+    """Returns the array as 32-bit integers."""
     return None if x is None else jnp.asarray(x.astype(np.int32))

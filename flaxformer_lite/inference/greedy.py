@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one token at a time."""
+"""Greedy search and sampling: one token at a time, in one loop or in chunks for streaming."""
 
 import functools
 from typing import NamedTuple
@@ -9,19 +9,31 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
-from flaxformer_lite.inference.sampling import Read, forced_ids, process_logits, sample_token
-from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill, unfinished, with_room
+from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
+from flaxformer_lite.inference.search import (
+    Decoded,
+    DecodeInputs,
+    decode_loop,
+    grow_cache,
+    has_next_step,
+    is_end,
+    prefill,
+)
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import Transformer
 
 
 class GreedyState(NamedTuple):
+    """The state between two steps: one answer a row."""
+
     step: Int[Array, ""]
-    """New tokens so far."""
+    """Steps done, which is the number of new tokens in an active row."""
     tokens: Int[Array, "B P+R"]
     lengths: Int[Array, "B"]
-    sums: Float[Array, "B"]
+    """New tokens without the end."""
+    log_probs: Float[Array, "B"]
+    """Sum of the new tokens' log-probabilities."""
     active: Bool[Array, "B"]
     cache: LayerCache
 
@@ -32,72 +44,74 @@ def greedy(
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     *,
-    room: int,
+    max_new_tokens: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
-    prompt_attention: PromptAttention = "causal",
     keys: Key[Array, "B"] | None = None,
+    prompt_attention: PromptAttention = "causal",
 ) -> Decoded:
-    """The answer that takes the most probable token at each step, the lowest id of equals; or, where `config` has a
-    `sampling`, one that is drawn token by token, with the row's key.
+    """Returns one answer a row: the most probable token at each step, or a sampled one if `config.sampling` is set.
 
-    It ends with EOS, or is cut at `max_lengths` tokens (EOS counts), which may not be more than `room`. `config` gives the score,
-    from the probabilities that the model itself gives the tokens; one that is forced counts as certain.
+    An answer ends with EOS, or at `max_lengths` tokens (EOS counts), which is at most `max_new_tokens`. Its score is made of the
+    model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
+    `keys`: one random key a row, for sampling.
     """
-    given, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
-    state = greedy_start(given, cache, room, max_lengths, config)
+    inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
+    state = init_greedy_state(inputs, cache, max_new_tokens, max_lengths, config)
     step = functools.partial(
-        greedy_step, model, variables, given=given, max_lengths=max_lengths, keys=keys, config=config
+        greedy_step, model, variables, inputs=inputs, max_lengths=max_lengths, keys=keys, config=config
     )
-    state = decode_loop(step, state, room, lambda steps: model.cache_room(given.width + steps))
+    state = decode_loop(step, state, max_new_tokens, lambda steps: model.cache_room(inputs.prefill_length + steps))
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, max_lengths)
-    scores = config.score(state.sums, lengths)
-    return Decoded(state.tokens[:, None, given.width + 1 :], state.lengths[:, None], scores[:, None])
+    scores = config.score(state.log_probs, lengths)
+    return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
 
 
-def open_stream(
+def start_stream(
     model: Transformer,
     variables: VariableDict,
     source_tokens: Int[Array, "B S"],
     source_mask: Bool[Array, "B S"],
     *,
-    room: int,
+    max_new_tokens: int,
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
     prompt_attention: PromptAttention = "causal",
 ) -> tuple[DecodeInputs, GreedyState]:
-    """What `decode_chunk` goes on from, to give the answers of `greedy` some tokens at a time."""
-    given, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
-    return given, greedy_start(given, with_room(cache, model.cache_room(given.width + room)), room, max_lengths, config)
+    """Returns the inputs and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
+    inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
+    cache = grow_cache(cache, model.cache_room(inputs.prefill_length + max_new_tokens))
+    return inputs, init_greedy_state(inputs, cache, max_new_tokens, max_lengths, config)
 
 
 def decode_chunk(
     model: Transformer,
     variables: VariableDict,
-    given: DecodeInputs,
+    inputs: DecodeInputs,
     state: GreedyState,
     *,
-    most: Int[Array, ""],
+    num_tokens: Int[Array, ""],
     max_lengths: Int[Array, "B"],
     config: DecodeConfig,
     keys: Key[Array, "B"] | None = None,
 ) -> GreedyState:
-    """The state after `most` further tokens, or when no row is active any more."""
+    """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
     step = functools.partial(
-        greedy_step, model, variables, given=given, max_lengths=max_lengths, keys=keys, config=config
+        greedy_step, model, variables, inputs=inputs, max_lengths=max_lengths, keys=keys, config=config
     )
-    return jax.lax.while_loop(functools.partial(unfinished, state.step + most), step, state)
+    return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
-def greedy_start(
-    given: DecodeInputs, cache: LayerCache, room: int, max_lengths: Int[Array, "B"], config: DecodeConfig
+def init_greedy_state(
+    inputs: DecodeInputs, cache: LayerCache, max_new_tokens: int, max_lengths: Int[Array, "B"], config: DecodeConfig
 ) -> GreedyState:
-    batch = len(given.tokens)
+    """Returns the state before the first step."""
+    batch = len(inputs.tokens)
     return GreedyState(
         step=jnp.int32(0),
-        tokens=jnp.pad(given.tokens, ((0, 0), (0, room)), constant_values=config.pad_id),
+        tokens=jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id),
         lengths=jnp.zeros(batch, jnp.int32),
-        sums=jnp.zeros(batch, accumulation_dtype(cache.own.key)),
+        log_probs=jnp.zeros(batch, accumulation_dtype(cache.own.key)),
         active=max_lengths > 0,
         cache=cache,
     )
@@ -108,28 +122,29 @@ def greedy_step(
     variables: VariableDict,
     state: GreedyState,
     *,
-    given: DecodeInputs,
+    inputs: DecodeInputs,
     max_lengths: Int[Array, "B"],
     keys: Key[Array, "B"] | None,
     config: DecodeConfig,
 ) -> GreedyState:
-    """The state with one more token in the rows that are active."""
-    place, last = given.width + state.step, state.step + 1 == max_lengths
+    """Returns the state with one more token in each active row."""
+    position, is_last = inputs.prefill_length + state.step, state.step + 1 == max_lengths
     logits, cache = model.bind(variables).decode_step(
-        state.tokens[:, place, None], place, state.cache, given.memory_mask, given.padded
+        state.tokens[:, position, None], position, state.cache, inputs.memory_mask, inputs.left_padding
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
-    scores = process_logits(logits, Read(state.tokens, given.start, place), state.step, last, config)
-    token = sample_token(scores, config.sampling, keys, state.step)
+    history = TokenHistory(state.tokens, inputs.first_positions, position)
+    processed = process_logits(logits, history, state.step, is_last, config)
+    token = sample_token(processed, config.sampling, keys, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
-    if (forced := forced_ids(state.step, last, config)) is not None:
+    if (forced := forced_ids(state.step, is_last, config)) is not None:
         log_prob = jnp.where(forced >= 0, 0, log_prob)
-    word = state.active & ~is_end(token, config)
+    extends = state.active & ~is_end(token, config)
     return GreedyState(
         step=state.step + 1,
-        tokens=state.tokens.at[:, place + 1].set(jnp.where(word, token, config.pad_id)),
-        lengths=state.lengths + word,
-        sums=state.sums + jnp.where(state.active, log_prob, 0),
-        active=word & ~last,
+        tokens=state.tokens.at[:, position + 1].set(jnp.where(extends, token, config.pad_id)),
+        lengths=state.lengths + extends,
+        log_probs=state.log_probs + jnp.where(state.active, log_prob, 0),
+        active=extends & ~is_last,
         cache=cache,
     )

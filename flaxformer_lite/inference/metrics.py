@@ -1,4 +1,4 @@
-"""Translations, and how good they are: sacreBLEU, chrF, exact match."""
+"""Quality of translations: sacreBLEU, chrF, exact match."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 
 class Score(NamedTuple):
-    """A figure, and what it takes for others to reproduce it (empty where its name says it all)."""
+    """The value of a metric, with sacreBLEU's signature by which others reproduce it (empty if its name is enough)."""
 
     value: float
     signature: str = ""
@@ -17,7 +17,7 @@ class Score(NamedTuple):
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The share of hypotheses that equal their reference, 0 … 1."""
+    """Returns the fraction of hypotheses that equal their reference, 0 … 1."""
     return Score(sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references))
 
 
@@ -28,10 +28,9 @@ def bleu(
     tokenized: bool = False,
     lowercase: bool = False,
 ) -> Score:
-    """Corpus BLEU, 0 … 100, with sacreBLEU's signature.
+    """Returns corpus BLEU, 0 … 100, with sacreBLEU's signature.
 
-    Where words and punctuation stand apart already (`tokenized`), it splits at spaces only (sacreBLEU's tokeniser
-    `none`); ordinary text is taken apart by `13a`, mteval's tokeniser.
+    Text that is `tokenized` already is split at spaces (sacreBLEU's tokenizer `none`), other text by mteval's tokenizer, `13a`.
 
     Reference: Papineni et al. 2002, ACL; Post 2018, arXiv:1804.08771.
     """
@@ -42,7 +41,7 @@ def bleu(
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT."""
+    """Returns corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT."""
     metric = CHRF()
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(score.score, str(metric.get_signature()))
@@ -51,7 +50,7 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 def text_metrics(
     names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool
 ) -> dict[str, float]:
-    """The named metrics of the hypotheses."""
+    """Returns the named metrics (exact_match, bleu, chrf) of the hypotheses."""
     functions = {
         "exact_match": exact_match,
         "bleu": lambda h, r: bleu(h, r, tokenized=tokenized),

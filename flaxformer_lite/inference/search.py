@@ -1,8 +1,8 @@
-"""Greedy and beam search, and drawing at random, with a cache: pure functions of arrays, compiled once a shape. `decoding.py` is
-their host side.
+"""What greedy search, sampling and beam search share: the prompt in the cache (prefill), and the loop over new tokens.
 
-A model with an encoder answers a source, from BOS on. One without goes on with a prompt, whose rows are filled up on the left.
-Either way P tokens are given: all but the last go into the cache first, and then one at a time is read.
+Pure functions of arrays, compiled once a batch shape by `decoder.py`. A model with an encoder answers a source; its decoder starts
+from BOS. A decoder alone continues a prompt, padded on the left. Both are P tokens here: the first P - 1 go into the cache at once
+(prefill), the last one is the input of the first step. R is the number of new tokens that the arrays have room for.
 """
 
 import functools
@@ -21,39 +21,39 @@ from flaxformer_lite.model.transformer import Transformer
 
 
 class Decoded(NamedTuple):
-    """Answers, best first. The score of one that does not exist is -inf. R is the room."""
+    """K answers of each row, best first; the score of an answer that does not exist is -inf."""
 
     tokens: Int[Array, "B K R"]
-    """Without what they start from and without their end, filled up with PAD."""
+    """New tokens without the end, padded with `decode.pad_id` on the right."""
     lengths: Int[Array, "B K"]
-    """Tokens of each answer, without its end; `max_lengths` where it was cut."""
+    """Tokens of each answer without its end; the maximum length if the answer was cut."""
     scores: Float[Array, "B K"]
 
 
 class DecodeInputs(NamedTuple):
-    """What each row is answered from. It stays the same while the answer is written."""
+    """Inputs of a search that stay the same from step to step."""
 
     tokens: Int[Array, "B P"]
-    """What the answer follows on from."""
-    padded: Int[Array, "B"] | None
-    """How many places at the start of each row hold no token; None: none does."""
+    """BOS, or the prompt."""
+    left_padding: Int[Array, "B"] | None
+    """Number of padding positions at the start of each row; None: no row has any."""
     memory_mask: Bool[Array, "B S"] | None
-    """Which places of the memory hold a token; None: there is no memory."""
+    """True at the source's tokens; None: the model has no encoder."""
 
     @property
-    def width(self) -> int:
-        """The places that go into the cache before the search, P - 1."""
+    def prefill_length(self) -> int:
+        """The number of positions that go into the cache before the first step, P - 1."""
         return self.tokens.shape[1] - 1
 
     @property
-    def start(self) -> Int[Array, "#B"]:
-        """The place of each row's first token."""
-        return jnp.zeros(1, jnp.int32) if self.padded is None else self.padded
+    def first_positions(self) -> Int[Array, "#B"]:
+        """The position of each row's first token."""
+        return jnp.zeros(1, jnp.int32) if self.left_padding is None else self.left_padding
 
 
 @runtime_checkable
 class SearchState(Protocol):
-    """What the loop needs of a search: how far it is, which sentences are not done, and the cache."""
+    """The part of a search's state that the loop reads: the step, the rows that are not done, and the cache."""
 
     @property
     def step(self) -> Int[Array, ""]: ...
@@ -75,50 +75,56 @@ def prefill(
     config: DecodeConfig,
     prompt_attention: PromptAttention = "causal",
 ) -> tuple[DecodeInputs, LayerCache]:
-    """What is given, and the cache that decoding starts from, with no room yet for what is new.
+    """Returns the inputs of a search and its cache: the encoded source, or all of the prompt but its last token.
 
-    Under `prompt_attention` "full" the prompt's last token is read too, because the others attend to it. Its slot is then dropped:
-    the first step reads it again, with the same key and value, as it does under "causal".
+    The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
+    the prefill, because the others attend to it. Its slot is dropped: the first step writes the same key and value again.
     """
     bound, batch = model.bind(variables), len(source_tokens)
     if model.config.num_encoder_layers:
-        given = DecodeInputs(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
-        return given, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
-    given = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
+        inputs = DecodeInputs(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
+        return inputs, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
+    inputs = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
     causal = prompt_attention == "causal"
     tokens = source_tokens[:, :-1] if causal else source_tokens
     cache = bound.start_cache(None, tokens.shape[1], batch)
-    if given.width:
-        _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=given.padded, causal=causal)
-    return given, cache if causal else cache._replace(own=KeyValue(*(x[:, :, : given.width] for x in cache.own)))
+    if inputs.prefill_length:
+        _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=inputs.left_padding, causal=causal)
+    if not causal:
+        cache = cache._replace(own=KeyValue(*(x[:, :, : inputs.prefill_length] for x in cache.own)))
+    return inputs, cache
 
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
-    """Which of the tokens end an answer."""
+    """Returns True for the tokens that end an answer."""
     return functools.reduce(jnp.logical_or, (token == i for i in config.end_ids), jnp.zeros(token.shape, bool))
 
 
-def decode_loop(step: Callable[[State], State], state: State, room: int, keys: Callable[[int], int]) -> State:
-    """The state when no sentence is active any more; `keys` says how many keys there are in the cache after so many steps.
+def decode_loop(
+    step: Callable[[State], State], state: State, max_new_tokens: int, cache_capacity: Callable[[int], int]
+) -> State:
+    """Returns the state once no row is active, after at most `max_new_tokens` steps.
 
-    A step costs time for all the room in the cache, used or not, and most answers are far shorter than they may be.
-    So the room grows in stages, each a loop of its own: compiling takes longer, decoding half the time.
+    `cache_capacity` returns the number of keys in the cache after a number of steps. A step costs time for every slot of the cache,
+    filled or not, and most answers are far shorter than the maximum. The cache therefore grows in stages, each a loop of its own:
+    compiling takes longer, decoding half the time.
     """
-    stages: list[int] = [steps for steps in (16, 32, 64, 128, 256, 512, 1024) if 2 * steps <= room]
-    for steps in (*stages, room):
-        state = state._replace(cache=with_room(state.cache, keys(steps)))
-        state = jax.lax.while_loop(functools.partial(unfinished, steps), step, state)
+    stages: list[int] = [steps for steps in (16, 32, 64, 128, 256, 512, 1024) if 2 * steps <= max_new_tokens]
+    for max_steps in (*stages, max_new_tokens):
+        state = state._replace(cache=grow_cache(state.cache, cache_capacity(max_steps)))
+        state = jax.lax.while_loop(functools.partial(has_next_step, max_steps), step, state)
     return state
 
 
-def unfinished(steps: int | Int[Array, ""], state: State) -> Bool[Array, ""]:
-    return state.active.any() & (state.step < steps)
+def has_next_step(max_steps: int | Int[Array, ""], state: State) -> Bool[Array, ""]:
+    """Returns True while a row is active and fewer than `max_steps` steps are done."""
+    return state.active.any() & (state.step < max_steps)
 
 
-def with_room(cache: LayerCache, room: int) -> LayerCache:
-    """The cache with room for more positions of the decoder's own."""
+def grow_cache(cache: LayerCache, capacity: int) -> LayerCache:
+    """Returns the cache with `capacity` slots for the decoder's own keys and values."""
 
     def grow(x: Array) -> Array:
-        return jnp.pad(x, [(0, room - size if axis == 2 else 0) for axis, size in enumerate(x.shape)])
+        return jnp.pad(x, [(0, capacity - size if axis == 2 else 0) for axis, size in enumerate(x.shape)])
 
     return LayerCache(own=KeyValue(*map(grow, cache.own)), memory=cache.memory)

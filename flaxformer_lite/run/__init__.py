@@ -1,1 +1,22 @@
-"""A trained run, ready to use."""
+"""A trained run, for use: translate, generate, embed, classify, fill masks, measure.
+
+`run.py` has `Run` and `load`, which reads one from its folder. A `Run` passes texts to generate or translate to decoders, and whole
+texts to `text_predictor.py`; `attention.py` returns attention weights for pictures. `write.py` writes a run folder for imported or
+averaged parameters.
+"""
+
+from flaxformer_lite.run.attention import AttentionWeights
+from flaxformer_lite.run.run import BestScore, Run, load
+from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, TokenPrediction
+from flaxformer_lite.run.write import write_run
+
+__all__ = [
+    "AttentionWeights",
+    "BestScore",
+    "ClassPrediction",
+    "Run",
+    "TextPredictor",
+    "TokenPrediction",
+    "load",
+    "write_run",
+]

@@ -1,132 +1,181 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
-import functools
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple, Unpack
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.atomic_files import require_absent, write_whole
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, truncate
-from flaxformer_lite.data.records import Pair, TokenPair
+from flaxformer_lite.data.dataset import Dataset, evaluation_records
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
-from flaxformer_lite.inference.forward import ModelOutput, forward
-from flaxformer_lite.inference.generation import check_goes_on, check_ids, decode_settings, generated, streamed
-from flaxformer_lite.inference.translation import Translation, translate
-from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates
+from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
+from flaxformer_lite.inference.generation import (
+    check_generates,
+    check_ids,
+    generate_texts,
+    generation_settings,
+    stream_text,
+)
+from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, TokenPrediction
+from flaxformer_lite.run.attention import AttentionWeights, attention_weights
+from flaxformer_lite.run.text_predictor import (
+    ClassPrediction,
+    Reporting,
+    TextPredictor,
+    TokenPrediction,
+    WarnCallback,
+    check_list,
+)
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training.evaluation import mean_metrics
-from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 
 
-@dataclass(frozen=True)
-class AttentionWeights:
-    """The weights of every layer for one pair of texts, and the pieces along their axes.
+class BestScore(NamedTuple):
+    """The best evaluation of a run, by `train.best_metric`."""
 
-    `decoder` rows stand for what the decoder reads: `decode.bos_id`, then the target. Row i decides on piece i + 1.
-    """
-
-    source_pieces: list[str]
-    target_pieces: list[str]
-    encoder: Float[np.ndarray, "L N S S"]
-    decoder: Float[np.ndarray, "L N T T"]
-    cross: Float[np.ndarray, "L N T S"]
+    metric: str
+    value: float
+    step: int
 
 
-def ignore(*_: Any) -> None:
-    """A progress callback that says nothing."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A model with its parameters, tokenizers and config. `load` makes one."""
+    """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
+
+    Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. What they compile is kept:
+    use one `Run` for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
+    """
 
     folder: RunFolder
     config: Config
     params: PyTree
     tokenizers: Tokenizers | None
-    """None where the weights came from elsewhere without any."""
+    """None if the weights were imported without a tokenizer."""
     step: int
-    """The step of the checkpoint the parameters are from; of an average, the newest one's."""
-    decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict, repr=False)
-    """Decoders by their settings, kept because each compiles its own steps."""
+    """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
+    decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
+    """Decoders by their settings, each with its compiled functions."""
+
+    def __repr__(self) -> str:
+        """Returns five lines: the folder, the model's shape, the training data, the weights, the best score."""
+        c, model, best = self.config, self.config.model, self.best_score
+        count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
+        stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
+        layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
+        data = "no data (data.train is None)" if c.data.train is None else c.data.train.kind
+        score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
+        return (
+            f"Run {self.folder.path}\n"
+            f"  model: {layers}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters\n"
+            f"  trained on: {data}, objective {c.objective.kind}\n"
+            f"  weights: step {self.step} of {c.train.steps}\n"
+            f"  best score: {score}"
+        )
+
+    @cached_property
+    def best_score(self) -> BestScore | None:
+        """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
+        name, choose = self.config.train.best_metric, {"min": min, "max": max}[self.config.train.best_mode]
+        rows = [row for row in self.folder.rows() if row["split"] == "eval" and name in row]
+        best = choose(rows, key=lambda row: row[name], default=None)
+        return None if best is None else BestScore(name, best[name], best["step"])
 
     @cached_property
     def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
         return Transformer(self.config.model.for_use)
 
-    def translate(self, texts: Sequence[str], **decode: Any) -> list[str]:
-        """The best translation of each text, in order; an empty one for an empty text.
+    @property
+    def required_tokenizers(self) -> Tokenizers:
+        """The tokenizers. Raises: ValueError if the run has none."""
+        if self.tokenizers is None:
+            raise ValueError(
+                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate, or run.forward "
+                "from Python"
+            )
+        return self.tokenizers
 
-        `decode` overrides settings of `DecodeConfig` by name, for example `beam_size=5`.
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """Warns of text that is not in the vocabulary, once for each character."""
+        return UnknownText(self.required_tokenizers.source)
+
+    # Translation -------------------------------------------------------------------------------------------------------
+
+    def translate(self, texts: Sequence[str], **options: Any) -> list[str]:
+        """Returns the best translation of each text, in order; an empty one for an empty text. `options`: see `hypotheses`.
+
+        Example: `run.translate(["20 November 2026"], beam_size=4)`.
         """
-        return [hypotheses[0].text for hypotheses in self.hypotheses(texts, **decode)]
+        return [hypotheses[0].text for hypotheses in self.hypotheses(texts, **options)]
 
     def hypotheses(
         self,
         texts: Sequence[str],
         *,
-        progress: Callable[[int, int], None] = ignore,
-        warn: Callable[[str], None] = warn,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
         first_line: int = 1,
         **decode: Any,
-    ) -> list[list[Translation]]:
-        """The `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
+    ) -> list[list[ScoredText]]:
+        """Returns the `decode.num_hypotheses` best translations of each text, best first; one empty one for an empty text.
 
-        A text of more than `data.max_source_length` tokens is cut, which `warn` is told with its line number, and what the
-        tokenizer does not know, once.
+        Truncates a text of more than `data.max_source_length` tokens, with a warning that has its line number.
+
+        Example: `run.hypotheses(["20 November 2026"], beam_size=4, num_hypotheses=2)[0][1].score`.
+
+        Raises: ValueError if the model does not translate, the run has no tokenizer, or a setting is out of range.
         """
-        if isinstance(texts, str):
-            raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
+        check_list("texts", texts)
         self.unknown.report(texts, warn)
-        records = self.records([Pair(text if text.strip() else "", "") for text in texts], warn, first_line)
-        sources = [record.source for record in records]
-        return translate(self.translator(**decode), self.params, sources, self.required_tokenizers, progress)
+        sources = self.encode("source", [text if text.strip() else "" for text in texts], warn, first_line)
+        return translate(self.translation_decoder(**decode), self.params, sources, self.required_tokenizers, progress)
 
     def hypotheses_of_ids(
         self,
         sources: Sequence[Sequence[int]],
         *,
-        progress: Callable[[int, int], None] = ignore,
+        progress: ProgressCallback = no_progress,
         name: str = "sources",
         first_line: int = 1,
         **decode: Any,
     ) -> list[list[Hypothesis]]:
-        """The same for token ids, which are read as they are: no EOS is added, and `decode.pad_id` is padding.
+        """Returns the best translations of token ids as token ids. No EOS is added; `decode.pad_id` is padding.
 
-        `name` and `first_line` say in messages where they are from.
+        `name` is where the sources are from, for messages.
 
-        Raises: ValueError where an id is none of the vocabulary, or a source has more ids than `data.max_source_length`.
+        Example: `run.hypotheses_of_ids([[17, 5, 9, 3]])[0][0].tokens`.
+
+        Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`.
         """
-        size, most = self.config.model.vocab_size, self.config.data.max_source_length
+        size, limit = self.config.model.vocab_size, self.config.data.max_source_length
         for number, source in enumerate(sources, first_line):
             if wrong := [i for i in source if not 0 <= i < size]:
-                raise ValueError(f"{name}, line {number}: {wrong[0]} is no token id, model.vocab_size is {size}")
-            if len(source) > most:
                 raise ValueError(
-                    f"{name}, line {number} has {len(source)} ids, data.max_source_length is {most}: shorten it"
+                    f"{name}, line {number}: {wrong[0]} is no token id; ids must be between 0 and model.vocab_size - 1, {size - 1}"
                 )
-        decoder = self.translator(**decode)
+            if len(source) > limit:
+                raise ValueError(
+                    f"{name}, line {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
+                )
+        decoder = self.translation_decoder(**decode)
         filled = [i for i, source in enumerate(sources) if any(token != decoder.config.pad_id for token in source)]
         found = decoder.generate({"params": self.params}, [sources[i] for i in filled], progress)
         answers: list[list[Hypothesis]] = [[Hypothesis([], 0.0)] for _ in sources]
@@ -134,50 +183,86 @@ class Run:
             answers[i] = answer
         return answers
 
-    # Going on with a text --------------------------------------------------------------------------------------------
+    def translation_decoder(self, **decode: Any) -> Decoder:
+        """Returns the decoder of sources under the config's settings with `decode` changed; the same settings share one.
 
-    def generate(self, prompts: Sequence[str], **settings: Any) -> list[str]:
-        """The text that goes on from each prompt, in order; of several drawn the first. `settings` are those of `continuations`."""
-        return [texts[0].text for texts in self.continuations(prompts, **settings)]
+        Raises: ValueError if the model does not translate.
+        """
+        check_translates(self.config.model)
+        return self.decoder(dataclasses.replace(self.config.decode, **decode))
 
-    def continuations(
+    def decoder(self, settings: DecodeConfig) -> Decoder:
+        """Returns the decoder with these settings; it is made at the first call."""
+        if settings not in self.decoders:
+            self.decoders[settings] = Decoder(self.model, settings, self.config.objective.prompt_attention)
+        return self.decoders[settings]
+
+    def encode(
+        self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback, first_line: int = 1
+    ) -> list[list[int]]:
+        """Returns the token ids of texts, truncated to leave room for EOS, with a warning for each truncated one."""
+        tokenizer, limit = getattr(self.required_tokenizers, side), getattr(self.config.data.longest, side) - 1
+        rows = tokenizer.encode_batch(list(texts))
+        for number, row in enumerate(rows, first_line):
+            if len(row) > limit:
+                warn(f"line {number}: the {side} has {len(row)} tokens and was cut to {limit} (data.max_{side}_length)")
+        return [row[:limit] for row in rows]
+
+    # Generation --------------------------------------------------------------------------------------------------------
+
+    def generate(self, prompts: Sequence[str], **options: Any) -> list[str]:
+        """Returns the text that continues each prompt, in order; of several samples the first. `options`: see `completions`.
+
+        Example: `run.generate(["Once upon"], temperature=0.8, max_new_tokens=50)`.
+        """
+        return [texts[0].text for texts in self.completions(prompts, **options)]
+
+    def completions(
         self,
         prompts: Sequence[str],
         *,
         stop: Sequence[str] = (),
         seed: int = 0,
-        first: int = 0,
-        progress: Callable[[int, int], None] = ignore,
-        warn: Callable[[str], None] = warn,
+        first_index: int = 0,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
         **decode: Any,
-    ) -> list[list[Translation]]:
-        """The `decode.num_hypotheses` texts that go on from each prompt, with scores.
+    ) -> list[list[ScoredText]]:
+        """Returns the `decode.num_hypotheses` texts that continue each prompt, with scores.
 
-        `decode` overrides settings of `DecodeConfig` and `Sampling` by name, for example `max_new_tokens=50, temperature=0.8`. A
-        text ends before the first of the `stop` strings in it. What is drawn depends on the seed and the number of the prompt,
-        counted from `first`. What the tokenizer does not know `warn` is told once.
+        `decode` also takes the settings of `Sampling` by name. A text ends before the first of the `stop` strings in it. Samples
+        depend on `seed` and the index of the prompt, counted from `first_index`.
 
-        Raises: ValueError where the model does not go on with texts, or a prompt is longer than it has positions for.
+        Example: `run.completions(["Once upon"], temperature=0.8, num_hypotheses=3)[0][2].text`.
+
+        Raises: ValueError if the model does not continue prompts, the run has no tokenizer, or a prompt is longer than the model's
+        positions.
         """
-        if isinstance(prompts, str):
-            raise ValueError(f"prompts is one string, {prompts[:40]!r}: give a list of them")
-        decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
+        check_list("prompts", prompts)
+        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
         self.unknown.report(prompts, warn)
-        return generated(decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first=first, progress=progress)
+        return generate_texts(
+            decoder, self.params, tokenizer, prompts, stop=stop, seed=seed, first_index=first_index, progress=progress
+        )
 
-    def continuations_of_ids(
+    def completions_of_ids(
         self,
         prompts: Sequence[Sequence[int]],
         *,
         seed: int = 0,
-        first: int = 0,
-        progress: Callable[[int, int], None] = ignore,
+        first_index: int = 0,
+        progress: ProgressCallback = no_progress,
         **decode: Any,
     ) -> list[list[Hypothesis]]:
-        """The same for token ids, which are read as they are: no BOS is added."""
-        decoder = self.generator(**decode)
-        check_ids(prompts, self.config.model.vocab_size, first)
-        return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first=first)
+        """Returns the completions of token ids as token ids. No BOS is added.
+
+        Example: `run.completions_of_ids([[2, 40]], max_new_tokens=3)[0][0].tokens`.
+
+        Raises: ValueError as `completions` does, and if an id is outside the vocabulary.
+        """
+        decoder = self.generation_decoder(**decode)
+        check_ids(prompts, self.config.model.vocab_size, first_index)
+        return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first_index=first_index)
 
     def stream(
         self,
@@ -185,56 +270,81 @@ class Run:
         *,
         stop: Sequence[str] = (),
         seed: int = 0,
-        first: int = 0,
-        warn: Callable[[str], None] = warn,
+        first_index: int = 0,
+        warn: WarnCallback = warn,
         **decode: Any,
     ) -> Iterator[str]:
-        """The text that `generate` gives for this prompt alone, in parts, as they are written."""
-        decoder, tokenizer = self.generator(**decode), self.required_tokenizers.target
-        self.unknown.report([prompt], warn)
-        return streamed(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first=first)
+        """Returns an iterator over parts of the text that `generate` returns for this prompt alone, while it is generated.
 
-    def generator(self, **decode: Any) -> Decoder:
-        """The decoder that goes on with prompts by the config's settings with some overridden, those of `Sampling` too."""
-        check_goes_on(self.config.model)
-        settings = decode_settings(self.config.decode, decode)
-        return self.decoders.setdefault(settings, Decoder(self.model, settings, self.config.objective.prompt_attention))
+        Example: `for part in run.stream("Once upon"): print(part, end="")`.
+
+        Raises: ValueError as `completions` does, and with a `beam_size` above 1.
+        """
+        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
+        self.unknown.report([prompt], warn)
+        return stream_text(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first_index=first_index)
+
+    def generation_decoder(self, **decode: Any) -> Decoder:
+        """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.
+
+        Raises: ValueError if the model does not continue prompts.
+        """
+        check_generates(self.config.model)
+        return self.decoder(generation_settings(self.config.decode, decode))
+
+    # Whole texts -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def unknown(self) -> UnknownText:
-        """What tells of sources and prompts that the tokenizer does not know them."""
-        return UnknownText(self.required_tokenizers.source)
+    def predictor(self) -> TextPredictor:
+        """The predictor for whole texts, with its compiled functions."""
+        name = str(self.folder.path)
+        return TextPredictor(self.config, self.params, self.required_tokenizers.source, self.unknown, name)
 
-    @property
-    def required_tokenizers(self) -> Tokenizers:
-        """The tokenizers. Raises: ValueError where the run has none."""
-        if self.tokenizers is None:
-            raise ValueError(
-                f"the run {self.folder.path} has no tokenizer, so it knows token ids only: use the option --ids of translate or "
-                "generate, or forward from Python"
-            )
-        return self.tokenizers
+    def embed(self, texts: Sequence[str], **report: Unpack[Reporting]) -> Float[np.ndarray, "N D"]:
+        """Returns the vector of each text, by `model.sentence_embedding`.
 
-    def records(self, pairs: Sequence[Pair], warn: Callable[[str], None], first_line: int = 1) -> list[TokenPair]:
-        """The pairs as token ids, cut to the lengths that the config allows, which `warn` is told with the line numbers."""
-        return truncate(tokenize(pairs, self.required_tokenizers), self.config.data.longest, warn, first_line)
+        Truncates texts of more than `data.max_source_length` tokens, with a warning each.
 
-    def translator(self, **decode: Any) -> Decoder:
-        """The decoder that answers sources by the config's settings with some overridden; the same one for the same settings."""
-        check_translates(self.config.model)
-        settings = dataclasses.replace(self.config.decode, **decode)
-        return self.decoders.setdefault(settings, Decoder(self.model, settings))
+        Example: `run.embed(["a cat", "a dog"]).shape`.
+
+        Raises: ValueError if the model makes no vectors.
+        """
+        return self.predictor.embed(texts, **report)
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
+        """Returns the class of each text or pair of texts with its probability; for a regression model, the number.
+
+        Classes are named as in `objective.classes`, else "0", "1" and so on. Truncates long texts as `embed` does.
+
+        Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
+
+        Raises: ValueError if the model has no classes, or was trained on single texts and is given a pair.
+        """
+        return self.predictor.classify(texts, **report)
+
+    def fill_mask(
+        self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]
+    ) -> list[list[list[TokenPrediction]]]:
+        """Returns the `top` most probable tokens at each [MASK] of each text, most probable first.
+
+        Warns of texts without a mask. Truncates long texts as `embed` does.
+
+        Example: `run.fill_mask(["The [MASK] is red."])[0][0][0].token`.
+
+        Raises: ValueError if the model is no masked language model.
+        """
+        return self.predictor.fill_mask(texts, top, **report)
+
+    # Metrics, forward passes, attention --------------------------------------------------------------------------------
 
     def metrics(
-        self,
-        pairs: Sequence[Pair],
-        *,
-        progress: Callable[[int, int], None] = ignore,
-        warn: Callable[[str], None] = warn,
+        self, pairs: Sequence[Pair], *, progress: ProgressCallback = no_progress, warn: WarnCallback = warn
     ) -> dict[str, float]:
-        """The objective's metrics on some pairs or documents: loss in unsmoothed nats per token, perplexity, accuracy.
+        """Returns the objective's metrics on pairs or documents: loss in nats per token without smoothing, perplexity, and so on.
 
-        Raises: ValueError where the rows of a batch do not divide over the devices.
+        Example: `run.metrics([Pair("20 November 2026", "2026-11-20")])["loss"]`.
+
+        Raises: ValueError if `data.rows_multiple` is not divisible by the number of devices.
         """
         config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
@@ -244,73 +354,36 @@ class Run:
         runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
         return mean_metrics(runner, self.config.objective, self.params, dataset, progress)
 
-    def forward(self, **arguments: Any) -> ModelOutput:
-        """What the model says of arrays of token ids, under the ecosystem's names: `input_ids`, `attention_mask`, `token_type_ids`,
-        `position_ids`, `decoder_input_ids`, `decoder_attention_mask`; vectors as `inputs_embeds` where it has no vocabulary.
+    def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
+        """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.
 
-        Raises: ValueError where one of them is unknown to such a model, missing, or of another shape than it should be.
+        Example: `run.forward(input_ids=[[2, 17, 3]]).logits.shape`.
+
+        Raises: ValueError if an argument is none of this model's, missing, or of the wrong shape or range.
         """
         return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
 
-    def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
-        """The vector of each text, by `model.sentence_embedding`; a text of more than `data.max_source_length` tokens is cut.
-
-        `progress`, `warn` and `first_line` are as in `hypotheses`.
-        """
-        return self.reader.embed(texts, **told)
-
-    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[ClassPrediction]:
-        """The class of each text or pair of texts with its probability, or its number where the model has learned numbers.
-
-        Classes are called as in `objective.classes`, else "0", "1" and so on. Long texts are cut as `embed` does.
-        """
-        return self.reader.classify(texts, **told)
-
-    def fill_mask(self, texts: Sequence[str], top: int = 5, **told: Any) -> list[list[list[TokenPrediction]]]:
-        """For each text, and each [MASK] in it, the `top` most probable tokens, most probable first.
-
-        A text without a mask is told to `warn`, as are long ones, which are cut as `embed` does.
-
-        Raises: ValueError where the model is no masked language model.
-        """
-        return self.reader.fill_mask(texts, top, **told)
-
-    @cached_property
-    def reader(self) -> TextPredictor:
-        """What reads whole texts; kept because it compiles its own steps."""
-        return TextPredictor(self.config, self.params, self.required_tokenizers.source, str(self.folder.path))
-
     def attention(self, source: str, target: str) -> AttentionWeights:
-        """Every layer's attention weights while the model reads `source` and writes `target`.
+        """Returns every layer's attention weights while the model reads `source` and writes `target`.
 
-        Texts longer than the config allows are cut, with a warning.
+        Truncates texts longer than the config allows, with a warning each.
+
+        Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
         """
-        (record,) = self.records([Pair(source, target)], warn)
-        sources = self.required_tokenizers.source.as_source(record.source.tolist())
-        targets = [self.config.decode.bos_id, *record.target.tolist()]
-        inputs = Inputs(source_tokens=jnp.asarray([sources]), target_tokens=jnp.asarray([targets]))
-        look = jax.jit(functools.partial(self.model.apply, mutable=["intermediates"]))
-        _, found = look({"params": self.params}, inputs)
-
-        def weights(stack: str, attention: str) -> Float[np.ndarray, "L N T S"]:
-            return np.asarray(found["intermediates"][stack]["layers"][attention]["weights"][0][:, 0])
-
-        return AttentionWeights(
-            source_pieces=self.required_tokenizers.source.pieces(sources),
-            target_pieces=self.required_tokenizers.target.pieces(targets),
-            encoder=weights("encoder", "attention"),
-            decoder=weights("decoder", "attention"),
-            cross=weights("decoder", "cross_attention"),
-        )
+        (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
+        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.bos_id, *targets]
+        return attention_weights(self.model, self.params, self.required_tokenizers, sources, targets)
 
 
 def load(path: str | Path, *, weights: str | None = None, step: int | None = None) -> Run:
-    """The run in a folder, ready to use.
+    """Returns the run in a folder, ready to use.
 
-    weights: last, best, ema or average:N; by default what the config's `weights` says.
-    step: the checkpoint of that step (then `weights` is last or ema).
+    `weights`: last, best, ema or average:N; None: the config's `weights`. `step`: the checkpoint of that step, with `weights` last
+    or ema.
 
-    Raises: ValueError where the folder holds no run, or not those weights.
+    Example: `load("runs/quickstart", weights="average:5")`.
+
+    Raises: ValueError if the folder holds no run, or not those weights.
     """
     folder = RunFolder(path)
     config = folder.config()
@@ -320,30 +393,3 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
         )
     tokenizers = None if config.data.tokenizer is None else folder.load_tokenizers(config.data)
     return Run(folder, config, params, tokenizers, step)
-
-
-def write_run(
-    output: RunFolder,
-    config: Config,
-    step: int,
-    params: PyTree,
-    origin: str,
-    *,
-    tokenizers: Tokenizers | None = None,
-    imported: dict[str, Any] | None = None,
-) -> None:
-    """Makes a run folder of parameters that were not trained there; `origin` says where they come from.
-
-    Raises: ValueError where the folder exists already.
-    """
-    require_absent(output.path)
-    if tokenizers is not None:
-        tokenizers.source.save(output.path)
-        if config.data.target_tokenizer is not None:
-            tokenizers.target.save(output.path, "target_tokenizer")
-    with open_checkpoints(config, output, read_only=False) as checkpoints:
-        checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
-    if imported is not None:
-        write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
-    # Written last: without it the folder is no run.
-    write_whole(output.path / "config.json", to_json(config))

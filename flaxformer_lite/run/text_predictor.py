@@ -1,15 +1,21 @@
-"""Whole texts for a trained model: their vectors, their classes, what is behind a mask. What it compiles is in `encoding.py`."""
+"""Predictions for whole texts of a trained run: vectors, classes, masked tokens. `inference/encoder.py` has the compiled part."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.inference.encoder import BatchPredictor, class_logits, embeddings, likely_tokens
+from flaxformer_lite.inference.batches import ProgressCallback, no_progress
+from flaxformer_lite.inference.encoder import (
+    BatchPredictor,
+    predict_class_logits,
+    predict_embeddings,
+    predict_top_tokens,
+)
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import EncodedText
@@ -17,11 +23,24 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 from flaxformer_lite.text.unknown import UnknownText
 
 MASK = "[MASK]"
-"""How a text says which token is to be told, whatever the tokenizer calls it."""
+"""The sign for a masked token in a text, whatever the tokenizer calls it."""
+
+WarnCallback = Callable[[str], None]
 
 
-def masked_tokens(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
-    """The tokens of a text with MASK in it."""
+class Reporting(TypedDict, total=False):
+    """Keyword arguments for whoever waits for many texts."""
+
+    progress: ProgressCallback
+    """Called after each batch with the number of texts done, and their number in all; by default nothing is called."""
+    warn: WarnCallback
+    """Receives each warning; by default it becomes a line on stderr."""
+    first_line: int
+    """The number of the first text in messages; 1 by default."""
+
+
+def encode_masked(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
+    """Returns the token ids of a text that contains MASK."""
     if tokenizer.mask_id is not None:
         return tokenizer.encode(text.replace(MASK, tokenizer.pieces([mask_id])[0]))
     first, *others = map(tokenizer.encode, text.split(MASK))
@@ -29,26 +48,27 @@ def masked_tokens(tokenizer: Tokenizer, text: str, mask_id: int) -> list[int]:
 
 
 class TokenPrediction(NamedTuple):
-    """A token that may stand behind a mask: its text, its probability, and its id."""
+    """One candidate for a masked token."""
 
     token: str
+    """The text of the token; empty if the tokenizer does not have the id."""
     probability: float
     id: int
 
 
 class ClassPrediction(NamedTuple):
-    """What a text is said to be."""
+    """The predicted class of a text, or the number that a regression model predicts."""
 
     label: str
-    """The name of the most probable class; empty where the model says a number."""
+    """The name of the most probable class; empty in a regression."""
     score: float
     """The probability of that class, or the number."""
     scores: dict[str, float]
-    """The probability of every class; empty where the model says a number."""
+    """The probability of every class; empty in a regression."""
 
 
-def classified(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPrediction:
-    """The answer that scores of the classes are; one score is a number."""
+def class_prediction(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPrediction:
+    """Returns the prediction of a text from its class logits; a single logit is a number."""
     if len(logits) == 1:
         return ClassPrediction("", float(logits[0]), {})
     powers = np.exp(logits - logits.max())
@@ -58,72 +78,82 @@ def classified(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> ClassPre
 
 
 class TextPredictor:
-    """Answers questions about texts with a model, batched and compiled. `name` is the run's, for messages."""
+    """Predicts for whole texts with a model: vectors, classes, masked tokens.
 
-    def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, name: str) -> None:
-        self.config, self.params, self.tokenizer, self.name = config, params, tokenizer, name
+    `name` is the run's, for messages. `unknown` warns of text that is not in the vocabulary.
+    """
+
+    def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, unknown: UnknownText, name: str) -> None:
+        self.config, self.params, self.tokenizer, self.unknown, self.name = config, params, tokenizer, unknown, name
         self.model = Transformer(config.model.for_use)
-        self.unknown = UnknownText(tokenizer)
-        # One for each question, because each compiles its own steps.
-        self.encoder = functools.cache(self._encoder)
+        # One for each function and its arguments, because each keeps what it compiled.
+        self.batch_predictor = functools.cache(self._batch_predictor)
 
-    def _encoder(self, ask: Callable[..., Any], *first: Any) -> BatchPredictor:
-        return BatchPredictor(
-            self.model, functools.partial(ask, *first), self.config.decode.batch_tokens, self.tokenizer.pad_id
-        )
+    def _batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
+        function = functools.partial(function, *arguments)
+        return BatchPredictor(self.model, function, self.config.decode.batch_tokens, self.tokenizer.pad_id)
 
-    def embed(self, texts: Sequence[str], **told: Any) -> Float[np.ndarray, "N D"]:
-        """The vector of each text. Raises: ValueError where the model makes none."""
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text that the model reads, special ids included."""
+        return self.config.data.max_source_length
+
+    def embed(self, texts: Sequence[str], **report: Unpack[Reporting]) -> Float[np.ndarray, "N D"]:
+        """Returns the vector of each text. Raises: ValueError if the model makes none."""
         if self.config.model.sentence_embedding is None:
             raise ValueError(
-                f"model.sentence_embedding is None, so the run {self.name} makes no embeddings: use a run that has it set"
+                f"model.sentence_embedding is None, so the run {self.name} makes no vectors: use a run that has it set"
             )
         check_one_stack(self.config.model, f"the run {self.name}")
-        found = self.asked(self.encoder(embeddings), texts, **told)
-        return np.stack(found) if found else np.zeros((0, self.config.model.d_model), np.float32)
+        predictor = self.batch_predictor(predict_embeddings)
+        vectors = self.predict(predictor, texts, **report)
+        return np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32)
 
-    def classify(self, texts: Sequence[str | tuple[str, str]], **told: Any) -> list[ClassPrediction]:
-        """The class or the number of each text or pair. Raises: ValueError where the model has no classes."""
+    def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
+        """Returns the class or the number of each text or pair. Raises: ValueError if the model has no classes."""
         pooler, objective = self.config.model.pooler, self.config.objective
         if pooler is None or pooler.num_classes == 0:
             raise ValueError(
-                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.name} classifies nothing: use a "
-                "run that was trained to"
+                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.name} cannot classify: use a run "
+                "that was trained to classify"
             )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
-        check_alone(self.config, texts, told.get("first_line", 1))
-        encoder = self.encoder(class_logits, self.config.decode.bos_id)
-        return [classified(logits, names) for logits in self.asked(encoder, texts, **told)]
+        check_single_texts(self.config, texts, report.get("first_line", 1))
+        predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
+        logits = self.predict(predictor, texts, **report)
+        return [class_prediction(row, names) for row in logits]
 
-    def asked(
+    def predict(
         self,
-        encoder: BatchPredictor,
+        predictor: BatchPredictor,
         texts: Sequence[str | tuple[str, str]],
         *,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        warn: Callable[[str], None] = warn,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
         first_line: int = 1,
     ) -> list[Any]:
-        """What the encoder says of each text or pair of texts."""
-        check_list(texts)
+        """Returns the predictor's answer to each text or pair of texts."""
+        check_list("texts", texts)
         groups = [(text,) if isinstance(text, str) else text for text in texts]
-        single = [text for group in groups for text in group]
-        self.unknown.report(single, warn)
-        encoded = iter(self.tokenizer.encode_batch(single))
+        flat = [text for group in groups for text in group]
+        self.unknown.report(flat, warn)
+        encoded = iter(self.tokenizer.encode_batch(flat))
         rows = [
-            self.row([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
+            self.encode([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
         ]
-        ends = [[self.end(row)] for row in rows] if has_two_stacks(self.config.model) else None
-        return encoder.answers({"params": self.params}, rows, ends, progress)
+        ends = [[self.end_position(row)] for row in rows] if has_two_stacks(self.config.model) else None
+        return predictor.predict({"params": self.params}, rows, ends, progress)
 
-    def row(self, texts: Sequence[Sequence[int]], number: int, warn: Callable[[str], None]) -> EncodedText:
-        """One text or two as the model reads them; that they are cut `warn` is told with the number of the line."""
-        if (whole := len(self.tokenizer.with_special_tokens(*texts).tokens)) > self.room:
-            warn(f"line {number}: the text has {whole} tokens and was cut to {self.room} (data.max_source_length)")
-        return self.tokenizer.truncated(texts, self.room)
+    def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
+        """Returns one text or two with special ids, truncated with a warning that has the line's number."""
+        if (length := len(self.tokenizer.with_special_tokens(*texts).tokens)) > self.max_tokens:
+            warn(
+                f"line {number}: the text has {length} tokens and was cut to {self.max_tokens} (data.max_source_length)"
+            )
+        return self.tokenizer.truncated(texts, self.max_tokens)
 
-    def end(self, row: EncodedText) -> int:
-        """The place of the last `decode.eos_id`. Raises: ValueError where the tokenizer writes none."""
+    def end_position(self, row: EncodedText) -> int:
+        """Returns the position of the last `decode.eos_id`. Raises: ValueError if the text has none."""
         end = self.config.decode.eos_id
         if end not in row.tokens:
             raise ValueError(
@@ -132,81 +162,76 @@ class TextPredictor:
             )
         return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
-    @property
-    def room(self) -> int:
-        """Tokens of a text that are read, special ones included."""
-        return self.config.data.max_source_length
-
     def fill_mask(
         self,
         texts: Sequence[str],
         top: int = 5,
         *,
-        progress: Callable[[int, int], None] = lambda done, total: None,
-        warn: Callable[[str], None] = warn,
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
         first_line: int = 1,
     ) -> list[list[list[TokenPrediction]]]:
-        """For each text and each mask in it the best guesses; none for masks that are cut off, which `warn` is told."""
-        check_list(texts)
+        """Returns the `top` candidates at each mask of each text; none, with a warning, for masks that were truncated."""
+        check_list("texts", texts)
         mask_id = self.mask_id()
         self.unknown.report([part for text in texts for part in text.split(MASK)], warn)
-        rows, asked = [], []
+        rows, positions = [], []
         for number, text in enumerate(texts, first_line):
-            tokens = masked_tokens(self.tokenizer, text, mask_id)
-            row = self.row([tokens], number, warn)
+            tokens = encode_masked(self.tokenizer, text, mask_id)
+            row = self.encode([tokens], number, warn)
             rows.append(row)
-            asked.append([place for place, token in enumerate(row.tokens) if token == mask_id])
+            positions.append([position for position, token in enumerate(row.tokens) if token == mask_id])
             if mask_id not in tokens:
-                warn(f"line {number} has no mask: write {MASK} where a token is to be told")
-            elif lost := tokens.count(mask_id) - len(asked[-1]):
-                warn(f"line {number}: of its masks {lost} were cut off")
-        filled = [i for i, places in enumerate(asked) if places]
-        answers = self.encoder(likely_tokens, top).answers(
-            {"params": self.params}, [rows[i] for i in filled], [asked[i] for i in filled], progress
+                warn(f"line {number} has no mask: write {MASK} in place of the token to predict")
+            elif lost := tokens.count(mask_id) - len(positions[-1]):
+                warn(f"line {number}: {lost} of its masks were cut off")
+        masked = [i for i, row_positions in enumerate(positions) if row_positions]
+        predictions = self.batch_predictor(predict_top_tokens, top).predict(
+            {"params": self.params}, [rows[i] for i in masked], [positions[i] for i in masked], progress
         )
-        found: list[list[list[TokenPrediction]]] = [[] for _ in rows]
-        for i, told in zip(filled, answers, strict=True):
-            found[i] = [self.guesses(*guesses) for guesses in list(zip(*told, strict=True))[: len(asked[i])]]
-        return found
+        candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
+        for i, (probabilities, ids) in zip(masked, predictions, strict=True):
+            candidates[i] = [self.token_predictions(probabilities[p], ids[p]) for p in range(len(positions[i]))]
+        return candidates
 
-    def guesses(self, probabilities: Float[np.ndarray, "K"], tokens: Int[np.ndarray, "K"]) -> list[TokenPrediction]:
-        """The guesses for one mask. Ids that the model has and the tokenizer does not have no text."""
+    def token_predictions(
+        self, probabilities: Float[np.ndarray, "K"], ids: Int[np.ndarray, "K"]
+    ) -> list[TokenPrediction]:
+        """Returns the candidates for one mask."""
         size = self.tokenizer.vocab_size
         return [
             TokenPrediction(self.tokenizer.pieces([i])[0] if i < size else "", p, i)
-            for p, i in zip(probabilities.tolist(), tokens.tolist(), strict=True)
+            for p, i in zip(probabilities.tolist(), ids.tolist(), strict=True)
         ]
 
     def mask_id(self) -> int:
-        """The id that covers a token. Raises: ValueError where the run is no masked language model."""
+        """Returns the id of a masked token. Raises: ValueError if the run is no masked language model."""
         model, objective = self.config.model, self.config.objective
         if model.num_decoder_layers or model.head is None:
             setting = "head is None" if model.head is None else f"num_decoder_layers is {model.num_decoder_layers}"
             raise ValueError(
-                f"model.{setting}, so the run {self.name} fills no masks: use a masked language model, an encoder alone with a head"
+                f"model.{setting}, so the run {self.name} cannot fill masks: use a masked language model, an encoder alone with a "
+                "language-model head"
             )
         mask_id = self.tokenizer.mask_id if objective.mask_id is None else objective.mask_id
         if mask_id is None:
             raise ValueError(
-                f"the tokenizer of {self.name} has no id for the mask, and there is no objective.mask_token: use a masked "
-                "language model"
+                f"the tokenizer of {self.name} has no mask id, and objective.mask_token is not set: use a masked language model"
             )
         return mask_id
 
 
-def check_alone(config: Config, texts: Sequence[str | tuple[str, str]], first_line: int) -> None:
-    """Raises: ValueError for a pair where the model has learned from single texts."""
-    firsts = [getattr(config.data.train, name, "") for name in ("source_column", "source_field")]
-    if None not in firsts:
+def check_single_texts(config: Config, texts: Sequence[str | tuple[str, str]], first_line: int) -> None:
+    """Raises: ValueError for a pair of texts if the model was trained on single texts."""
+    sources = [getattr(config.data.train, name, "") for name in ("source_column", "source_field")]
+    if None not in sources:
         return
     for number, text in enumerate(texts, first_line):
         if not isinstance(text, str):
-            raise ValueError(
-                f"line {number} has two texts, and this run has learned from single ones: leave out the tab"
-            )
+            raise ValueError(f"line {number} has two texts, but this run was trained on single texts: remove the tab")
 
 
-def check_list(texts: object) -> None:
-    """Raises: ValueError where one text is given in the place of a list of them."""
+def check_list(name: str, texts: object) -> None:
+    """Raises: ValueError if `texts` is one string."""
     if isinstance(texts, str):
-        raise ValueError(f"texts is one string, {texts[:40]!r}: give a list of them")
+        raise ValueError(f"{name} is one string, {texts[:40]!r}: pass a list of strings")

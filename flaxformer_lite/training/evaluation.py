@@ -86,7 +86,7 @@ class Evaluator:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         metrics = self.config.train.text_metrics
         few = slice(None if metrics else NUM_SAMPLES)
-        pairs, sources = self.data.pairs[few], [record.source for record in self.data.records[few]]
+        pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
         answers = translate(decoder, params, sources, self.tokenizers, lambda i, n: activity(f"translating {i}/{n}"))
         texts = [best[0].text for best in answers]
         if not metrics:

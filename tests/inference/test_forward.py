@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.forward import forward, inputs_of
+from flaxformer_lite.inference.forward import forward, model_inputs
 from flaxformer_lite.model.config import ModelConfig, Pooler
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
@@ -30,17 +30,17 @@ REFUSED = [
     (
         "bert",
         {"input_ids": IDS, "labels": IDS},
-        "labels is nothing that this model reads: give input_ids, attention_mask, pos",
+        "labels is no argument of this model: choose from input_ids, attention_mask, pos",
     ),
-    ("distilbert", {"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids is nothing that this model reads"),
+    ("distilbert", {"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids is no argument of this model"),
     (
         "llama",
         {"attention_mask": MASK},
-        "input_ids is missing: this model reads input_ids, attention_mask, position_ids",
+        "input_ids is missing: the arguments of this model are input_ids, attention_mask, position_ids",
     ),
-    ("llama", {"input_ids": IDS[0]}, r"input_ids has the shape \(3,\): give numbers \[batch, length\]"),
+    ("llama", {"input_ids": IDS[0]}, r"input_ids has the shape \(3,\): it must be numbers \[batch, length\]"),
     ("llama", {"input_ids": IDS, "attention_mask": MASK[:, :2]}, r"attention_mask has the shape \(2, 2\)"),
-    ("llama", {"input_ids": IDS + 30}, "input_ids has 39, which is no token id: they are 0 to 36"),
+    ("llama", {"input_ids": IDS + 30}, "input_ids has 39, which is no token id: ids must be between 0 and 36"),
     ("bert", {"input_ids": -IDS}, "input_ids has -9, which is no token id"),
 ]
 
@@ -56,7 +56,7 @@ def test_an_encoder_decoder_needs_both_sides() -> None:
         ask(ModelConfig(**BOTH), input_ids=IDS)
     vectors = ModelConfig(**{**BOTH, "vocab_size": 0, "head": None})
     with pytest.raises(
-        ValueError, match=r"inputs_embeds has the shape \(2, 3, 5\): give vectors \[batch, length, 12\]"
+        ValueError, match=r"inputs_embeds has the shape \(2, 3, 5\): it must be vectors \[batch, length, 12\]"
     ):
         ask(vectors, inputs_embeds=np.zeros((2, 3, 5)), decoder_inputs_embeds=np.zeros((2, 3, 12)))
 
@@ -81,8 +81,8 @@ def test_positions_are_those_given_or_places_whatever_the_mask_shows() -> None:
     """As the library has it, whose GPT-2 with padding on the left and no positions says what this one says."""
     model = TRAINED_HERE["llama"]
     left = {"input_ids": IDS, "attention_mask": MASK[:, ::-1]}
-    assert inputs_of(model, left, DECODE).target_positions is None
-    found = inputs_of(model, left | {"position_ids": IDS}, DECODE).target_positions
+    assert model_inputs(model, left, DECODE).target_positions is None
+    found = model_inputs(model, left | {"position_ids": IDS}, DECODE).target_positions
     assert found is not None and found.tolist() == IDS.tolist()
 
 
@@ -95,7 +95,8 @@ def test_positions_are_rows_of_a_table() -> None:
     np.testing.assert_allclose(same, ask(model, input_ids=ids).logits, rtol=1e-5)
     for wrong in (7, -1):
         with pytest.raises(
-            ValueError, match=f"position_ids has {wrong}, but the table of positions has the rows 0 to 6"
+            ValueError,
+            match=f"position_ids has {wrong}, which is no row of the position table: rows must be between 0 and 6",
         ):
             ask(model, input_ids=ids, position_ids=[[2, 3, 4], [2, wrong, 3]])
 
@@ -129,5 +130,5 @@ def test_classes_are_read_at_the_last_token(
 
 def test_a_text_without_the_end_where_classes_are_read_is_named() -> None:
     model = ModelConfig(**{**BOTH, "head": None, "pooler": LAST, "share_target_output": False})
-    with pytest.raises(ValueError, match=r"input_ids, row 1 has no end \(decode.eos_id is 7\)"):
+    with pytest.raises(ValueError, match=r"input_ids, row 1 does not contain decode.eos_id 7"):
         ask(model, input_ids=IDS)

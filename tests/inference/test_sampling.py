@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.sampling import Read, process_logits, row_keys, sample_token, warp_logits
+from flaxformer_lite.inference.sampling import TokenHistory, process_logits, sample_keys, sample_token, warp_logits
+from tests.support.reference_search import reference_process_logits
 
 V = 11
-adjusted = jax.jit(process_logits, static_argnames="config")
+processed = jax.jit(process_logits, static_argnames="config")
 SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
 
 
@@ -69,7 +70,7 @@ def test_equal_scores_stay_together():
 def test_draws_have_their_probabilities(sampling):
     """Oracle: chi-square of 20,000 draws against the softmax of the loops; what a filter took away never comes."""
     draws, row = 20_000, SCORES[0, :6]
-    keys = row_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
+    keys = sample_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
     tokens = sample_token(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
     counts = np.bincount(tokens, minlength=len(row))
     weights = np.exp(reference_filtered(row, sampling))
@@ -83,7 +84,7 @@ def test_draws_have_their_probabilities(sampling):
 def test_temperature_0_takes_the_best():
     """Law: what is drawn at temperature 0 is the best token, the lowest id of equals, whatever the other filters."""
     scores = np.concatenate([SCORES, np.zeros((1, V), np.float32)])
-    keys = row_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
+    keys = sample_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
     for sampling in (None, Sampling(temperature=0), Sampling(temperature=0, top_p=0.3)):
         assert sample_token(jnp.asarray(scores), sampling, keys, jnp.int32(0)).tolist() == scores.argmax(-1).tolist()
 
@@ -91,10 +92,10 @@ def test_temperature_0_takes_the_best():
 def test_keys_depend_on_seed_row_and_sample_only():
     """Law: a row has its key in any batch; another seed, row, sample or step has another draw."""
     rows, samples = jnp.asarray([4, 0, 4, 9]), jnp.asarray([0, 0, 1, 0])
-    keys = row_keys(jnp.int32(3), rows, samples)
-    alone = [row_keys(jnp.int32(3), rows[i : i + 1], samples[i : i + 1])[0] for i in range(4)]
+    keys = sample_keys(jnp.int32(3), rows, samples)
+    alone = [sample_keys(jnp.int32(3), rows[i : i + 1], samples[i : i + 1])[0] for i in range(4)]
     data = [
-        tuple(jax.random.key_data(key).tolist()) for key in (*keys, *alone, row_keys(jnp.int32(4), rows, samples)[0])
+        tuple(jax.random.key_data(key).tolist()) for key in (*keys, *alone, sample_keys(jnp.int32(4), rows, samples)[0])
     ]
     assert data[:4] == data[4:8] and len(set(data)) == 5
     scores = jnp.zeros((4, 10_007))
@@ -102,26 +103,7 @@ def test_keys_depend_on_seed_row_and_sample_only():
     assert at[0] == at[2] and not set(at[0]) & set(at[1]) and len(set(at[0])) == 4
 
 
-# What the settings demand -----------------------------------------------------------------------------------------------
-
-
-def reference_adjusted(row, read, step, last, config):
-    """One row of scores after the tokens `read`, in plain Python."""
-    row = [float(x) for x in row]
-    for i in set(read):
-        row[i] = row[i] / config.repetition_penalty if row[i] > 0 else row[i] * config.repetition_penalty
-    n = config.no_repeat_ngram
-    grams = [tuple(read[i : i + n]) for i in range(len(read) - n + 1)] if n else []
-    tail = tuple(read[len(read) - n + 1 :]) if n > 1 else ()
-    forbidden = {gram[-1] for gram in grams if gram[:-1] == tail} | set(config.suppress_ids)
-    if step < config.min_new_tokens:
-        forbidden |= set(config.end_ids)
-    row = [-math.inf if i in forbidden else x for i, x in enumerate(row)]
-    forced = config.forced_bos_id if step == 0 else None
-    forced = config.forced_eos_id if last and config.forced_eos_id is not None else forced
-    row = row if forced is None else [0.0 if i == forced else -math.inf for i in range(len(row))]
-    total = math.log(sum(map(math.exp, row))) if config.renormalize else 0.0
-    return [x - total for x in row]
+# Rules of the settings   -----------------------------------------------------------------------------------------------
 
 
 SETTINGS = [
@@ -140,48 +122,30 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("config", SETTINGS, ids=range(len(SETTINGS)))
-def test_adjusted_scores_equal_plain_python(config):
-    """Oracle: the function above, on tokens of few kinds, so that they repeat; what stands outside of the row does not count."""
+def test_processed_logits_equal_plain_python(config):
+    """Oracle: plain Python, on tokens of few kinds, so that they repeat; tokens before and after a row's own do not count."""
     generator = np.random.default_rng(2)
     width, start = 9, np.array([0, 2, 5, 3, 0, 6, 1])
     changed = 0
     for position, step in ((6, 0), (6, 2), (7, 5)):
         tokens, last = generator.integers(0, 3, (7, width)), np.arange(7) % 2 == 0
-        read = Read(tokens, start, jnp.int32(position))
-        found = np.asarray(adjusted(SCORES, read, jnp.int32(step), last, config=config))
+        history = TokenHistory(tokens, start, jnp.int32(position))
+        found = np.asarray(processed(SCORES, history, jnp.int32(step), last, config=config))
         rows = [tokens[i, start[i] : position + 1].tolist() for i in range(7)]
-        expected = [reference_adjusted(SCORES[i], rows[i], step, last[i], config) for i in range(7)]
+        expected = [reference_process_logits(SCORES[i], rows[i], step, last[i], config) for i in range(7)]
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         changed += (found != SCORES).sum()
     idle = config in (DecodeConfig(), SETTINGS[-1]) or config.no_repeat_ngram == 9
     assert (changed == 0) == idle
 
 
-def test_beams_are_adjusted_alike():
-    """Law: a row of beams is adjusted as each beam would be alone."""
+def test_beams_are_processed_alike():
+    """Law: a row of beams is processed as each beam would be alone."""
     config = replace(SETTINGS[5], forced_eos_id=3)
     tokens = np.random.default_rng(3).integers(0, 3, (2, 3, 9))
     start, last, scores = np.array([[1], [4]]), np.array([[True], [False]]), SCORES[:6].reshape(2, 3, V)
-    found = adjusted(scores, Read(tokens, start, jnp.int32(7)), jnp.int32(2), last, config=config)
+    found = processed(scores, TokenHistory(tokens, start, jnp.int32(7)), jnp.int32(2), last, config=config)
     for b, k in itertools.product(range(2), range(3)):
-        alone = Read(tokens[b, k][None], start[b], jnp.int32(7))
-        expected = adjusted(scores[b, k][None], alone, jnp.int32(2), last[b], config=config)
+        alone = TokenHistory(tokens[b, k][None], start[b], jnp.int32(7))
+        expected = processed(scores[b, k][None], alone, jnp.int32(2), last[b], config=config)
         np.testing.assert_array_equal(found[b, k], expected[0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"temperature": -0.1}, "decode.sampling.temperature is -0.1: it must be at least 0"),
-        ({"temperature": math.inf}, "decode.sampling.temperature is inf"),
-        ({"top_k": -1}, "decode.sampling.top_k is -1: it must be at least 0; the default is 0"),
-        ({"top_p": 0.0}, "decode.sampling.top_p is 0.0: it must be above 0 and at most 1"),
-        ({"top_p": 1.1}, "decode.sampling.top_p is 1.1"),
-        ({"min_p": math.nan}, "decode.sampling.min_p is nan: it must be at least 0 and at most 1"),
-    ],
-)
-def test_wrong_settings(settings, message):
-    """Oracle: the messages, one line each."""
-    with pytest.raises(ValueError) as error:
-        Sampling(**settings)
-    assert message in str(error.value) and "\n" not in str(error.value)

@@ -27,7 +27,7 @@ from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, Relativ
 from flaxformer_lite.model.residual import POST_NORM, Residual
 from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.run.run import Run, write_run
+from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.text.characters import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
@@ -180,7 +180,7 @@ def check_beams(name: str, tmp_path: Path) -> None:
                 as_tokens(rows), max_length=12, min_length=0, include_prompt_in_result=False, max_batch_size=1, **common
             )
             theirs = [result.sequences_ids for result in found]
-            ours = run.continuations_of_ids(rows, **settings)
+            ours = run.completions_of_ids(rows, **settings)
         assert [[hypothesis.tokens for hypothesis in answers] for answers in ours] == theirs
         scores = [[hypothesis.score for hypothesis in answers] for answers in ours]
         np.testing.assert_allclose(scores, [result.scores for result in found], atol=1e-4)

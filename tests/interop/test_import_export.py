@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.run.run import load
+from flaxformer_lite.run import load
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.oracles import ORACLES, WHOLE, load_case
@@ -77,7 +77,10 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("1 x", "line 1: '1 x' is no list of token ids"), ("1\n21", "line 2: 21 is no token id, model.vocab_size is 21")],
+    [
+        ("1 x", "line 1: '1 x' is no list of token ids"),
+        ("1\n21", "line 2: 21 is no token id; ids must be between 0 and model.vocab_size - 1, 20"),
+    ],
 )
 def test_ids_that_are_none_are_named(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture

@@ -27,7 +27,7 @@ from flaxformer_lite.objectives import Objectives
 from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.run.run import Run
+from flaxformer_lite.run import Run
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -147,12 +147,12 @@ def test_a_trained_one_generates_as_without_a_cache(search: str):
     run = trained()
     prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "", "cab")]
     if search == "beam":
-        answers = [found[0].tokens for found in run.continuations_of_ids(prompts, beam_size=2, max_new_tokens=1)]
+        answers = [found[0].tokens for found in run.completions_of_ids(prompts, beam_size=2, max_new_tokens=1)]
     elif search == "stream":
         texts = ["".join(run.stream(word, max_new_tokens=5)) for word in ("abcdef", "hg", "", "cab")]
         answers = [TOKENIZER.encode(text) for text in texts]
     else:
-        answers = [found[0].tokens for found in run.continuations_of_ids(prompts, max_new_tokens=5)]
+        answers = [found[0].tokens for found in run.completions_of_ids(prompts, max_new_tokens=5)]
     for prompt, answer in zip(prompts, answers, strict=True):
         for i, token in enumerate(answer):
             assert token == next_log_probs(run.model, run.params, prompt, answer[:i], full=True).argmax()
@@ -163,7 +163,7 @@ def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal
     run = trained()
     prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "cab")]
     for prompt, found in zip(
-        prompts, run.continuations_of_ids(prompts, beam_size=6, num_hypotheses=6, max_new_tokens=1), strict=True
+        prompts, run.completions_of_ids(prompts, beam_size=6, num_hypotheses=6, max_new_tokens=1), strict=True
     ):
         full, causal = (next_log_probs(run.model, run.params, prompt, [], full) for full in (True, False))
         tokens = [hypothesis.tokens[0] if hypothesis.tokens else TOKENIZER.eos_id for hypothesis in found]

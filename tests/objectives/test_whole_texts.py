@@ -25,7 +25,7 @@ from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Reg
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run.run import write_run
+from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.subwords import SentencePieceTokenizer

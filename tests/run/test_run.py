@@ -12,7 +12,7 @@ import flaxformer_lite
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run.run import Run
+from flaxformer_lite.run import Run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
@@ -64,6 +64,21 @@ def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
     assert run.translate([pair.source for pair in pairs]) == kept
 
 
+def test_a_run_is_described_in_five_lines(folder: Path, untrained: Run):
+    """Oracle: the lines, with the score of metrics.jsonl."""
+    run = flaxformer_lite.load(folder)
+    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    count = sum(leaf.size for leaf in jax.tree.leaves(run.params))
+    assert repr(run).splitlines() == [
+        f"Run {folder}",
+        f"  model: encoder of 2 layers and decoder of 2 layers, d_model 12, num_heads 3, {count:,} parameters",
+        "  trained on: dates, objective seq2seq",
+        "  weights: step 4 of 4",
+        f"  best score: loss {row['loss']:.4g} at step 4",
+    ]
+    assert repr(untrained).splitlines()[-1] == "  best score: none"
+
+
 def test_weights_are_those_asked_for(folder: Path):
     """Oracle: the mean of two checkpoints in NumPy; all others differ."""
     params = {
@@ -100,7 +115,7 @@ def test_weights_that_are_not_there_are_refused(folder: Path, asked: dict, words
 
 
 def test_a_text_that_is_no_list_of_texts_is_refused(untrained: Run):
-    with pytest.raises(ValueError, match=r"texts is one string, '20 nov 2026': give a list"):
+    with pytest.raises(ValueError, match=r"texts is one string, '20 nov 2026': pass a list"):
         untrained.translate("20 nov 2026")
 
 

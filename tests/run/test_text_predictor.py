@@ -17,13 +17,13 @@ import tokenizers
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.data.text_files import TSV
-from flaxformer_lite.inference.encoder import class_logits
+from flaxformer_lite.inference.encoder import predict_class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification, MaskedLM
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run import Run, load
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
@@ -90,11 +90,11 @@ def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
     said: list[str] = []
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
-    encoder = run.reader.encoder(class_logits, run.config.decode.bos_id)
-    compiled = encoder.ask._cache_size()
+    predictor = run.predictor.batch_predictor(predict_class_logits, run.config.decode.bos_id)
+    compiled = predictor.function._cache_size()
     assert compiled <= 3
     run.classify(TEXTS[::-1], warn=said.append)
-    assert encoder.ask._cache_size() == compiled
+    assert predictor.function._cache_size() == compiled
     cut, whole = run.classify(["a" * 15, "a" * 14], warn=said.append)
     assert cut.scores == pytest.approx(whole.scores, rel=1e-5)
 
@@ -152,25 +152,29 @@ def test_a_mask_of_the_tokenizers_own_is_written_either_way():
 @pytest.mark.parametrize(
     ("changes", "method", "words"),
     [
-        ({"sentence_embedding": None}, "embed", r"^model\.sentence_embedding is None, so the run nowhere makes no"),
+        (
+            {"sentence_embedding": None},
+            "embed",
+            r"^model\.sentence_embedding is None, so the run nowhere makes no vectors",
+        ),
         (
             {"pooler": None},
             "classify",
             r"^model\.pooler has no classes \(model\.pooler\.num_classes\), so the run nowhere",
         ),
         ({"pooler": Pooler()}, "classify", r"^model\.pooler has no classes"),
-        ({"head": None}, "fill_mask", r"^model\.head is None, so the run nowhere fills no masks"),
+        ({"head": None}, "fill_mask", r"^model\.head is None, so the run nowhere cannot fill masks"),
         (
             {"num_decoder_layers": 1, "num_token_types": 0, "num_encoder_layers": 0},
             "fill_mask",
-            r"^model\.num_decoder_layers is 1, so the run nowhere fills no masks",
+            r"^model\.num_decoder_layers is 1, so the run nowhere cannot fill masks",
         ),
         (
             {"num_decoder_layers": 1},
             "embed",
             r"^the model has an encoder and a decoder .*, but the run nowhere reads whole",
         ),
-        ({}, "fill_mask", r"^the tokenizer of nowhere has no id for the mask"),
+        ({}, "fill_mask", r"^the tokenizer of nowhere has no mask id"),
     ],
 )
 def test_a_model_that_lacks_the_part_is_named_with_its_setting(changes: dict, method: str, words: str):
@@ -182,7 +186,7 @@ def test_a_model_that_lacks_the_part_is_named_with_its_setting(changes: dict, me
 
 @pytest.mark.parametrize("method", ["embed", "classify", "fill_mask"])
 def test_one_text_is_no_list_of_them(run: Run, masked: Run, method: str):
-    with pytest.raises(ValueError, match=r"^texts is one string, 'abc': give a list"):
+    with pytest.raises(ValueError, match=r"^texts is one string, 'abc': pass a list"):
         getattr(masked if method == "fill_mask" else run, method)("abc")
 
 
@@ -258,10 +262,10 @@ def test_a_line_that_cannot_be_filled_is_passed_over_with_a_word(masked: Run, ty
         found = [line.split(" ||| ") for line in out if line.startswith(f"{i} ")]
         assert [float(line[3]) for line in found] == pytest.approx([g.probability for m in alone for g in m], abs=2e-5)
     assert err == [
-        "warning: stdin: line 2 has no mask: write [MASK] where a token is to be told",
+        "warning: stdin: line 2 has no mask: write [MASK] in place of the token to predict",
         "warning: stdin: line 3: the text has 24 tokens and was cut to 16 (data.max_source_length)",
-        "warning: stdin: line 3: of its masks 1 were cut off",
-        "warning: stdin: line 4 has no mask: write [MASK] where a token is to be told",
+        "warning: stdin: line 3: 1 of its masks were cut off",
+        "warning: stdin: line 4 has no mask: write [MASK] in place of the token to predict",
     ]
     assert type_command(masked, "fill-mask", stdin=b"abc\n")[0] == []
 
@@ -272,8 +276,7 @@ def test_what_is_not_in_the_vocabulary_is_told_once(
 ):
     """Neither the tab between two texts nor the sign for a mask is text."""
     chosen = masked if command == "fill-mask" else run
-    monkeypatch.setitem(chosen.__dict__, "reader", None)
-    del chosen.__dict__["reader"]  # it remembers what it has told
+    monkeypatch.setattr(chosen.unknown, "reported", set())  # what it has warned of
     line = "a[MASK]ßb" if command == "fill-mask" else "aß\tb" if command == "classify" else "aßb"
     err = type_command(chosen, command, stdin=f"{line}\n{line}\n".encode())[1]
     assert err == ["warning: stdin: not in the vocabulary, so the model cannot read it: 'ß'"]
@@ -297,7 +300,7 @@ def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_
     with pytest.raises(SystemExit):
         type_command(single, "classify", stdin=b"a\nb\tc\n")
     assert type_command.errors() == [
-        "error: stdin, line 2 has two texts, and this run has learned from single ones: leave out the tab"
+        "error: stdin, line 2 has two texts, but this run was trained on single texts: remove the tab"
     ]
 
 

@@ -138,7 +138,7 @@ def search(whole: Whole, sources: Any, most: int, config: DecodeConfig) -> Decod
             variables,
             sources,
             sources != config.pad_id,
-            room=most - 1,
+            max_new_tokens=most - 1,
             max_lengths=limits,
             config=config,
         )

@@ -23,7 +23,7 @@ import train as command_line
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.translation import Translation
+from flaxformer_lite.inference.decoder import ScoredText
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
@@ -61,7 +61,7 @@ def share_programs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TrainTask, "of", task_of)
     patch.setattr(setup, "make_runner", runner_once)
     patch.setattr(
-        evaluation, "translate", lambda _, params, sources, *rest: [[Translation(str(len(s)), 0.0)] for s in sources]
+        evaluation, "translate", lambda _, params, sources, *rest: [[ScoredText(str(len(s)), 0.0)] for s in sources]
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.run.run import write_run
+from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train

@@ -8,7 +8,7 @@ import dataclasses
 import sys
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
-from flaxformer_lite.run.run import load, write_run
+from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 
 

@@ -15,7 +15,7 @@ from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
 from flaxformer_lite.console import Progress
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

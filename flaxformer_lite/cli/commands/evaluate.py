@@ -15,7 +15,7 @@ from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
-from flaxformer_lite.run.run import Run, ignore, load
+from flaxformer_lite.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) 
         )
         # Sources that are too long have been named by now.
         answers = loaded.hypotheses(
-            sources, progress=lambda done, of: progress.update("translating", done), warn=ignore, **decode
+            sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
     hypotheses = [best[0].text for best in answers]
     loaded.folder.write_hypotheses(name, pairs, hypotheses)

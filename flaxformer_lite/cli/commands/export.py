@@ -21,7 +21,7 @@ from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run import Run, load
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
 

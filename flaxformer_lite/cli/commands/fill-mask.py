@@ -10,8 +10,7 @@ import sys
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.console import Progress
-from flaxformer_lite.run.run import Run, load
-from flaxformer_lite.run.text_predictor import TokenPrediction
+from flaxformer_lite.run import Run, TokenPrediction, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

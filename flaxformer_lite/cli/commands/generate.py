@@ -15,7 +15,7 @@ from typing import Any
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "go on from")
     loaded = load(arguments.folder, weights=arguments.weights)
     decode = chosen_settings(loaded, arguments)
-    settings = loaded.generator(**decode).config
+    settings = loaded.generation_decoder(**decode).config
     one = one and settings.num_hypotheses == 1
     first = 0
     for block in blocks:
@@ -87,7 +87,7 @@ def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool
 def write_streamed(
     loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> None:
-    told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, "warn": block.warn, **decode}
+    told: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, "warn": block.warn, **decode}
     with block.naming(first):
         for part in loaded.stream(block.lines[0], stop=arguments.stop, **told):
             print(part, end="", flush=True)
@@ -99,13 +99,13 @@ def texts(
 ) -> Iterator[str]:
     """The texts for all prompts of a block, in order; `first` is the number of the first of them."""
     with Progress(len(block.lines)) as progress, block.naming(first):
-        told: dict[str, Any] = {"seed": arguments.seed or 0, "first": first, **decode}
+        told: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, **decode}
         told["progress"] = lambda done, of: progress.update("writing", done)
         if arguments.ids:
             prompts = [numbers(block, number) for number in range(len(block.lines))]
-            answers = loaded.continuations_of_ids(prompts, **told)
+            answers = loaded.completions_of_ids(prompts, **told)
             return (" ".join(map(str, answer.tokens)) for answer in itertools.chain(*answers))
-        found = loaded.continuations(block.lines, stop=arguments.stop, warn=block.warn, **told)
+        found = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **told)
         return (text for text, _ in itertools.chain(*found))
 
 

@@ -33,7 +33,7 @@ from flaxformer_lite.objectives import (
     SentenceEmbeddings,
     Seq2Seq,
 )
-from flaxformer_lite.run.run import write_run
+from flaxformer_lite.run import write_run
 from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder

@@ -13,8 +13,8 @@ from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress
-from flaxformer_lite.inference.translation import Translation
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.run import Run, load
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate")
     loaded = load(arguments.folder, weights=arguments.weights)
     decode = typed_settings(arguments)
-    settings = loaded.translator(**decode).config
+    settings = loaded.translation_decoder(**decode).config
     n_best = "num_hypotheses" in decode or settings.num_hypotheses > 1
     index = 0
     translate_block = translated_ids if arguments.ids else translated
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[Translation]]:
+def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
     with Progress(len(block.lines)) as progress:
         return loaded.hypotheses(
             block.lines,
@@ -62,7 +62,7 @@ def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[li
         )
 
 
-def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[Translation]]:
+def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
     sources = []
     for number, line in enumerate(block.lines, block.before + 1):
         words = line.split()
@@ -79,10 +79,10 @@ def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> lis
             first_line=block.before + 1,
             **decode,
         )
-    return [[Translation(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
+    return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
-def written(index: int, hypotheses: list[Translation], *, n_best: bool, scores: bool) -> list[str]:
+def written(index: int, hypotheses: list[ScoredText], *, n_best: bool, scores: bool) -> list[str]:
     """The lines that answer input line `index`."""
     if n_best:
         return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]

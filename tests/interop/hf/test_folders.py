@@ -24,7 +24,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import ALiBi
 from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import Classification, Seq2Seq
-from flaxformer_lite.run.run import load, write_run
+from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device

@@ -59,7 +59,7 @@ def test_the_model_says_what_the_library_says(label: str, record_property: Any) 
         given = {name: x for name, x in given.items() if name not in ModelOutput._fields}
         if given.keys() - arguments(found.model):  # options of the call that ordinary checkpoints do not need
             assert meta["exotic"]
-            with pytest.raises(ValueError, match="is nothing that this model reads"):
+            with pytest.raises(ValueError, match="is no argument of this model"):
                 answer(found, given)
         elif given:
             error = worst(answer(found, given), expected, given)

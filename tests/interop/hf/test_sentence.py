@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.run import Run, load
 from tests.support.commands import type_command
 from tests.support.paths import FIXTURES
 

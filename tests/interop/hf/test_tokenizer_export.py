@@ -10,7 +10,7 @@ from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.run.run import load, write_run
+from flaxformer_lite.run import load, write_run
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import FromRun

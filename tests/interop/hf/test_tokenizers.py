@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.run.run import load
+from flaxformer_lite.run import load
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers

@@ -1,0 +1,82 @@
+"""Batches of sequences of different lengths: sorts, cuts, pads, calls, and returns the answers in the order of the sequences.
+
+Whoever decodes (`decoder.py`) or predicts (`encoder.py`) passes a function of one batch to `map_batches`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from jaxtyping import Int
+
+Answer = TypeVar("Answer")
+ProgressCallback = Callable[[int, int], None]
+"""Receives the number of answers that are done, and their number in all."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Reports nothing: the default progress callback."""
+
+
+class Batch(NamedTuple):
+    """Sequences that are answered by one call, and the shape that they are padded to."""
+
+    members: list[int]
+    """Indices of the sequences, at most `rows`; further rows are padding."""
+    rows: int
+    length: int
+    """Tokens of a row."""
+
+
+def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
+    """Returns batches of at most `batch_tokens` tokens, longest sequences first, of few different shapes.
+
+    Lengths are rounded up to a power of two, at least 8. Rows are rounded up to 1, 8, 64, … or to the most that `batch_tokens`
+    allows.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batches = []
+    while order:
+        length = max(8, 1 << (lengths[order[0]] - 1).bit_length())
+        max_rows = max(1, batch_tokens // length)
+        members, order = order[:max_rows], order[max_rows:]
+        rows = 1
+        while rows < len(members):
+            rows *= 8
+        batches.append(Batch(members, min(rows, max_rows), length))
+    return batches
+
+
+def map_batches(
+    answer: Callable[[Batch], Sequence[Answer]], batches: Sequence[Batch], progress: ProgressCallback
+) -> list[Answer]:
+    """Returns the answer to each sequence, in the order of the sequences.
+
+    `answer` returns one answer for each row of a batch; those of padding rows are dropped. `progress` is called after each batch.
+    """
+    total = sum(len(batch.members) for batch in batches)
+    answers: dict[int, Answer] = {}
+    for batch in batches:
+        answers.update(zip(batch.members, answer(batch), strict=False))
+        progress(len(answers), total)
+    return [answers[i] for i in range(total)]
+
+
+def pad_rows(
+    sequences: Sequence[Sequence[int]], shape: tuple[int, int], fill: int = 0, *, left: bool = False
+) -> Int[np.ndarray, "B S"]:
+    """Returns the sequences as the first rows of an array, with `fill` elsewhere: on the right, or on the `left`."""
+    array = np.full(shape, fill, np.int32)
+    for row, sequence in zip(array, sequences, strict=False):
+        start = len(row) - len(sequence) if left else 0
+        row[start : start + len(sequence)] = sequence
+    return array
+
+
+def check_lengths(name: str, lengths: Sequence[int], max_positions: int | None, first_index: int = 0) -> None:
+    """Raises: ValueError if a sequence is longer than `max_positions`, counting sequences from `first_index`."""
+    for i, length in enumerate(lengths, first_index):
+        if max_positions is not None and length > max_positions:
+            raise ValueError(
+                f"{name} {i} has {length} tokens, but model.positions.max_positions is {max_positions}: shorten it"
+            )

@@ -1,0 +1,44 @@
+"""Writing a run folder for parameters that were not trained in it."""
+
+import dataclasses
+import json
+from typing import Any
+
+from jaxtyping import PyTree
+
+from flaxformer_lite.atomic_files import require_absent, write_whole
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import open_checkpoints
+
+
+def write_run(
+    output: RunFolder,
+    config: Config,
+    step: int,
+    params: PyTree,
+    origin: str,
+    *,
+    tokenizers: Tokenizers | None = None,
+    imported: dict[str, Any] | None = None,
+) -> None:
+    """Writes a new run folder with parameters that were not trained in it: imported ones, or an average.
+
+    `origin` describes where the parameters come from. `imported` becomes imported.json.
+
+    Raises: ValueError if the folder exists already.
+    """
+    require_absent(output.path)
+    if tokenizers is not None:
+        tokenizers.source.save(output.path)
+        if config.data.target_tokenizer is not None:
+            tokenizers.target.save(output.path, "target_tokenizer")
+    with open_checkpoints(config, output, read_only=False) as checkpoints:
+        checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
+    if imported is not None:
+        write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
+    # Written last: a folder without config.json is no run.
+    write_whole(output.path / "config.json", to_json(config))

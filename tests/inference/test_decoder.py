@@ -1,0 +1,107 @@
+"""Laws of many answers: in order, a shape compiled once, samples and streams that depend on seed and index alone."""
+
+import itertools
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.batches import plan_batches
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.text.special_ids import EOS
+from tests.support.reference_search import (
+    ALONE,
+    PROBABILITIES,
+    SMALL,
+    VOCAB,
+    assert_same,
+    constant,
+    model_of,
+    reference_greedy,
+)
+
+
+def test_generate_answers_in_order_and_compiles_once_a_shape():
+    """Law: the answers to many are the answers to each alone, in order; a jit's cache has one entry for each shape."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig(beam_size=2, num_hypotheses=2, batch_tokens=64, max_length_ratio=0.5, max_length_extra=3)
+    generator = np.random.default_rng(2)
+    sources = [[*generator.integers(4, VOCAB, n).tolist(), EOS] for n in (9, 2, 12, 5, 14, 7, 10, 3, 15)]
+    decoder, reported = Decoder(model, settings), []
+    together = decoder.generate(params, sources, progress=lambda done, total: reported.append((done, total)))
+    shapes = {(b.rows, b.length) for b in plan_batches([len(s) for s in sources], settings.batch_tokens)}
+    assert shapes == {(4, 16), (1, 8)} and reported == [(4, 9), (8, 9), (9, 9)]
+    assert decoder.search._cache_size() == len(shapes)
+    for source, hypotheses in zip(sources, together, strict=True):
+        if len(source) <= 8:
+            assert_same([decoder.generate(params, [source])[0]], [hypotheses])
+        assert all(isinstance(h, Hypothesis) and EOS not in h.tokens for h in hypotheses)
+        assert all(len(h.tokens) <= len(source) // 2 + 3 for h in hypotheses)
+        first, second = hypotheses
+        assert first.tokens != second.tokens and first.score >= second.score
+    never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
+    for source, hypotheses in zip(sources, decoder.generate(never_ending, sources), strict=True):
+        assert all(len(h.tokens) == settings.max_length(len(source)) for h in hypotheses)
+    assert decoder.search._cache_size() == len(shapes)
+    assert decoder.generate(params, []) == []
+
+
+def test_prompts_samples_and_streams():
+    """Law: what a prompt is answered depends on seed, number and sample alone, not on the batch; a stream is the first answer."""
+    model, params = model_of(ALONE)
+    settings = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=3, batch_tokens=64, max_new_tokens=7)
+    generator = np.random.default_rng(5)
+    prompts = [generator.integers(4, VOCAB, n).tolist() for n in (3, 8, 1, 2, 5)]
+    decoder = Decoder(model, settings)
+    together = decoder.generate(params, prompts, seed=3)
+    assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
+    for number, prompt in enumerate(prompts):
+        assert_same(decoder.generate(params, [prompt], seed=3, first_index=number), together[number : number + 1])
+    drawn = [tuple(h.tokens) for answer in together for h in answer]
+    assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
+    assert together != decoder.generate(params, prompts, seed=4)
+    for seed in (3, 4):
+        parts = list(decoder.stream(params, prompts[1], seed, chunk_tokens=3))
+        assert [*itertools.chain(*parts)] == decoder.generate(params, [prompts[1]], seed=seed)[0][0].tokens
+        assert all(len(part) <= 3 for part in parts)
+    best = [Decoder(model, replace(settings, sampling=s, num_hypotheses=1)) for s in (Sampling(temperature=0), None)]
+    zero, searched = (decoder.generate(params, prompts) for decoder in best)
+    expected = [reference_greedy(model, params, prompt, 7, best[1].config) for prompt in prompts]
+    assert_same([[(tuple(h.tokens), h.score) for h in answer] for answer in searched], expected)
+    assert_same(zero, searched)
+
+
+def test_answers_end_with_the_positions():
+    """Oracle: worked by hand: the last of the new tokens is not read, so it needs no position. And the messages."""
+    model, params = model_of(replace(ALONE, positions=Learned(max_positions=9)))
+    never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
+    decoder = Decoder(model, DecodeConfig(max_new_tokens=6))
+    lengths = [len(answer[0].tokens) for answer in decoder.generate(never_ending, [[4] * n for n in (2, 6, 9)])]
+    assert lengths == [6, 4, 1]
+    wrong = {r"prompt 1 has 10 tokens.*max_positions is 9": [[4], [4] * 10], "prompt 0 has no tokens": [[]]}
+    for message, prompts in wrong.items():
+        with pytest.raises(ValueError, match=message):
+            decoder.generate(params, prompts)
+    with pytest.raises(ValueError, match=r"decode.suppress_ids has 11, but the model's vocabulary has the ids 0 to 10"):
+        Decoder(model, DecodeConfig(suppress_ids=(4, 11)))
+    with pytest.raises(ValueError, match=r"decode.beam_size is 2: only decode.beam_size 1 can be streamed"):
+        next(Decoder(model, DecodeConfig(beam_size=2)).stream(params, [4]))
+
+
+@pytest.mark.parametrize("beam_size", [1, 2])
+def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
+    """Law: no answer goes, and no source may go, past the last learned position. Oracle of the score: the logits,
+    rounded to bfloat16, then in float64: neither log-probabilities nor their sum are rounded again.
+    """
+    model, params = model_of(replace(SMALL, positions=Learned(max_positions=5), dtype="bfloat16"))
+    settings = DecodeConfig(beam_size=beam_size, early_stopping=beam_size == 1, max_length_ratio=9.0)
+    decoder = Decoder(model, settings)
+    logits = np.float64(np.log(PROBABILITIES).astype(jnp.bfloat16))
+    word = logits[4] - np.log(np.exp(logits).sum())
+    (answer,) = decoder.generate(constant(params), [[4, 5, 6, 7, EOS]])[0]
+    assert_same([[answer]], [[([4] * 5, 5 / 6 * word)]])
+    with pytest.raises(ValueError, match=r"source 1 has 6 tokens, but model.positions.max_positions is 5"):
+        decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])

@@ -1,0 +1,29 @@
+"""Laws of greedy search."""
+
+import numpy as np
+
+from flaxformer_lite.inference.beam import beam_search
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.text.special_ids import EOS
+from tests.support.reference_search import (
+    SMALL,
+    VOCAB,
+    decode,
+    model_of,
+)
+
+
+def test_beam_of_one_is_greedy():
+    """Law: one beam that stops at its first end is greedy search, scores included."""
+    model, params = model_of(SMALL)
+    generator = np.random.default_rng(1)
+    lengths = set()
+    for start in range(0, 55, 5):  # five at a time, so that one compilation serves the tests below too
+        sources = [[*generator.integers(4, VOCAB, 1 + i % 6), EOS] for i in range(start, start + 5)]
+        found = [decode(search, model, params, sources, DecodeConfig(), 13) for search in (greedy, beam_search)]
+        np.testing.assert_array_equal(found[0].tokens, found[1].tokens)
+        np.testing.assert_array_equal(found[0].lengths, found[1].lengths)
+        np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0, atol=1e-5)
+        lengths |= set(found[0].lengths[:, 0].tolist())
+    assert len(lengths) > 2, "all answers are of one length: nothing was compared"

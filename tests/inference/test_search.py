@@ -1,0 +1,147 @@
+"""Laws of greedy and beam search alike. Oracle: the same searches in plain Python over full passes of the model."""
+
+import math
+from dataclasses import replace
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.inference.beam import beam_search
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.model.config import SlidingWindow
+from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.parallel.sharding import replicated
+from flaxformer_lite.text.special_ids import EOS
+from tests.support.reference_search import (
+    ALONE,
+    BEAMS,
+    LIKE_THEIRS,
+    OTHER,
+    SMALL,
+    SOURCES,
+    VOCAB,
+    WINDOW,
+    answers,
+    assert_same,
+    constant,
+    decode,
+    model_of,
+    reference_beam,
+    reference_greedy,
+)
+
+LONG = {
+    "greedy": (greedy, reference_greedy, DecodeConfig(length_penalty="gnmt", alpha=0.6)),
+    "beam": (
+        beam_search,
+        reference_beam,
+        DecodeConfig(beam_size=5, num_hypotheses=5, length_penalty="gnmt", alpha=0.6),
+    ),
+}
+
+
+@pytest.mark.parametrize(("search", "reference", "settings"), LONG.values(), ids=LONG)
+def test_long_answers_equal_uncached_reference(search, reference, settings):
+    """Oracle: the same in float64, to 1e-10, for another model, whose answers make the cache grow on the way."""
+    with jax.enable_x64(True):
+        model, params = model_of(OTHER, seed=0)
+        sources = SOURCES[2::2]
+        decoded = decode(search, model, params, sources, settings, 37)
+        assert decoded.scores.dtype == np.float64 and decoded.tokens.dtype == decoded.lengths.dtype == np.int32
+        expected = [reference(model, params, source, 37, settings) for source in sources]
+        assert_same(answers(decoded), expected, tolerance=1e-10)
+        assert decoded.lengths.min() < 16 < decoded.lengths.max(), "16 is all that the first stage of the cache holds"
+
+
+PROCESSED = {
+    "source": (SMALL, replace(LIKE_THEIRS, forced_bos_id=8, forced_eos_id=EOS)),
+    "prompt": (WINDOW, LIKE_THEIRS),
+    "prompt_never": (WINDOW, replace(LIKE_THEIRS, early_stopping="never", no_repeat_ngram=3)),
+    "prompt_early": (WINDOW, replace(LIKE_THEIRS, early_stopping=True, alpha=-0.5, no_repeat_ngram=3)),
+}
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize(("config", "settings"), PROCESSED.values(), ids=PROCESSED)
+def test_demands_on_answers_equal_uncached_reference(config, settings, beam_size):
+    """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts go far past the window."""
+    with jax.enable_x64(config is WINDOW):
+        model, params = model_of(config, seed=4 if config is SMALL else 1)
+        settings = replace(settings, beam_size=beam_size, num_hypotheses=beam_size)
+        search, reference = (greedy, reference_greedy) if beam_size == 1 else (beam_search, reference_beam)
+        found = answers(decode(search, model, params, SOURCES, settings, 9))
+        assert_same(found, [reference(model, params, source, 9, settings) for source in SOURCES])
+        assert len({len(row[0][0]) for row in found}) > 1
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_without_an_end_answers_are_as_long_as_they_may_be(search):
+    """Oracle: the lengths, for a model that says the id of the end more often than any other."""
+    model, params = model_of(SMALL)
+    settings = replace(LIKE_THEIRS, eos_id=None, more_eos_ids=(), beam_size=1 if search is greedy else 3)
+    likely_end = [0.9 if i == EOS else 0.01 for i in range(VOCAB)]
+    found = decode(search, model, constant(params, likely_end), SOURCES, replace(settings, no_repeat_ngram=0), 5)
+    assert found.lengths.tolist() == 5 * [[5]] and (np.asarray(found.tokens)[:, 0, :5] == EOS).all()
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_left_padding_changes_nothing(search):
+    """Law: prompts are answered alike in rows of any width, also where the cache keeps a window only; in float64, to 1e-10."""
+    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    with jax.enable_x64(True):
+        model, params = model_of(WINDOW, seed=1)
+        found = [answers(decode(search, model, params, SOURCES, settings, 13, width=width)) for width in (7, 12)]
+        assert_same(*found, tolerance=1e-10)
+
+
+def test_cache_is_as_wide_as_the_window():
+    """Oracle: the shapes; where only some layers have a window, or none, there is room for everything."""
+    for config, capacity in (
+        (WINDOW, 3),
+        (ALONE, 50),
+        (replace(ALONE, sliding_window=SlidingWindow(size=3, layers=(1,))), 50),
+    ):
+        with jax.enable_x64(config is WINDOW):
+            model, params = model_of(config)
+            cache = model.apply(params, None, 50, 2, method="start_cache")
+        assert {x.shape[:3] for x in cache.own} == {(2, 2, capacity)}
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_neighbours_change_nothing(search):
+    """Law: an answer is the same beside other sentences with other maximum lengths as beside empty rows."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    limits = np.array([11, 2, 5, 1, 8], np.int32)
+    together = decode(search, model, params, SOURCES, settings, limits, max_new_tokens=13)
+    assert (together.lengths <= limits[:, None]).all()
+    for i, source in enumerate(SOURCES):
+        sources = [[EOS]] * 5
+        sources[-i] = source
+        alone = decode(
+            search, model, params, sources, settings, np.where(np.arange(5) == -i % 5, limits[i], 0), max_new_tokens=13
+        )
+        assert_same([answers(alone)[-i]], [answers(together)[i]])
+        assert all(score in (0, -math.inf) for score in np.delete(alone.scores, -i, 0).flat), "an empty row was active"
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_parameters_on_several_devices_answer_alike(search):
+    """Law: where every device has the parameters, as in a run that is loaded with several, the answers are those of one."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    everywhere = jax.device_put(params, replicated(make_mesh()))
+    expected, found = (decode(search, model, p, SOURCES, settings, 13) for p in (params, everywhere))
+    assert_same(answers(found), answers(expected))
+
+
+@pytest.mark.parametrize("search", [greedy, beam_search])
+def test_weights_of_nan_still_answer(search):
+    """Law: every sentence has an answer, also from weights that training has spoilt."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig() if search is greedy else BEAMS["late"]
+    params = jax.tree.map(lambda p: p * np.nan, params)
+    decoded = decode(search, model, params, SOURCES, settings, 13)
+    assert (decoded.scores[:, 0] != -math.inf).all()

@@ -1,0 +1,233 @@
+"""Laws of runs that continue prompts, and of the command `generate`."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.generation import (
+    decode_after,
+    encode_prompt,
+)
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.text.characters import Bytes, ByteTokenizer
+from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import use_one_device
+
+BYTES = Bytes().train([], 260)
+CONFIG = Config(
+    model=ModelConfig(
+        vocab_size=263,
+        d_model=6,
+        num_heads=2,
+        d_ff=5,
+        num_encoder_layers=0,
+        num_decoder_layers=1,
+        positions=Learned(max_positions=40, stddev=1.0),
+    ),
+    objective=CausalLM(),
+    data=DataConfig(tokenizer=Bytes(), max_target_length=40),
+    decode=DecodeConfig(max_new_tokens=12),
+)
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run with random weights, from its folder. The model has ids that the tokenizer has not."""
+    generator = np.random.default_rng(2)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
+    path = tmp_path_factory.mktemp("runs") / "bytes"
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        tokenizers = Tokenizers(BYTES, BYTES)
+        write_run(RunFolder(path), CONFIG, 0, params, "drawn by a test", tokenizers=tokenizers)
+        return load(path)
+
+
+# Runs -------------------------------------------------------------------------------------------------------------------
+
+DRAWN = {"temperature": 1.3, "top_k": 40}
+
+
+def test_a_run_continues_prompts(run: Run):
+    """Law: texts are those of the ids; a stop string cuts them; streams give the same; seeds and samples differ."""
+    prompts = ["a", "", "long prompt"]
+    texts = run.generate(prompts, seed=5, **DRAWN)
+    assert texts == run.generate(prompts, seed=5, **DRAWN) != run.generate(prompts, seed=2**32 - 1, **DRAWN)
+    ids = [encode_prompt(BYTES, prompt, BOS) for prompt in prompts]
+    answers = run.completions_of_ids(ids, seed=5, **DRAWN)
+    found = [decode_after(BYTES, read, answer[0].tokens) for read, answer in zip(ids, answers, strict=True)]
+    assert texts == found and all(len(answer[0].tokens) <= 12 for answer in answers)
+    assert "".join(run.stream(prompts[0], seed=5, **DRAWN)) == texts[0]
+    middle = texts[0][len(texts[0]) // 2]
+    stopped = texts[0][: texts[0].index(middle)]
+    assert run.generate(prompts[:1], stop=[middle], seed=5, **DRAWN) == [stopped]
+    assert "".join(run.stream(prompts[0], stop=[middle], seed=5, **DRAWN)) == stopped
+    several = run.completions(prompts[:1], seed=5, num_hypotheses=8, **DRAWN)[0]
+    assert several[0].text == texts[0] and len({sample.text for sample in several}) > 4
+
+
+def test_runs_that_cannot_say_so(run: Run):
+    """Oracle: the messages name the setting, and the command or the way out."""
+    for changes, message in (
+        ({"num_encoder_layers": 1}, r"num_encoder_layers is 1\), so it answers a text .*: use translate"),
+        (
+            {"num_encoder_layers": 1, "num_decoder_layers": 0},
+            r"num_decoder_layers is 0\).*: use fill-mask, embed or classify",
+        ),
+        ({"head": None}, r"^model\.head is None, so the model generates no tokens: use one with a language-model head"),
+    ):
+        model = dataclasses.replace(CONFIG.model, **changes)
+        other = dataclasses.replace(
+            run,
+            config=dataclasses.replace(
+                CONFIG, model=model, data=DataConfig(tokenizer=None, max_source_length=40, max_target_length=40)
+            ),
+        )
+        with pytest.raises(ValueError, match=message):
+            other.generate(["a"])
+    with pytest.raises(
+        ValueError, match=r"prompt 1 has 41 tokens, but model.positions.max_positions is 40: shorten it"
+    ):
+        run.generate(["a", 40 * "a"])
+    with pytest.raises(ValueError, match=r"prompts is one string, 'a': pass a list"):
+        run.generate("a")
+    with pytest.raises(ValueError, match=r"stop is \['a', ''\]: it must be a list of strings that are not empty"):
+        run.generate(["a"], stop=["a", ""])
+    with pytest.raises(
+        ValueError, match=r"prompt 1: 263 is no token id; ids must be between 0 and model.vocab_size - 1, 262"
+    ):
+        run.completions_of_ids([[BOS], [263]])
+
+
+# The command ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Runs the command with these words after RUN and gives what it writes to stdout, with `terminal` as if to one.
+
+    The run is the one that is loaded already, with what it has compiled.
+    """
+    monkeypatch.setattr("flaxformer_lite.cli.commands.generate.load", lambda folder, weights: run)
+
+    def typed(*words: str, terminal: bool = False) -> str:
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", str(run.folder.path), *words])
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+        main()
+        return capsys.readouterr().out
+
+    return typed
+
+
+def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
+    """Law: what the command writes is what the run gives: one text as it is, several a line each."""
+    words = ("--temperature", "1.3", "--top-k", "40", "--seed", "5")
+    prompts = ["a", "", "long prompt"]
+    texts = run.generate(prompts, seed=5, **DRAWN)
+
+    def escaped(texts: list[str]) -> list[str]:
+        return [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+
+    lines = escaped(texts)
+    assert type_command("a", *words) == type_command("a", *words, terminal=True) == texts[0] + "\n"
+    assert type_command(*prompts, *words).split("\n") == [*lines, ""]
+    (tmp_path / "prompts.txt").write_text("\n".join(prompts))
+    assert type_command("--file", str(tmp_path / "prompts.txt"), *words).split("\n") == [*lines, ""]
+    # The indices of prompts continue from file to file, and from one that is streamed to the next.
+    (tmp_path / "one.txt").write_text("long prompt\n")
+    (tmp_path / "two.txt").write_text("long prompt\n")
+    files = ("--file", str(tmp_path / "one.txt"), "--file", str(tmp_path / "two.txt"))
+    both = run.generate(2 * ["long prompt"], seed=5, **DRAWN)
+    assert both[0] != both[1] and type_command(*files, *words).split("\n") == [*escaped(both), ""]
+    assert type_command(*files, *words, terminal=True) == "".join(text + "\n" for text in both)
+    several = run.completions(["a"], seed=5, num_hypotheses=3, **DRAWN)[0]
+    assert type_command("a", *words, "--samples", "3").count("\n") == len(several) == 3
+    ids = run.completions_of_ids([[BOS, 9]], max_new_tokens=3)[0][0].tokens
+    assert type_command(f"{BOS} 9", "--ids", "--max-new-tokens", "3") == " ".join(map(str, ids)) + "\n"
+    assert type_command("a", "--seed", "5") == run.generate(["a"], seed=5, temperature=1.0)[0] + "\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("a", "--beam", "3", "--top-k", "2"), "error: --beam is 3 but --top-k is set: set --beam to 1"),
+        (("a", "--top-p", "2"), "error: --top-p is 2.0: it must be above 0 and at most 1"),
+        (("a", "--samples", "0"), "error: --samples is 0: it must be at least 1"),
+        (
+            ("a", "--beam", "2", "--samples", "3"),
+            "error: --samples is 3 but --beam is 2: --samples must be between 1 and --beam",
+        ),
+        (("a", "--temperature", "nan"), "error: --temperature is nan: it must be at least 0"),
+        (("a", "--stop", ""), "error: --stop is ['']: it must be a list of strings that are not empty"),
+        (("a", "--beam", "3", "--seed", "1"), "--seed is for drawing, --beam for searching"),
+        (("a", "--seed", "99999999999"), "error: --seed is 99999999999: it must be between 0 and 2^32 - 1"),
+        (("a", "--seed", "-1"), "error: --seed is -1: it must be between"),
+        (("a", "--file", "b"), "there are prompts and --file: give one or the other"),
+        (("a", "--ids"), "the arguments, prompt 1: 'a' is no list of token ids"),
+        (("3", "--ids", "--stop", "x"), "--stop is for texts"),
+        (("a", "a" * 40), "error: the arguments, prompt 2 has 41 tokens, but model.positions.max_positions is 40"),
+    ],
+    ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",
+)
+def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, words, message):
+    """Oracle: the messages, exit status 2."""
+    with pytest.raises(SystemExit) as end:
+        type_command(*words)
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and message in error and error.count("\n") == 1
+
+
+def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.CaptureFixture, tmp_path: Path):
+    """Whatever files came before it."""
+    for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n")):
+        (tmp_path / name).write_text(text)
+    for files, options, message in (
+        (("a", "b"), (), f"{tmp_path}/b, line 2 has 41 tokens, but model.positions"),
+        (("ids",), ("--ids",), f"{tmp_path}/ids, line 2: 999 is no token id"),
+        (("words",), ("--ids",), f"{tmp_path}/words, line 2: '4 x' is no list of token ids"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            type_command(*(word for name in files for word in ("--file", str(tmp_path / name))), *options)
+        assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_what_is_not_in_the_vocabulary_is_told_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """For prompts in one block, and for one that is answered as it is written; nothing of ids."""
+
+    class Few(ByteTokenizer):
+        def unknown_parts(self, texts):
+            return [c for text in texts for c in text if c not in "ab"]
+
+    def said(*words: str, terminal: bool = False) -> str:
+        other = dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few()))
+        monkeypatch.setattr("flaxformer_lite.cli.commands.generate.load", lambda folder, weights: other)
+        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", "run", *words, "--max-new-tokens", "1"])
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+        main()
+        return capsys.readouterr().err
+
+    told = "warning: the arguments: not in the vocabulary, so the model cannot read it: "
+    assert said("a", "ß b", "ßé") == f"{told}'ß', ' ', 'é'\n"
+    assert said("aß", terminal=True) == f"{told}'ß'\n"
+    assert said("ab") == said("3 9", "--ids") == ""
