@@ -207,7 +207,7 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
 
 
 def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reason: str, progress: Progress) -> None:
-    """Says how it went, where everything is, and what to type next."""
+    """Prints the metrics of the last and the best checkpoint, the files of the run, and the next commands."""
     progress.say(f"\n{reason}.")
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
         if step is not None and (metrics := checkpoints.metrics(step)):

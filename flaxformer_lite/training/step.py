@@ -1,7 +1,7 @@
 """The train step and the evaluation step; the loop around them is in `loop.py`.
 
-`train_step` is a pure function of the state and a batch. It names no model and no objective: what it needs of them is a
-`TrainTask`. Dropout, like the data, is a function of (seed, step): nothing random is stored, so any step can be done again.
+`train_step` is a pure function of the state and a batch. It names no model and no objective: both are parts of a `TrainTask`.
+Dropout, like the data, is a function of (seed, step). No random state is stored, so any step can be repeated.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from flaxformer_lite.parallel.sharding import (
 
 
 class TrainState(NamedTuple):
-    """All that training changes. `ema` is a moving average of the parameters, or None."""
+    """Everything that a train step changes. `ema` is a moving average of the parameters, or None."""
 
     step: Int[Array, ""]
     params: PyTree
@@ -33,7 +33,7 @@ class TrainState(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainTask:
-    """What a step needs to know and never changes."""
+    """The constants of every step: model, objective, optimizer, seed, and how a batch is divided."""
 
     model: Transformer
     objective: BaseObjective
@@ -44,6 +44,7 @@ class TrainTask:
 
     @classmethod
     def of(cls, config: Config) -> "TrainTask":
+        """Builds the task of a config."""
         return cls(
             model=Transformer(config.model),
             objective=config.objective,
@@ -54,51 +55,51 @@ class TrainTask:
         )
 
     def inputs(self, batch: Batch) -> Inputs:
-        """What the model reads of a batch."""
+        """Returns the model's inputs of a batch."""
         return self.objective.inputs(batch, self.model.config)
 
 
 def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array:
-    """The random key for a purpose at a step."""
+    """Returns the random key for a purpose ("parameters" or "dropout") at a step."""
     purposes = ("parameters", "dropout")
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
 def init_state(task: TrainTask, batch: Batch) -> TrainState:
-    """The state before the first step; of `batch` only the shapes matter."""
+    """Returns the state before the first step. Only the shapes of `batch` matter."""
     return first_state(task, task.inputs(batch))
 
 
 def first_state(task: TrainTask, inputs: Inputs) -> TrainState:
-    """The same for what the model reads."""
+    """Returns the state before the first step, from the model's inputs."""
     params = task.model.init(random_key(task.seed, "parameters"), inputs)["params"]
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
 
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
-    """The objective's terms on a batch, with dropout."""
+    """Returns the objective's loss terms on a batch, with dropout."""
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
     return task.objective.loss(outputs, batch)
 
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:
-    """The objective: every term's sum divided by its global count."""
+    """Returns the loss: the weighted sum of every term's sum divided by its global count."""
     return jnp.sum(jnp.stack([t.weight * t.sum / jnp.maximum(counts[name], 1) for name, t in terms.items()]))
 
 
 def across(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The sum over the devices of a `pmap`; the tree itself where the compiler sums (one device, or a mesh)."""
+    """Returns the sum over the devices of a `pmap`, or the tree itself where the compiler sums: on one device or a mesh."""
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
 def gradient(
     task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
 ) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
-    """The objective on the whole batch, its terms' counts, and the gradient, from one micro-batch after the other.
+    """Returns the loss on the whole batch, the counts of its terms, and the gradient, one micro-batch at a time.
 
-    Each micro-batch, on each device of a `pmap`, divides its sums by the counts of the whole batch, so any way of cutting gives
-    the same gradient. With more than one such group of rows the dropout key is folded with the group's number.
+    Each micro-batch, on each device of a `pmap`, divides its sums by the counts of the whole batch. So every division of the
+    batch has the same gradient. With more than one such group of rows, the dropout key is folded with the group's number.
     """
     devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * task.num_micro_batches
@@ -117,7 +118,7 @@ def gradient(
         value, grads = across((value, grads), axis_name)
         return value, counts, constrain_parameters(grads)
 
-    # Counts never depend on what the model says: of this pass over the whole batch the compiler keeps the counting alone.
+    # Counts do not depend on the model's outputs: the compiler removes all of this pass except the counting.
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
     counts = across(counts, axis_name)
     parts = jax.tree.map(lambda x: x.reshape(-1, task.num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
@@ -137,14 +138,14 @@ def gradient(
 def train_step(
     task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
-    """One optimizer step: the new state, and what it measured (loss, tokens, gradient norm before clipping)."""
+    """Makes one optimizer step. Returns the new state, and loss, tokens and gradient norm (before clipping) of the batch."""
     key = random_key(task.seed, "dropout", state.step)
     loss, _, grads = gradient(task, state.params, batch, key, axis_name)
     updates, opt_state = task.optimizer.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     ema = state.ema
     if task.ema_decay is not None:
-        # Young averages forget faster, so that the first values do not linger: (1 + n) / (10 + n), at most the decay.
+        # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
         decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         ema = optax.incremental_update(params, state.ema, 1 - decay)
     tokens = across(batch.weights.sum(), axis_name)
@@ -155,7 +156,7 @@ def train_step(
 def eval_step(
     task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None
 ) -> dict[str, LossTerm | PerRowMetric]:
-    """The objective's metrics on a batch, without dropout."""
+    """Returns the objective's metrics on a batch, without dropout."""
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch))
-    found = task.objective.metrics(outputs, batch)
-    return found if axis_name is None else {name: counted.across(axis_name) for name, counted in found.items()}
+    metrics = task.objective.metrics(outputs, batch)
+    return metrics if axis_name is None else {name: metric.across(axis_name) for name, metric in metrics.items()}

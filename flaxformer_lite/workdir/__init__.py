@@ -1,1 +1,21 @@
-"""What a run leaves on disk: settings, checkpoints, metrics."""
+"""The run folder on disk: config.json, metrics, samples and checkpoints.
+
+`folder.py` has the files of a run and its lock, `checkpoints.py` saves and restores its states through Orbax (`orbax.py`), which
+`retention.py` tells what to keep and whose files `digests.py` checks for damage. `weights.py` selects parameters: last, best,
+averaged, or those another run starts from.
+"""
+
+from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.digests import parameter_digest
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
+
+__all__ = [
+    "Checkpoints",
+    "RunFolder",
+    "abstract_params",
+    "open_checkpoints",
+    "parameter_digest",
+    "restore_weights",
+    "warm_start",
+]

@@ -1,4 +1,4 @@
-"""Knowing whether two things are the same: trees of arrays, files, and JSON files that tell when they are damaged.
+"""Digests: whether two trees of arrays are the same, and whether files are still as they were written.
 
 A sealed JSON file is `{"content": ..., "sha256": hex}`; the hash is that of the content as JSON with sorted keys.
 """
@@ -19,7 +19,7 @@ _DIGESTS = "digests.json"
 
 
 class DamageError(ValueError):
-    """Why a file is not as it was written."""
+    """A file that is missing or not as it was written; the message says why."""
 
 
 def parameter_digest(params: PyTree) -> str:
@@ -52,7 +52,7 @@ def leaf_types(tree: PyTree) -> dict[str, str]:
 
 
 def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
-    """Returns, in one line, how two trees of `leaf_types` differ, naming at most three leaves."""
+    """Returns, in one line, how two trees of `leaf_types` differ, with at most three leaves."""
     lines = [
         f"{path} is {stored.get(path, 'not in it')}, wanted {wanted.get(path, 'is none')}"
         for path in sorted(stored.keys() | wanted.keys())
@@ -81,13 +81,13 @@ def unsealed(path: Path) -> dict[str, Any]:
 
 
 def write_digests(folder: Path) -> None:
-    """Writes down, in `digests.json`, the SHA-256 of every file in a folder and below."""
+    """Writes the SHA-256 of every file in a folder and below to `digests.json`."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     (folder / _DIGESTS).write_text(json.dumps(sealed(_file_digests(folder, names))), encoding="utf-8")
 
 
 def check_digests(folder: Path) -> None:
-    """Returns if every file that `write_digests` found is still there and the same. Raises DamageError otherwise."""
+    """Compares all files with what `write_digests` wrote. Raises: DamageError if one is missing or has changed."""
     expected = unsealed(folder / _DIGESTS)
     try:
         found = _file_digests(folder, list(expected))

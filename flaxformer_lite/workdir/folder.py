@@ -1,14 +1,14 @@
-"""The run folder: everything a run produces, under names that explain themselves.
+"""The run folder: all files of a run.
 
-config.json          every setting; `python train.py RUN/config.json` runs it again
-metrics.jsonl        one JSON object a line: step, split, and every metric by its name
-checkpoints/         by step, written by Orbax
-tokenizer.*          trained on the training text; target_tokenizer.* where the target has its own
-samples/             source, reference and translation of a few sentences, one file an evaluation
-hypotheses/          all translations of an evaluation, a line each
-imported.json        where weights from another system came from, with that system's config
-train.log            what was said on the terminal
-.lock                held by the process that trains, so that there is only one; with its mark, by which others know the folder
+config.json          every setting; `python train.py RUN/config.json` trains with them again
+metrics.jsonl        one JSON object per line: step, split, and every metric by its name
+checkpoints/         one folder per step, written by Orbax
+tokenizer.*          trained on the training text; target_tokenizer.* if the target has its own
+samples/             source, reference and translation of a few sentences, one file per evaluation
+hypotheses/          all translations of an evaluation, one per line
+imported.json        the origin of weights from another system, with that system's config
+train.log            the lines that were printed on the terminal
+.lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
 """
 
 import contextlib
@@ -36,21 +36,21 @@ if sys.platform != "win32":
     import fcntl
 
 NUM_SAMPLES = 10
-"""Sentences in each file of samples/."""
+"""Number of sentences in each file of samples/."""
 
 
 @contextlib.contextmanager
 def locked(path: Path, mark: str) -> Iterator[None]:
-    """Holds the lock that the file `path` stands for, with `mark` in it; the kernel takes it back however the process ends.
+    """Locks the file `path` and writes `mark` into it. The kernel releases the lock however the process ends.
 
-    Raises: ValueError where another process holds it.
+    Raises: ValueError if another process holds the lock.
     """
     with open(path, "a", encoding="utf-8") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
-                f"another process is training in {path.parent}: wait until it has ended, or give another --workdir"
+                f"another process is training in {path.parent}: wait until it has ended, or choose another --workdir"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS):
@@ -59,7 +59,7 @@ def locked(path: Path, mark: str) -> Iterator[None]:
         file.truncate(0)
         file.write(mark)
         file.flush()
-        os.fsync(file.fileno())  # other hosts look
+        os.fsync(file.fileno())  # processes on other hosts read it
         yield
 
 
@@ -76,7 +76,7 @@ class RunFolder:
         self.metrics = self.path / "metrics.jsonl"
 
     def config(self) -> Config:
-        """The config that the run was made with. Raises: ValueError where there is none."""
+        """Returns the config of the run. Raises: ValueError if the folder has none."""
         file = self.path / "config.json"
         if not file.is_file():
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
@@ -87,34 +87,34 @@ class RunFolder:
 
     @property
     def trained(self) -> bool:
-        """Whether there is a checkpoint."""
+        """Whether the folder has a checkpoint."""
         return self.checkpoints.is_dir() and any(step.name.isdecimal() for step in self.checkpoints.iterdir())
 
     @contextlib.contextmanager
     def lock(self, config: Config) -> Iterator[str]:
-        """Makes this the run folder of `config`, new or to be resumed, and keeps other processes from doing so meanwhile.
+        """Locks the folder for a run of `config`, new or resumed, and writes its config.json.
 
-        Gives a mark that nobody else knows who does not see this very folder.
+        Yields a random mark, which only processes that see this folder can read.
 
-        Raises: ValueError where it belongs to another config or another process, or is no place for a run.
+        Raises: ValueError if the folder belongs to another config or another process, or holds other files.
         """
         if self.path.is_file():
-            raise ValueError(f"--workdir {self.path} is a file: give a folder")
+            raise ValueError(f"--workdir {self.path} is a file: choose a folder")
         is_run = (self.path / "config.json").is_file()
-        # Hidden files do not count: the lock, and what a process killed in `write_whole` left.
+        # Hidden files do not count: the lock, and unfinished files of a process that was killed.
         if not is_run and self.path.is_dir() and any(not file.name.startswith(".") for file in self.path.iterdir()):
             raise ValueError(
-                f"--workdir {self.path} holds files but no config.json, so it is no run folder: give a new or empty one"
+                f"--workdir {self.path} holds files but no config.json, so it is no run folder: choose a new or empty one"
             )
         self.path.mkdir(parents=True, exist_ok=True)
         mark = secrets.token_hex()
         with locked(self.path / ".lock", mark):
-            self.take(config)
+            self.write_config(config)
             yield mark
 
     def check_mark(self, mark: str) -> None:
-        """Raises: ValueError where this is not the folder that a process, perhaps of another host, holds with that mark."""
-        for wait in (0, 1, 2, 2):  # network file systems take a moment
+        """Raises: ValueError if this is not the folder that a process, perhaps on another host, locked with that mark."""
+        for wait in (0, 1, 2, 2):  # seconds: a network file system shows the mark late
             time.sleep(wait)
             with contextlib.suppress(OSError):
                 if (self.path / ".lock").read_text(encoding="utf-8") == mark:
@@ -123,12 +123,12 @@ class RunFolder:
             f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one"
         )
 
-    def take(self, config: Config) -> None:
-        """Writes config.json. Raises: ValueError where something was trained here with another config."""
+    def write_config(self, config: Config) -> None:
+        """Writes config.json. Raises: ValueError if a model was trained here with another config."""
         if (self.path / "config.json").is_file():
             different = differences(self.config(), config)
             if different and not self.trained:
-                # Nothing was trained with the old settings, a mistake perhaps: what was made from them is made again.
+                # Nothing was trained with the old settings, so the files made from them are made again.
                 for pattern in ("tokenizer.*", "target_tokenizer.*", "metrics.jsonl"):
                     for file in self.path.glob(pattern):
                         file.unlink()
@@ -143,7 +143,7 @@ class RunFolder:
         write_whole(self.path / "config.json", to_json(config))
 
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
-        """The run's tokenizers; trained on `pairs` and saved where they are not there yet."""
+        """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them."""
         assert data.tokenizer is not None
         if data.target_tokenizer is None:
             if not any(self.path.glob("tokenizer.*")):
@@ -158,7 +158,7 @@ class RunFolder:
         return self.load_tokenizers(data)
 
     def load_tokenizers(self, data: DataConfig) -> Tokenizers:
-        """The run's tokenizers. Raises: ValueError where they are missing or damaged."""
+        """Reads the run's tokenizers. Raises: ValueError if they are missing or damaged."""
         source = load_tokenizer(self.path)
         return Tokenizers(
             source, source if data.target_tokenizer is None else load_tokenizer(self.path, "target_tokenizer")
@@ -172,7 +172,7 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; a last line cut short by a crash does not count."""
+        """Returns the rows of metrics.jsonl, without a last line that a crash left incomplete."""
         if not self.metrics.is_file():
             return []
         rows = []
@@ -181,11 +181,11 @@ class RunFolder:
                 row = json.loads(line)
                 rows.append({"step": row["step"], "split": row["split"], **row})
             except (ValueError, LookupError, TypeError):
-                warn(f"{self.metrics}, line {number} is not a row of metrics; it is left out")
+                warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return rows
 
     def truncate_metrics(self, step: int, *, evaluated: bool = True) -> None:
-        """Drops the rows of what is to be made again: all after `step`, and its `eval` row unless it was `evaluated`."""
+        """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again."""
         if self.metrics.is_file():
             rows = [
                 row
@@ -195,12 +195,12 @@ class RunFolder:
             self._write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def write_hypotheses(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
-        """All hypotheses, a line each, and samples of them."""
+        """Writes all hypotheses, one per line, and samples of them."""
         self._write(self.path / "hypotheses" / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
         self.write_samples(name, pairs, hypotheses)
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
-        """The first hypotheses, to be read beside their sources and references."""
+        """Writes the first hypotheses with their sources and references."""
         blocks = [
             f"source:     {pair.source}\nreference:  {pair.target}\nhypothesis: {hypothesis}\n"
             for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]

@@ -1,4 +1,4 @@
-"""Orbax's CheckpointManager, as `checkpoint.py` needs it: quiet, with files that can be checked, kept as we say."""
+"""Orbax's CheckpointManager as `checkpoints.py` needs it: quiet, with digests, and with our choice of what is kept."""
 
 import logging
 import os
@@ -15,13 +15,13 @@ from jaxtyping import PyTree
 from flaxformer_lite.workdir.digests import DamageError, check_digests, unsealed, write_digests
 
 META = "meta.json"
-"""Beside the arrays of a checkpoint, in the folder `meta`: meta, metrics, and the path and type of every leaf."""
+"""The file in the folder `meta` of a checkpoint: meta, metrics, and the path and type of every leaf."""
 
 
 class Quiet(logging.Filter):
-    """Drops what Orbax logs (through absl) below errors; everybody else's lines pass.
+    """Drops what Orbax logs through absl below errors; lines of other packages pass.
 
-    Errors lose their tracebacks, many screens for one full disk: the exception reaches the caller anyway.
+    Errors are logged without tracebacks, which fill many screens for one full disk. The exception reaches the caller anyway.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -33,10 +33,10 @@ class Quiet(logging.Filter):
 
 @dataclass(frozen=True)
 class Preserve:
-    """Orbax's preservation policy, asked with the checkpoints there are after each save.
+    """Orbax's preservation policy: chooses after each save which checkpoints are kept.
 
-    Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, where one damaged file would stop
-    it, and knows nothing of checkpoints that are damaged or of NaN.
+    Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, so one damaged file would stop it. It
+    also knows no damaged checkpoints and no NaN.
     """
 
     kept: Callable[[list[int]], set[int]]
@@ -48,7 +48,7 @@ class Preserve:
 
 
 class CheckedTree(ocp.PyTreeCheckpointHandler):
-    """Orbax's handler for trees, which at last, before the atomic rename, writes down what its files should hold."""
+    """Orbax's handler for trees; it writes the digests of all files last, before the atomic rename."""
 
     def finalize(self, directory: Any) -> None:
         super().finalize(directory)
@@ -56,10 +56,10 @@ class CheckedTree(ocp.PyTreeCheckpointHandler):
 
 
 def make_manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only: bool) -> ocp.CheckpointManager:
-    """A manager of the checkpoints in `folder`; what an earlier process left half-written is removed first."""
+    """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete."""
     if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
-        for half_written in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
-            shutil.rmtree(half_written)
+        for incomplete in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(incomplete)
     registry = ocp.DefaultCheckpointHandlerRegistry()
     tree, document = CheckedTree(), ocp.JsonCheckpointHandler(filename=META)
     # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
@@ -69,14 +69,18 @@ def make_manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only:
     options = ocp.CheckpointManagerOptions(
         preservation_policy=Preserve(kept),
         read_only=read_only,
-        # If the folder cannot be written, save() says so; otherwise threads would wait minutes for a folder to appear.
+        # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
         async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
     )
     return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
 
 
 def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, partial: bool = False) -> PyTree:
-    """The arrays of a checkpoint (`partial`: those that `abstract` has), with its shardings or on the first local device."""
+    """Returns the arrays of a checkpoint with the shardings in `abstract`, or on the first local device.
+
+    Args:
+        partial: read only the arrays that are in `abstract`.
+    """
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here), abstract
@@ -87,12 +91,12 @@ def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, pa
 
 
 def read_document(folder: Path, step: int) -> dict[str, Any]:
-    """What is written beside the arrays of a checkpoint. Raises: DamageError."""
+    """Returns the content of a checkpoint's `META`. Raises: DamageError."""
     return unsealed(folder / str(step) / "meta" / META)
 
 
 def why_damaged(folder: Path, step: int) -> str | None:
-    """Why a checkpoint is not whole, in a few words; None if it is."""
+    """Returns why a checkpoint is damaged, in a few words; None if it is valid."""
     try:
         read_document(folder, step)
         check_digests(folder / str(step) / "state")

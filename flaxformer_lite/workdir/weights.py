@@ -1,4 +1,4 @@
-"""The parameters of a run: which ones are meant, and how another run starts from them."""
+"""The parameters of a run: selecting them by `weights`, and starting another run from them."""
 
 import fnmatch
 
@@ -19,7 +19,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
-    """The run's checkpoints, kept as the config says."""
+    """Opens the run's checkpoints with the config's rules on which to keep."""
     train = config.train
     ranked = config.data.eval is not None
     return Checkpoints(
@@ -34,7 +34,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
-    """Shapes and types of the parameters, to be restored onto the mesh, by default whole onto every device here."""
+    """Returns shapes, types and shardings of the parameters, on the mesh or by default replicated on all devices."""
     shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), example_inputs(config.model))["params"]
     return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
@@ -42,17 +42,18 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
 def restore_weights(
     checkpoints: Checkpoints, config: Config, weights: str, step: int | None, mesh: Mesh | None = None
 ) -> tuple[int, PyTree]:
-    """The step and the parameters that `weights` (last, best, ema or average:N) stands for, on the mesh, by default whole on every
-    device here.
+    """Returns the step and the parameters that `weights` selects, on the mesh or by default replicated on all devices.
 
-    Raises: ValueError where there are none.
+    Args:
+        weights: last, best, ema or average:N.
+        step: a step to restore last or ema from; None: the newest valid one.
+
+    Raises: ValueError if the run does not have them.
     """
     check_weights(weights, config)
     shapes = abstract_params(config, mesh)
     if step is not None and weights not in ("last", "ema"):
-        raise ValueError(
-            f"weights {weights!r} have no --step of their own: leave out --step {step}, or choose last or ema"
-        )
+        raise ValueError(f"weights {weights!r} are of several steps: leave out --step {step}, or choose last or ema")
     if step is not None:
         return step, checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
     if weights.startswith("average:"):
@@ -60,19 +61,19 @@ def restore_weights(
     if weights == "best":
         best = checkpoints.best()
         if best is None:
-            raise ValueError("no checkpoint has been evaluated yet, so none is the best: use --weights last")
+            raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
         return best, checkpoints.restore_params(shapes, best)
     newest = checkpoints.latest_valid()
     return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
 
 
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
-    """`params` with the values of the run that `train.init_from` names, on the mesh, and a sentence on which came from where.
+    """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
-    The sentence also lists the settings in which the two models differ although all shapes are the same.
+    The line also lists model settings in which the two runs differ although all shapes are the same.
 
-    Raises: ValueError that lists the parameters which that run has not or has in another shape, unless their paths match a
-    pattern of `train.init_fresh`; and for a pattern that none of those match.
+    Raises: ValueError with the parameters that are missing in that run, or have another shape, and match no pattern of
+        `train.init_fresh`; and for a pattern that matches none of these.
     """
     train = here_config.train
     folder = RunFolder(str(train.init_from))
@@ -93,25 +94,25 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             for path in unexpected
         )
         raise ValueError(
-            f"train.init_from {folder.path} does not fit: {listed}. Change the model, or let them start fresh: list patterns "
-            "that match their paths in train.init_fresh"
+            f"train.init_from {folder.path} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
+            "match their paths to train.init_fresh"
         )
     idle = [p for p in train.init_fresh if not any(fnmatch.fnmatchcase(path, p) for path in fresh)]
     if idle:
         raise ValueError(
-            f"train.init_fresh has {idle[0]!r}, which no missing or mismatched parameter matches: leave it out"
+            f"train.init_fresh has {idle[0]!r}, which matches no missing or mismatched parameter: leave it out"
         )
     unused = sorted(set(there) - set(here))
     taken = {path: jax.device_put(there[path], x.sharding) for path, x in here.items() if path not in fresh}
-    said = [f"{len(taken)} parameters from step {step} of {folder.path}"]
-    said += [f"fresh: {', '.join(fresh)}"] if fresh else []
-    said += [f"not used: {', '.join(unused)}"] if unused else []
-    said += [f"other settings there: {', '.join(other)}"] if (other := other_settings(config, here_config)) else []
-    return unflatten_dict({**here, **taken}, sep="/"), "; ".join(said)
+    report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
+    report += [f"fresh: {', '.join(fresh)}"] if fresh else []
+    report += [f"not used: {', '.join(unused)}"] if unused else []
+    report += [f"other settings there: {', '.join(other)}"] if (other := other_settings(config, here_config)) else []
+    return unflatten_dict({**here, **taken}, sep="/"), "; ".join(report)
 
 
 def other_settings(there: Config, here: Config) -> list[str]:
-    """The settings of the model in which two runs differ, but for those that change with training alone."""
+    """Returns the model settings in which two runs differ, except those that only affect training."""
     different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
     free = ("model.dropout.", "model.dtype", "model.scan_unroll", "model.initializer.")
     return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]

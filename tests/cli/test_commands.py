@@ -335,7 +335,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
             ["{tmp}/gap:2: the source is empty"],
         ),
         (["inspect", "{run}", "--step", "4"], ["4", "3, 6"]),
-        (["average", "{run}", "{tmp}/mean", "--last", "3"], ["cannot average 3", "whole are 3, 6"]),
+        (["average", "{run}", "{tmp}/mean", "--last", "3"], ["cannot average 3", "the valid ones are 3, 6"]),
     ],
     ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else None,
 )

@@ -160,7 +160,7 @@ def test_a_tree_that_does_not_fit_is_an_error_that_names_the_leaf_and_no_damage(
         ]:
             with pytest.raises(ValueError) as error:
                 checkpoints.restore(wanted)
-            assert str(error.value).startswith(f"checkpoint 1 in {tmp_path} does not fit: {message}")
+            assert str(error.value).startswith(f"checkpoint 1 in {tmp_path} has another tree: {message}")
         assert checkpoints.steps() == [1]
 
 
@@ -183,7 +183,7 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
         newest, average = checkpoints.average(abstract(states[2].params), 3)
         assert newest == 7
         for n in (5, 0):
-            with pytest.raises(ValueError, match=rf"^cannot average {n} checkpoints of {tmp_path}: whole are"):
+            with pytest.raises(ValueError, match=rf"^cannot average {n} checkpoints of {tmp_path}: the valid ones are"):
                 checkpoints.average(abstract(states[2].params), n)
     for path, found in jax.tree_util.tree_leaves_with_path(average):
         leaves = [dict(jax.tree_util.tree_leaves_with_path(states[step].params))[path] for step in (3, 5, 7)]
@@ -253,7 +253,9 @@ def test_an_average_leaves_interim_checkpoints_out(tmp_path):
             checkpoints.save(step, state_at(step), {}, interim=step == 5)
     with open_checkpoints(tmp_path, read_only=True) as checkpoints:
         newest, average = checkpoints.average(state_at(0).params, 2)
-        message = r"whole are 2, 3 \(without 5, saved because the run was stopped\); ask for that many$"
+        message = (
+            r"the valid ones are 2, 3 \(without 5, saved because the run was stopped\); average at most that many$"
+        )
         with pytest.raises(ValueError, match=message):
             checkpoints.average(state_at(0).params, 3)
     kernels = [np.asarray(state_at(step).params["layers"]["kernel"], np.float64) for step in (2, 3)]
@@ -288,13 +290,6 @@ def test_a_checkpoint_without_metrics_is_never_the_best(tmp_path):
         assert checkpoints.latest() == 5
     with open_checkpoints(tmp_path, keep_best=0, best_metric=None) as checkpoints:
         assert checkpoints.best() is None
-
-
-def test_impossible_counts_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"^keep_latest is 0"):
-        open_checkpoints(tmp_path, keep_latest=0)
-    with pytest.raises(ValueError, match=r"^keep_best is 2"):
-        open_checkpoints(tmp_path, best_metric=None)
 
 
 # --- saving a step again ---
@@ -424,7 +419,7 @@ def test_the_newest_whole_of_several_is_used_for_everything(folder):
         assert [line.split(" is damaged")[0] for line in said] == [f"checkpoint {step} in {folder}" for step in (3, 2)]
         assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best()) == ([1], 1, 1)
         assert_same(checkpoints.average(params, 1)[1], state_at(1).params)
-        with pytest.raises(ValueError, match=rf"^cannot average 2 checkpoints of {folder}: whole are 1;"):
+        with pytest.raises(ValueError, match=rf"^cannot average 2 checkpoints of {folder}: the valid ones are 1;"):
             checkpoints.average(params, 2)
         with pytest.raises(ValueError, match=r"^checkpoint 3 in .* is damaged"):
             checkpoints.restore_params(params, 3)

@@ -27,7 +27,7 @@ def test_a_folder_with_other_files_is_no_run_folder(tmp_path):
     with pytest.raises(ValueError, match=r"holds files but no config\.json"):
         lock(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["holiday.jpg"]
-    with pytest.raises(ValueError, match=r"holiday\.jpg is a file: give a folder"):
+    with pytest.raises(ValueError, match=r"holiday\.jpg is a file: choose a folder"):
         lock(tmp_path / "holiday.jpg")
 
 

@@ -59,7 +59,7 @@ def test_what_is_missing_or_of_another_shape_is_named(source: tuple[Path, dict[s
 
 def test_a_pattern_that_nothing_matches_is_refused(source: tuple[Path, dict[str, Any]]) -> None:
     folder, flat = source
-    with pytest.raises(ValueError, match=r"train\.init_fresh has 'head/\*', which no missing"):
+    with pytest.raises(ValueError, match=r"train\.init_fresh has 'head/\*', which matches no missing"):
         start(flat, folder, "head/*")
 
 

@@ -1,0 +1,21 @@
+"""Hand-worked cases of what Orbax may log. Its manager, handlers and policy: test_checkpoints.py."""
+
+import logging
+
+import pytest
+
+from flaxformer_lite.workdir.orbax import Quiet
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "passes"),
+    [
+        ("/packages/orbax/checkpoint/a.py", logging.WARNING, False),
+        ("/packages/orbax/checkpoint/a.py", logging.ERROR, True),
+        ("/packages/jax/a.py", logging.INFO, True),
+    ],
+)
+def test_only_errors_of_orbax_pass_and_lose_their_tracebacks(path: str, level: int, passes: bool):
+    record = logging.LogRecord("absl", level, path, 1, "message", None, (ValueError, ValueError(), None))
+    assert Quiet().filter(record) == passes
+    assert (record.exc_info is None) == ("orbax" in path)
