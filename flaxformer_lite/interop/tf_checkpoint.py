@@ -1,7 +1,7 @@
-"""TensorFlow checkpoints ("V2": PREFIX.index and PREFIX.data-00000-of-00001) as NumPy arrays, without TensorFlow.
+"""Reads TensorFlow checkpoints ("V2": PREFIX.index and PREFIX.data-00000-of-00001) as NumPy arrays, without TensorFlow.
 
-The data files are the tensors' bytes. The index is a sorted table of LevelDB's kind, from a tensor's name to a protocol
-buffer that says where it lies; the empty name holds what is true of all. Both carry CRC-32C sums, and every one is checked.
+The data files hold the tensors' bytes. The index is a sorted LevelDB table, from a tensor's name to a protocol buffer with its
+location; the empty name holds the header. Both have CRC-32C checksums, and every checksum is verified.
 
 Reference: LevelDB's doc/table_format.md; TensorFlow's core/protobuf/tensor_bundle.proto and core/framework/types.proto.
 """
@@ -21,7 +21,7 @@ _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _COPY_AGAIN = "copy or download the checkpoint again"
 _NOT_READ = {7: "string", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
-"""What messages call the DataType numbers without an array of numbers."""
+"""Names of the DataType numbers that are not arrays of numbers, for messages."""
 _DTYPES = {
     1: np.dtype(np.float32),
     2: np.dtype(np.float64),
@@ -37,32 +37,31 @@ _DTYPES = {
     22: np.dtype(np.uint32),
     23: np.dtype(np.uint64),
 }
-"""By TensorFlow's DataType number."""
+"""NumPy's type, by TensorFlow's DataType number."""
 _POLYNOMIAL = 0x82F63B78
-"""Castagnoli's, bits reversed."""
+"""The Castagnoli polynomial, bits reversed."""
 _CHUNK = 1 << 18
-"""Words of 4 bytes summed at once: a chunk and its tree stay in a processor's cache."""
+"""Words of 4 bytes summed at once: a chunk and its partial sums fit into a processor's cache."""
 
 
 def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
-    """Every tensor of a checkpoint, by name.
+    """Returns every tensor of a checkpoint, by name.
 
-    `prefix` is what TensorFlow calls the checkpoint, such as `uncased/bert_model.ckpt`; the name of its index or of a
-    data file does as well.
+    `prefix` is TensorFlow's name of the checkpoint, such as `uncased/bert_model.ckpt`, or the name of one of its files.
 
-    Raises: ValueError that names the file, and the tensor where there is one, if a file is missing or damaged, or if the
-        checkpoint holds what has no plain array: strings, partitioned variables, big-endian numbers.
+    Raises: ValueError that names the file, and the tensor if there is one, where a file is missing or damaged, or where a tensor
+        is no plain array: strings, partitioned variables, big-endian numbers.
     """
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", prefix)
-    num_shards, places = _read_index(Path(f"{prefix}.index"))
+    num_shards, entries = _read_index(Path(f"{prefix}.index"))
     return {
-        name: _read_tensor(Path(f"{prefix}.data-{place.shard:05}-of-{num_shards:05}"), name, place)
-        for name, place in places.items()
+        name: _read_tensor(Path(f"{prefix}.data-{item.shard:05}-of-{num_shards:05}"), name, item)
+        for name, item in entries.items()
     }
 
 
 def model_weights(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The parameters alone: without Adam's moments (`…/adam_m`, `…/adam_v`) and `global_step` of BERT's training."""
+    """Returns the parameters without Adam's moments (`…/adam_m`, `…/adam_v`) and `global_step` of BERT's training."""
     return {
         name: tensor
         for name, tensor in tensors.items()
@@ -70,49 +69,51 @@ def model_weights(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies and what it should be."""
+class _Entry(NamedTuple):
+    """The location of a tensor's bytes, its type and its shape."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
     shard: int
     offset: int
     size: int
-    """In bytes, as the offset."""
+    """In bytes, like the offset."""
     masked_crc: int
 
 
-def _read_index(path: Path) -> tuple[int, dict[str, _Place]]:
-    """The number of data files, and the place of every tensor."""
+def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
+    """Returns the number of data files, and the entry of every tensor."""
     try:
         table = path.read_bytes()
     except OSError as error:
         folder = path.with_suffix("") if path.with_suffix("").is_dir() else path.parent
         found = ", ".join(str(file.with_suffix("")) for file in sorted(folder.glob("*.index"))) or "none there"
         raise ValueError(
-            f"{path}: cannot be read ({error.strerror}); a checkpoint is PREFIX.index and PREFIX.data-…, give PREFIX: {found}"
+            f"{path}: cannot be read ({error.strerror}); a checkpoint is PREFIX.index and PREFIX.data-…; name a PREFIX: {found}"
         ) from None
     if len(table) < _FOOTER_SIZE or table[-8:] != _MAGIC:
-        raise ValueError(f"{path}: {len(table)} bytes without the end of a TensorFlow index; {_COPY_AGAIN}")
+        raise ValueError(f"{path}: {len(table)} bytes without the end of a TensorFlow index: {_COPY_AGAIN}")
     try:
         meta, after = _handle(table, len(table) - _FOOTER_SIZE)
         index, _ = _handle(table, after)
         list(_block(path, table, meta))  # empty, but damage there is damage
         rows = [row for _, at in _block(path, table, index) for row in _block(path, table, _handle(at, 0)[0])]
         if not rows or rows[0][0]:
-            raise ValueError(f"{path}: a table without the header of a checkpoint; give the index of a checkpoint")
+            raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")
         num_shards = _num_shards(path, rows[0][1])
         names = [key.decode(errors="backslashreplace") for key, _ in rows]
-        places = {name: _place(path, name, entry) for name, (_, entry) in zip(names[1:], rows[1:], strict=True)}
-        return num_shards, places
+        entries = {name: _entry(path, name, value) for name, (_, value) in zip(names[1:], rows[1:], strict=True)}
+        return num_shards, entries
     except (LookupError, TypeError):
-        raise ValueError(f"{path}: an entry makes no sense; give the index of a checkpoint") from None
+        raise ValueError(f"{path}: an entry cannot be decoded: name the index of a checkpoint") from None
 
 
 def _num_shards(path: Path, header: bytes) -> int:
-    """From BundleHeaderProto: num_shards is 1, endianness 2 (big is 1), version 3 (therein min_consumer 2).
+    """Returns the number of data files. Fields of BundleHeaderProto: num_shards 1, endianness 2 (big is 1), version 3.
 
-    Raises: ValueError for a checkpoint that is written otherwise than this file reads.
+    Field 2 of version is min_consumer.
+
+    Raises: ValueError for a checkpoint in a format that this file does not read.
     """
     fields = _fields(header)
     if fields.get(2, [0])[0]:
@@ -123,8 +124,10 @@ def _num_shards(path: Path, header: bytes) -> int:
     return int(fields.get(1, [0])[0])
 
 
-def _place(path: Path, name: str, entry: bytes) -> _Place:
-    """From BundleEntryProto: dtype is 1, shape 2 (therein dim 2, of size 1), shard_id 3, offset 4, size 5, crc32c 6, slices 7.
+def _entry(path: Path, name: str, entry: bytes) -> _Entry:
+    """Returns an entry. Fields of BundleEntryProto: dtype 1, shape 2, shard_id 3, offset 4, size 5, crc32c 6, slices 7.
+
+    Field 2 of shape is dim, whose field 1 is size.
 
     Raises: ValueError for a tensor that is no plain array of numbers in one piece.
     """
@@ -133,46 +136,46 @@ def _place(path: Path, name: str, entry: bytes) -> _Place:
     if 7 in fields:
         raise ValueError(f"{path}: {name} is partitioned; save the checkpoint again without a partitioner")
     if number not in _DTYPES:
-        found = _NOT_READ.get(number, f"DataType {number}")
+        kind = _NOT_READ.get(number, f"DataType {number}")
         names = ", ".join(dtype.name for dtype in _DTYPES.values())
         remedy = "save the weights alone, as tf.compat.v1.train.Saver does"
-        raise ValueError(f"{path}: {name} is of type {found}, those that can be read are {names}; {remedy}")
+        raise ValueError(f"{path}: {name} is of type {kind}, those that can be read are {names}; {remedy}")
     sizes = [_fields(size).get(1, [0])[0] for shape in fields.get(2, []) for size in _fields(shape).get(2, [])]
     shard, offset, size, crc = (fields.get(field, [0])[0] for field in (3, 4, 5, 6))
-    place = _Place(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
-    if size != math.prod(sizes) * place.dtype.itemsize:
-        raise ValueError(f"{path}: {name} has {size} bytes for {place.dtype}{sizes}; save the checkpoint again")
-    return place
+    found = _Entry(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
+    if size != math.prod(sizes) * found.dtype.itemsize:
+        raise ValueError(f"{path}: {name} has {size} bytes for {found.dtype}{sizes}; save the checkpoint again")
+    return found
 
 
-def _read_tensor(path: Path, name: str, place: _Place) -> np.ndarray:
+def _read_tensor(path: Path, name: str, entry: _Entry) -> np.ndarray:
     try:
         found = path.stat().st_size
-        if found < place.offset + place.size:
-            needed = f"{name} lies at {place.offset} to {place.offset + place.size}"
+        if found < entry.offset + entry.size:
+            needed = f"{name} lies at {entry.offset} to {entry.offset + entry.size}"
             raise ValueError(f"{path}: {found} bytes, {needed}; {_COPY_AGAIN}")
-        data = np.fromfile(path, np.uint8, count=place.size, offset=place.offset)
+        data = np.fromfile(path, np.uint8, count=entry.size, offset=entry.offset)
     except OSError as error:
         raise ValueError(
             f"{path}: cannot be read ({error.strerror}) and holds {name}; put it beside the index"
         ) from None
-    if _masked(crc32c(data)) != place.masked_crc:
+    if _masked(crc32c(data)) != entry.masked_crc:
         raise ValueError(f"{path}: {name} is damaged (its checksum differs); {_COPY_AGAIN}")
-    return data.view(place.dtype).reshape(place.shape)
+    return data.view(entry.dtype).reshape(entry.shape)
 
 
 def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
-    """A block's offset and size, written from `at` on, and where what follows begins."""
+    """Returns the offset and the size of a block, encoded at `at`, and the position after them."""
     offset, at = _varint(data, at)
     size, at = _varint(data, at)
     return (offset, size), at
 
 
 def _block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
-    """The keys and values of a block.
+    """Yields the keys and values of a block.
 
-    Entry: number of bytes shared with the key before, of further bytes, of the value; then those bytes. After the
-    entries: restart positions and their number, 4 bytes each. After the block: kind of compression, masked CRC-32C.
+    [ entry | entry | … | restart positions, 4 bytes each | their number, 4 bytes ] compression, masked CRC-32C
+    entry = number of bytes shared with the previous key, of further bytes, of the value; then the bytes themselves
     """
     offset, size = handle
     block, kind = table[offset : offset + size], table[offset + size : offset + size + 1]
@@ -195,7 +198,7 @@ def _block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number in groups of 7 bits, the lowest first, each but the last marked by the top bit; and what follows."""
+    """Returns a number in groups of 7 bits, lowest first, and the position after it. The top bit marks all groups but the last."""
     value = shift = 0
     while data[at] & 0x80:
         value |= (data[at] & 0x7F) << shift
@@ -204,7 +207,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(message: bytes) -> dict[int, list[Any]]:
-    """A protocol buffer's fields by number: every value in order, an integer or bytes."""
+    """Returns the values of a protocol buffer's fields by number, integers or bytes."""
     fields: dict[int, list[Any]] = {}
     at = 0
     while at < len(message):
@@ -222,16 +225,16 @@ def _fields(message: bytes) -> dict[int, list[Any]]:
 
 
 def _masked(crc: int) -> int:
-    """The form in which sums are stored: turned right by 15 bits, plus a constant of LevelDB's."""
+    """Returns a checksum as it is stored: rotated right by 15 bits, plus LevelDB's constant."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def crc32c(data: UInt8[np.ndarray, " n"]) -> int:
-    """The CRC-32C sum of bytes, at about 200 MB a second.
+    """Returns the CRC-32C checksum of bytes, at about 200 MB per second.
 
-    The state after the words w₁ … wₙ of 4 bytes is A(… A(A(w₁) ^ w₂) … ^ wₙ), where A is what 4 zero bytes make of a state
-    and the first state is added to w₁. A is linear over bits, so neighbours fold in pairs, first A(w₁) ^ w₂, A(w₃) ^ w₄, …,
-    then these with A², then with A⁴, ….
+    The state after the words w₁ … wₙ of 4 bytes is A(… A(A(w₁) ^ w₂) … ^ wₙ), where A maps a state to the state after 4 zero bytes,
+    and the first state is added to w₁. A is linear over bits, so neighbours are combined in pairs: first A(w₁) ^ w₂, A(w₃) ^ w₄, …,
+    then these pairs with A², then with A⁴, ….
     """
     state = 0xFFFFFFFF
     words = data[: len(data) // 4 * 4].view("<u4")
@@ -241,7 +244,7 @@ def crc32c(data: UInt8[np.ndarray, " n"]) -> int:
         for power in _powers():
             if len(chunk) == 1:
                 break
-            if len(chunk) % 2:  # a zero word in front leaves the sum as it is
+            if len(chunk) % 2:  # a zero word in front does not change the checksum
                 chunk = np.concatenate([np.zeros(1, np.uint32), chunk])
             chunk = _apply(power, chunk[::2]) ^ chunk[1::2]
         state = int(_apply(_powers()[0], chunk)[0])
@@ -254,7 +257,7 @@ def crc32c(data: UInt8[np.ndarray, " n"]) -> int:
 
 @functools.cache
 def _powers() -> list[UInt32[np.ndarray, "4 256"]]:
-    """A, A², A⁴, … as far as a chunk needs them: for each byte of the state, what A makes of its 256 values."""
+    """Returns tables of A, A², A⁴, … for one chunk: the results for the 256 values of each byte of the state."""
     table = np.arange(256, dtype=np.uint32) << np.arange(0, 32, 8, dtype=np.uint32)[:, None]
     for _ in range(32):
         table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(_POLYNOMIAL)
@@ -265,6 +268,6 @@ def _powers() -> list[UInt32[np.ndarray, "4 256"]]:
 
 
 def _apply(table: UInt32[np.ndarray, "4 256"], words: UInt32[np.ndarray, " n"]) -> UInt32[np.ndarray, " n"]:
-    """What A, or the power of it with this table, makes of each word."""
+    """Applies the power of A that has this table to each word."""
     parts = np.ascontiguousarray(words, "<u4").view(np.uint8).reshape(-1, 4)
     return table[0][parts[:, 0]] ^ table[1][parts[:, 1]] ^ table[2][parts[:, 2]] ^ table[3][parts[:, 3]]

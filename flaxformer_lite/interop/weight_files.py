@@ -1,4 +1,4 @@
-"""Files of other systems: weights as NumPy's .npz, safetensors or TensorFlow checkpoints, and configs as JSON."""
+"""Reads and writes files of other systems: weights as .npz, safetensors or TensorFlow checkpoints, and configs as JSON."""
 
 import json
 import zipfile
@@ -15,13 +15,13 @@ from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
-    """Every array by its name. In an .npz whose names start with `param/`, only those, without it.
+    """Returns every array by name; of an .npz with names that start with `param/`, only those, without this prefix.
 
     Raises: ValueError where the file is missing, damaged, or would have to be unpickled.
     """
     if path.endswith((".pt", ".pth", ".bin")):
         raise ValueError(
-            "is a pickle, which could run any code: it is not read. Where you trust it, write its state dict with "
+            "is a pickle, which could run any code: it is not read. If you trust it, write its state dict with "
             "safetensors.torch.save_file"
         )
     if path.endswith(".safetensors"):
@@ -38,7 +38,7 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 
 
 def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes a new file, entirely or not at all, under the very name that was given: safetensors if it ends so, else .npz.
+    """Writes a new file, completely or not at all: safetensors if the name ends so, else .npz.
 
     Raises: ValueError where the file exists or cannot be made.
     """
@@ -51,7 +51,7 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def read_settings(path: str) -> dict[str, Any]:
-    """The JSON object in a file. Raises: ValueError where there is none."""
+    """Returns the JSON object in a file. Raises: ValueError where there is none."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

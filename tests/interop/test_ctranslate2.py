@@ -16,7 +16,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
-from flaxformer_lite.interop.ctranslate2.export import export_run, notes, refusals, token_names
+from flaxformer_lite.interop.ctranslate2.export import export_run, notes, token_names, unsupported_settings
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
@@ -344,7 +344,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
 )
 def test_what_it_cannot_say_is_named(changes: dict[str, Any], setting: str, tmp_path: Path) -> None:
     model = ModelConfig(**BOTH | changes)
-    assert [complaint.partition(" is ")[0] for complaint in refusals(model)] == [f"model.{setting}"]
+    assert [complaint.partition(" is ")[0] for complaint in unsupported_settings(model)] == [f"model.{setting}"]
     run = run_of(model, {})
     with pytest.raises(ValueError, match=rf"^CTranslate2 has no model like this one: model\.{setting} is "):
         export_run(run.config, run.params, None, tmp_path / "folder")

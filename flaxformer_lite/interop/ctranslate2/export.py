@@ -1,7 +1,8 @@
-"""CTranslate2: a run as a folder that it reads. It only goes there: CTranslate2 is for inference.
+"""Writes a run as a folder for CTranslate2. There is no way back: CTranslate2 is for inference.
 
-The search is CTranslate2's own, its settings are arguments of each call. Klein et al. 2020, Proceedings of the Fourth Workshop on
-Neural Generation and Translation.
+The search is CTranslate2's own; its settings are arguments of each call.
+
+Reference: Klein et al. 2020, Proceedings of the Fourth Workshop on Neural Generation and Translation.
 """
 
 import functools
@@ -32,22 +33,24 @@ from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)
-LEAST_VALUE = -10_000.0
-"""A masked score of at most this is a weight of 0, which is what CTranslate2 gives a masked key."""
-LEAST_ROOM = 1024
-"""Positions in a computed table, at least: as many tokens as CTranslate2 reads when it is told nothing else."""
+MASKED_SCORE = -10_000.0
+"""The largest score of a masked key that makes its weight 0, as in CTranslate2."""
+MIN_POSITIONS = 1024
+"""The smallest computed table of positions: CTranslate2's default limit of tokens."""
 
 
 def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, output: Path) -> tuple[int, list[str]]:
-    """Writes the folder, and returns the number of arrays and what a user of them should know.
+    """Writes the folder. Returns the number of arrays, and notes for the user.
 
-    Raises: ValueError that lists the settings that CTranslate2 has nothing for.
+    Raises: ValueError that lists the settings that CTranslate2 does not support.
     """
     model, data, decode = config.model, config.data, config.decode
     kind = specification(model)
     if decode.eos_id is None:
-        raise ValueError("decode.eos_id is None, but CTranslate2 wants a token that ends an answer: give one")
-    room = max(LEAST_ROOM, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
+        raise ValueError(
+            "decode.eos_id is None, but CTranslate2 needs a token that ends an answer: set it to a token id"
+        )
+    room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
     if kind is ENCODER_DECODER:
@@ -63,7 +66,7 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
 def settings_of(
     model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
 ) -> dict[str, Any]:
-    """What `config.json` holds for both kinds of models; `names` are the target's tokens."""
+    """Returns the part of `config.json` that both kinds of models have; `names` are the target's tokens."""
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
     bos = decode.bos_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     return {
@@ -76,7 +79,7 @@ def settings_of(
 
 
 def source_settings(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
-    """What CTranslate2 adds to a source, and what it starts an answer from. Without a tokenizer sources are read as they are."""
+    """Returns the tokens that CTranslate2 adds to a source and starts an answer from. Without a tokenizer it adds none."""
     added = [] if tokenizer is None else tokenizer.as_source([])
     return {
         "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
@@ -86,7 +89,7 @@ def source_settings(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Se
 
 
 def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
-    """A name for each id, no two alike: the tokenizer's pieces, or the ids themselves where there is none."""
+    """Returns a unique name for each id: the tokenizer's piece, or the id itself without a tokenizer."""
     if tokenizer is None:
         return [str(i) for i in range(size)]
     names: dict[str, int] = {}
@@ -96,7 +99,7 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
 
 
 def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
-    """What a user of the folder should know."""
+    """Returns notes for the user of the folder."""
     found = []
     if model.sliding_window is not None:
         found.append(
@@ -109,19 +112,19 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
     }
     for name, argument in arguments.items():
         if ids := getattr(decode, name):
-            found.append(f"the folder cannot say decode.{name} {ids}: give each call these tokens as {argument}")
+            found.append(f"the folder cannot hold decode.{name} {ids}: pass these tokens to each call as {argument}")
     return found
 
 
 def specification(model: ModelConfig) -> Specification:
-    """Which kind of model it is there. Raises: ValueError that lists the settings that CTranslate2 has nothing for."""
-    if wrong := refusals(model):
+    """Returns CTranslate2's kind of model. Raises: ValueError that lists the settings that CTranslate2 does not support."""
+    if wrong := unsupported_settings(model):
         raise ValueError("CTranslate2 has no model like this one: " + "; ".join(wrong))
     return ENCODER_DECODER if model.num_encoder_layers else DECODER_ONLY
 
 
-def refusals(model: ModelConfig) -> list[str]:
-    """The settings that CTranslate2 has nothing for, with their values."""
+def unsupported_settings(model: ModelConfig) -> list[str]:
+    """Returns the settings that CTranslate2 does not support, with their values."""
     attention, both = model.attention, model.num_encoder_layers > 0
     schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
     wrong = {
@@ -141,7 +144,7 @@ def refusals(model: ModelConfig) -> list[str]:
         "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
-        "attention.masking": getattr(attention.masking, "value", LEAST_VALUE) > LEAST_VALUE,
+        "attention.masking": getattr(attention.masking, "value", MASKED_SCORE) > MASKED_SCORE,
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }
     if isinstance(attention, DotProduct):
@@ -151,10 +154,10 @@ def refusals(model: ModelConfig) -> list[str]:
 
 
 def setting(model: ModelConfig, path: str) -> Any:
-    """The value of a setting."""
+    """Returns the value of a setting."""
     return functools.reduce(getattr, path.split("."), model)
 
 
 def is_known_scaling(scheme: PositionScheme | None) -> bool:
-    """Whether a position scheme has no scaling, or one that CTranslate2 has too."""
+    """Returns whether a position scheme has no scaling, or one that CTranslate2 has too."""
     return not isinstance(scheme, Rotary) or type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))

@@ -1,8 +1,8 @@
-"""Our parameters as CTranslate2 names and shapes them, and the attributes that tell it what model they are of.
+"""Our parameters under CTranslate2's names and in its shapes, and the attributes that describe the model.
 
-Every attribute is written out, so that nothing depends on a default of the other side. Kernels `[in, out]` become weights
-`[out, in]`; queries, keys and values of self-attention are one matrix, keys and values of cross-attention another. A table of
-positions takes the place of sinusoids, and the offset of an RMS norm is added to its scale.
+Every attribute is written, so that nothing depends on a default of CTranslate2. Kernels `[in, out]` become weights `[out, in]`;
+queries, keys and values of self-attention are fused into one matrix, keys and values of cross-attention into another. A table of
+positions replaces sinusoids, and the offset of an RMS norm is added to its scale.
 """
 
 from collections.abc import Sequence
@@ -39,17 +39,17 @@ ACTIVATION_NUMBERS = {
     "swiglu": 2,
     "geglu": 3,
 }
-"""How CTranslate2 numbers them, gated or not."""
+"""CTranslate2's number of an activation, gated or not."""
 
 
 def norm_places(model: ModelConfig) -> str | None:
-    """Where the norms of a sublayer are: before it, after it with the residual, or before and after it; None: elsewhere."""
+    """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
     return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
 
 
 def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
-    """Every array and attribute by its name there; a computed table of positions has `room` rows."""
+    """Returns every array and attribute by its name there; a computed table of positions has `room` rows."""
     flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
     table = computed_positions(model, room)
     found = decoder_attributes(model)
@@ -66,7 +66,7 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.nda
 
 
 def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
-    """What only a decoder has."""
+    """Returns the attributes that only a decoder has."""
     assert model.head is not None
     found = {
         "alignment_layer": np.asarray(-1, np.int16),
@@ -86,7 +86,7 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
 
 
 def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
-    """One side: its positions, its norms and its layers."""
+    """Returns one side: its positions, its norms and its layers."""
     found = {
         "num_heads": np.asarray(model.num_heads, np.int16),
         "pre_norm": int8(norm_places(model) != "post"),
@@ -115,7 +115,7 @@ def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None)
 
 
 def layer(model: ModelConfig, here: Arrays) -> dict[str, np.ndarray]:
-    """One layer, from its parameters by their paths within it."""
+    """Returns one layer, from its parameters by their paths within the layer."""
     found = attention("self_attention", model, here, "attention", [("query", "key", "value")])
     if "cross_attention/query/kernel" in here:
         found |= attention("attention", model, here, "cross_attention", [("query",), ("key", "value")])
@@ -131,7 +131,7 @@ def layer(model: ModelConfig, here: Arrays) -> dict[str, np.ndarray]:
 
 
 def norm_names(model: ModelConfig) -> dict[str, str]:
-    """Norms within a layer: ours, and theirs."""
+    """Returns the names of the norms within a layer, by ours."""
     place = norm_places(model)
     if place == "both":
         return {
@@ -147,7 +147,7 @@ def norm_names(model: ModelConfig) -> dict[str, str]:
 def attention(
     name: str, model: ModelConfig, here: Arrays, path: str, roles: Sequence[tuple[str, ...]]
 ) -> dict[str, np.ndarray]:
-    """Attention with one matrix for each group of `roles`, and one for the output."""
+    """Returns an attention with one matrix for each group of `roles`, and one for the output."""
     variant = model.attention
     heads = variant.heads(model.d_model, model.num_heads)
     found = {
@@ -165,7 +165,7 @@ def attention(
 
 
 def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
-    """What tells the self-attention of layer `number` of a decoder, or of an encoder, how far apart tokens are."""
+    """Returns the position attributes of self-attention in decoder layer `number`; None: in an encoder layer."""
     found: dict[str, np.ndarray] = {}
     scheme, window = model.positions, model.sliding_window
     if window is not None and number is not None:
@@ -196,7 +196,7 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
 
 
 def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
-    """A table where ours has none: the sinusoids, or zeros in place of no positions at all."""
+    """Returns a table of sinusoids, or of zeros for a model without positions; None for other schemes."""
     if isinstance(model.positions, Sinusoidal):
         return np.asarray(sinusoids(jnp.arange(room)[None], model.d_model, model.positions.layout)[0], np.float32)
     return np.zeros((room, model.d_model), np.float32) if isinstance(model.positions, NoPositions) else None
@@ -208,7 +208,7 @@ def is_multi_query(model: ModelConfig) -> bool:
 
 
 def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
-    """Dense layers beside each other as one: `weight` `[out, in]`, and `bias` where they have one."""
+    """Returns dense layers fused into one: `weight` `[out, in]`, and `bias` if they have one."""
     found = {f"{name}/weight": np.concatenate([here[f"{path}/kernel"].T for path in paths])}
     if f"{paths[0]}/bias" in here:
         found[f"{name}/bias"] = np.concatenate([here[f"{path}/bias"] for path in paths])
@@ -216,7 +216,7 @@ def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
 
 
 def normalization(name: str, here: Arrays, path: str, norm: Norm) -> dict[str, np.ndarray]:
-    """A norm. There, one without `beta` is an RMS norm."""
+    """Returns a norm. CTranslate2 reads a norm without `beta` as an RMS norm."""
     scale = here[f"{path}/scale"]
     if isinstance(norm, RMSNorm):
         return {f"{name}/gamma": np.float32(norm.offset) + scale}

@@ -1,10 +1,15 @@
-"""How a Hugging Face folder generates: `generation_config.json`, or in older folders `config.json`, as a DecodeConfig, and back."""
+"""Settings of decoding in a Hugging Face folder, as a DecodeConfig and back.
+
+They are in `generation_config.json`, or in older folders in `config.json`. Most are rows of a two-way table; those that depend on
+the model, and on each other, are functions.
+"""
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
+from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Kind, option, read_table, write_table
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 
@@ -26,7 +31,7 @@ NEUTRAL: dict[str, Any] = {
     "stop_strings": None,
     "dola_layers": None,
 }
-"""Ways to choose tokens that are not implemented, and their value where they do nothing."""
+"""Options of decoding that are not implemented, and the value that turns them off."""
 
 HARMLESS = (
     *("transformers_version", "_from_model_config", "use_cache", "cache_implementation", "cache_config", "max_time"),
@@ -34,15 +39,49 @@ HARMLESS = (
     *("remove_invalid_values", "token_healing", "low_memory", "is_assistant", "disable_compile", "compile_config"),
     *("return_legacy_cache", "prefill_chunk_size", "trust_remote_code", "sep_token_id", "unk_token_id", "cls_token_id"),
 )
-"""Entries that change no token, or only what is returned beside them."""
+"""Options that change no token."""
+
+
+TEMPLATE = DecodeConfig(early_stopping=False, at_limit="end")
+"""The library's defaults."""
+
+EARLY_STOPPING = Kind(
+    lambda options, name, default: (
+        "never" if options.values.get(name) == "never" else options.flag(name, default)  # true, false or "never"
+    )
+)
+
+TABLE = (
+    option("num_beams", "beam_size"),
+    option("length_penalty", "alpha"),
+    option("early_stopping", "early_stopping", kind=EARLY_STOPPING),
+    option("num_return_sequences", "num_hypotheses"),
+    option("forced_eos_token_id", "forced_eos_id", kind=OPTIONAL_INTEGER),
+    option("no_repeat_ngram_size", "no_repeat_ngram"),
+    option("repetition_penalty", "repetition_penalty"),
+    option("renormalize_logits", "renormalize"),
+)
+
+SAMPLING_TABLE = (
+    option("temperature", "temperature"),
+    option("top_k", "top_k"),
+    option("top_p", "top_p"),
+    option("min_p", "min_p"),
+)
 
 
 def decode_config(
     config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig, special: SpecialIds
 ) -> DecodeConfig:
-    """The options of decoding. Where `generation` is empty, those in `config` count. Special ids that neither says are `special`.
+    """Returns the settings of decoding.
 
-    Raises: ValueError that names a way to choose tokens which is not implemented.
+    Args:
+        config: `config.json`. Its options count only if `generation` is empty.
+        generation: `generation_config.json`.
+        model: The model of the folder.
+        special: The special ids for those that neither file has.
+
+    Raises: ValueError that names an option that is not implemented.
     """
     inherited = {name: config[name] for name in SPECIAL_IDS if name in config}
     older = {name: config[name] for name in GENERATION if name in config}
@@ -56,32 +95,21 @@ def decode_config(
     options.ignore(*HARMLESS, *SPECIAL_IDS)
     end = options.values.get("eos_token_id", special.eos)
     ends = () if end is None else token_ids(options, "eos_token_id", end)
-    beam_size = options.integer("num_beams", 1)
-    found = DecodeConfig(
-        beam_size=beam_size,
-        sampling=sampling(options, beam_size),
-        alpha=options.number("length_penalty", 1.0),
-        early_stopping=early_stopping(options),
-        at_limit="end",
-        num_hypotheses=options.integer("num_return_sequences", 1),
-        forced_bos_id=forced_bos_id(options, model),
-        forced_eos_id=options.optional_integer("forced_eos_token_id"),
-        suppress_ids=suppress_ids(options, ends),
-        no_repeat_ngram=options.integer("no_repeat_ngram_size", 0),
-        repetition_penalty=options.number("repetition_penalty", 1.0),
-        renormalize=options.flag("renormalize_logits", False),
-        pad_id=pad if pad is not None else next(iter(ends), 0),
-        bos_id=start_id(options, model, special, ends),
-        eos_id=next(iter(ends), None),
-        more_eos_ids=ends[1:],
-        **lengths(options, model),
-    )
-    options.finish((), {})
+    draft = read_table(TABLE, options, TEMPLATE)
+    draft["sampling"] = read_sampling(options, draft["beam_size"])
+    draft["max_new_tokens"], draft["min_new_tokens"] = read_lengths(options, model)
+    draft["suppress_ids"] = suppress_ids(options, ends)
+    draft["forced_bos_id"] = forced_bos_id(options, model)
+    draft["pad_id"] = pad if pad is not None else next(iter(ends), 0)
+    draft["bos_id"] = start_id(options, model, special, ends)
+    draft["eos_id"], draft["more_eos_ids"] = next(iter(ends), None), ends[1:]
+    options.finish()
+    found: DecodeConfig = draft.build()
     return found
 
 
 def token_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
-    """The value of the option, a token id or several. Raises: ValueError where it is something else."""
+    """Returns the value of an option: one token id or several. Raises: ValueError for another value."""
     found = tuple(value) if isinstance(value, list) else (value,)
     if not found or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in found):
         raise options.wrong(name, "it should be a token id, at least 0, or a list of such, or null for none")
@@ -89,7 +117,7 @@ def token_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
 
 
 def one_id(options: Options, name: str, absent: int | None) -> int | None:
-    """A token id; None where there is none, which the first Llama folders write as -1."""
+    """Returns a token id; None where there is none, which the first Llama folders write as -1."""
     value = options.values.get(name, absent)
     if value is None or value == -1:
         return None
@@ -99,9 +127,9 @@ def one_id(options: Options, name: str, absent: int | None) -> int | None:
 
 
 def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int:
-    """What answers start from; a prompt without tokens starts from an end where there is no other id.
+    """Returns the first token of answers. A prompt without tokens starts from an end token if there is no other id.
 
-    Raises: ValueError where nothing says it.
+    Raises: ValueError where no option has it.
     """
     found = one_id(options, "bos_token_id", special.bos)
     if model.num_encoder_layers:
@@ -111,12 +139,14 @@ def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tu
         found = next(iter(ends), None)
     if found is None:
         name = "decoder_start_token_id" if model.num_encoder_layers else "bos_token_id"
-        raise options.wrong(name, "an answer starts from it, or from bos_token_id or eos_token_id: give a token id")
+        raise options.wrong(
+            name, "an answer starts from it, or from bos_token_id or eos_token_id: set one to a token id"
+        )
     return found
 
 
 def forced_bos_id(options: Options, model: ModelConfig) -> int | None:
-    """The first token of every answer. Raises: ValueError where the library would force it after prompts of one token only."""
+    """Returns the forced first token. Raises: ValueError where the library would force it after prompts of one token only."""
     if model.num_encoder_layers == 0 and options.has("forced_bos_token_id"):
         raise options.wrong(
             "forced_bos_token_id", "the library forces it after prompts of one token only; leave it out"
@@ -125,58 +155,46 @@ def forced_bos_id(options: Options, model: ModelConfig) -> int | None:
 
 
 def notes(config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig) -> list[str]:
-    """What such a folder says that the options of decoding do not."""
+    """Returns notes for the user: options of the folder that a DecodeConfig cannot express."""
     longest = (generation or config).get("max_length")
     if longest is None or model.num_encoder_layers or not model.num_decoder_layers:
         return []
     where = "generation_config.json" if generation else "config.json"
     return [
-        f"{where}: max_length is {longest} and counts the prompt; it was left out, decode.max_new_tokens is for that"
+        f"{where}: max_length is {longest} and counts the prompt; it was skipped: decode.max_new_tokens limits the answer alone"
     ]
 
 
-def lengths(options: Options, model: ModelConfig) -> dict[str, Any]:
-    """How long answers may and must be; theirs counts what an answer starts from.
+def read_lengths(options: Options, model: ModelConfig) -> tuple[int | None, int]:
+    """Returns the largest and the smallest number of new tokens. Their lengths also count the token that an answer starts from.
 
-    Raises: ValueError where a minimum counts the prompt too.
+    Raises: ValueError where a smallest length counts the prompt too.
     """
-    longest, least = options.optional_integer("max_length"), options.integer("min_length", 0)
-    found: dict[str, Any] = {
-        "max_new_tokens": options.optional_integer("max_new_tokens"),
-        "min_new_tokens": options.integer("min_new_tokens", 0),
-    }
+    longest, shortest = options.optional_integer("max_length"), options.integer("min_length", 0)
+    most, least = options.optional_integer("max_new_tokens"), options.integer("min_new_tokens", 0)
     if model.num_encoder_layers == 0:
-        if least > 0:
+        if shortest > 0:
             raise options.wrong("min_length", "it counts the prompt, which is not implemented; min_new_tokens is")
-        return found
-    if longest is not None and found["max_new_tokens"] is None:
-        found["max_new_tokens"] = max(1, longest - 1)
-    return found | {"min_new_tokens": max(found["min_new_tokens"], least - 1)}
+        return most, least
+    if longest is not None and most is None:
+        most = max(1, longest - 1)
+    return most, max(least, shortest - 1)
 
 
-def sampling(options: Options, beam_size: int) -> Sampling | None:
-    """How tokens are drawn, where the folder says that they are."""
-    drawn = options.flag("do_sample", False)
+def read_sampling(options: Options, beam_size: int) -> Sampling | None:
+    """Returns the settings of sampling; None where `do_sample` is not set."""
+    sampled = options.flag("do_sample", False)
     options.ignore("temperature", "top_k", "top_p", "min_p")
-    if not drawn:
+    if not sampled:
         return None
     if beam_size > 1:
-        raise options.wrong("do_sample", f"drawing tokens with num_beams {beam_size} is not implemented")
-    return Sampling(
-        temperature=options.number("temperature", 1.0),
-        top_k=options.integer("top_k", 50),
-        top_p=options.number("top_p", 1.0),
-        min_p=options.number("min_p", 0.0),
-    )
-
-
-def early_stopping(options: Options) -> bool | Literal["never"]:
-    """When a search with beams ends, as `DecodeConfig` has it."""
-    return "never" if options.values.get("early_stopping") == "never" else options.flag("early_stopping", False)
+        raise options.wrong("do_sample", f"sampling with num_beams {beam_size} is not implemented")
+    found: Sampling = read_table(SAMPLING_TABLE, options, Sampling(top_k=50)).build()
+    return found
 
 
 def suppress_ids(options: Options, ends: Collection[int]) -> tuple[int, ...]:
-    """Tokens that are never chosen. A forbidden end is none (so does the library)."""
+    """Returns the tokens that are never chosen. As in the library, end tokens stay allowed."""
     words = options.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise options.wrong("bad_words_ids", "only words of one token are implemented")
@@ -189,7 +207,7 @@ def suppress_ids(options: Options, ends: Collection[int]) -> tuple[int, ...]:
 
 
 def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
-    """The special ids, as both files have them."""
+    """Returns the special ids, as both files have them."""
     if model.num_decoder_layers == 0:
         return {"pad_token_id": decode.pad_id}
     ends: Any = [decode.eos_id, *decode.more_eos_ids] if decode.more_eos_ids else decode.eos_id
@@ -198,44 +216,38 @@ def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
 
 
 def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: int) -> dict[str, Any]:
-    """`generation_config.json` for such options: `decode_config` backwards.
+    """Returns `generation_config.json`: `decode_config` backwards.
 
-    There is no length that depends on the source there: the limit is that of the longest one.
+    The file has no length that depends on the source, so the limit is that of the longest source.
 
-    Raises: ValueError for a way to score answers that is not theirs.
+    Raises: ValueError for a length penalty that the library does not have.
     """
     if decode.length_penalty == "gnmt":
         raise ValueError("decode.length_penalty is 'gnmt' (there: average, with any exponent)")
-    drawn = decode.sampling if decode.sampling is not None and decode.sampling.temperature else None
+    sampling = decode.sampling if decode.sampling is not None and decode.sampling.temperature else None
     longest = decode.max_new_tokens
     if model.num_encoder_layers:
         longest = decode.max_length(longest_source)
         longest = min(longest, model.positions.max_positions or longest)
-    found = special_ids(decode, model) | {
-        "num_beams": decode.beam_size,
-        "num_return_sequences": decode.num_hypotheses,
+    found = special_ids(decode, model) | write_table(TABLE, decode)
+    found |= {
         "length_penalty": decode.alpha if decode.length_penalty == "average" else 0.0,
-        "early_stopping": decode.early_stopping,
-        "do_sample": drawn is not None,
+        "do_sample": sampling is not None,
         "max_new_tokens": longest,
         "min_new_tokens": decode.min_new_tokens,
         "forced_bos_token_id": decode.forced_bos_id,
-        "forced_eos_token_id": decode.forced_eos_id,
         "suppress_tokens": list(decode.suppress_ids) or None,
-        "no_repeat_ngram_size": decode.no_repeat_ngram,
-        "repetition_penalty": decode.repetition_penalty,
-        "renormalize_logits": decode.renormalize,
     }
-    if drawn is not None:
-        found |= {"temperature": drawn.temperature, "top_k": drawn.top_k, "top_p": drawn.top_p, "min_p": drawn.min_p}
+    if sampling is not None:
+        found |= write_table(SAMPLING_TABLE, sampling)
     return {name: value for name, value in found.items() if value is not None}
 
 
 def export_notes(decode: DecodeConfig) -> list[str]:
-    """What such options say that the file does not."""
+    """Returns notes for the user: settings that the file cannot express."""
     if decode.at_limit == "end" or decode.beam_size == 1:
         return []
     return [
-        f"decode.at_limit is {decode.at_limit!r}: there, beams at the limit of length count as ended ('end' here), so that the "
-        "best of answers that reach it may be another"
+        f"decode.at_limit is {decode.at_limit!r}: in the library, beams at the limit of length count as ended ('end' here); the "
+        "best answer may differ where beams reach the limit"
     ]

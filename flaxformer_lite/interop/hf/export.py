@@ -1,4 +1,4 @@
-"""A run as a Hugging Face folder."""
+"""Writes a run as a Hugging Face folder."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
-"""Options of the folder that a run came from which stay as they were, unless the model says otherwise."""
+"""Options that are copied from the folder that a run was imported from, unless the model decides them."""
 
 
 class Exported(NamedTuple):
@@ -42,12 +42,18 @@ def export_run(
     output: Path,
     families: Families = FAMILIES,
 ) -> tuple[int, list[str]]:
-    """Writes the folder, and returns the number of tensors and what a user of them should know.
+    """Writes the folder. Returns the number of tensors, and notes for the user.
 
-    `origin` is what `imported.json` says where the run came from such a folder; `files` what goes along. The family is the one
-    that `model_type` names, or that of the origin, or the first that has such a model.
+    Args:
+        config: The config of the run.
+        params: Its parameters.
+        origin: `imported.json` of a run that was imported from such a folder; empty for another run.
+        files: A folder with the tokenizer's files, which are copied.
+        model_type: The family; None: that of the origin, or the first that can express the model.
+        output: The folder to write.
+        families: The families to choose from.
 
-    Raises: ValueError that lists what the family cannot express.
+    Raises: ValueError that lists the settings that the family cannot express.
     """
     theirs = origin.get("config", {})
     if model_type is None and not theirs:
@@ -68,9 +74,9 @@ def export_run(
 
 
 def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:
-    """The model as the family has it; `architecture` where it was imported as that class.
+    """Returns the model in the terms of a family. `architecture` is the class that it was imported as, if it was.
 
-    Raises: ValueError that lists what the family cannot express.
+    Raises: ValueError that lists the settings that the family cannot express.
     """
     architecture = architecture or family.architecture(model, ())
     try:
@@ -93,7 +99,7 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
 
 
 def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMILIES) -> Exported:
-    """The model as the first family that has such a one. Raises: ValueError with what the nearest lacks if none has."""
+    """Returns the model as the first family that can express it has it. Raises: ValueError with the nearest family's reason."""
     reasons: dict[str, str] = {}
     for name, family in families.items():
         try:
@@ -102,19 +108,19 @@ def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMIL
             reasons[name] = str(error).removeprefix(f"{name} has no model like this one: ")
     nearest = min(reasons, key=lambda name: distance(model, params, families[name]))
     raise ValueError(
-        f"no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reasons[nearest]}. The families "
-        "are in docs/systems/huggingface.md, and --family FAMILY tells what is in the way of another"
+        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {reasons[nearest]}. The families are in "
+        "docs/systems/huggingface.md; --family FAMILY gives the reason of another one"
     )
 
 
 def distance(model: ModelConfig, params: PyTree, family: Family) -> int:
-    """How many parameters the model has and the family has not, and the other way round."""
+    """Returns the number of parameters that only the model or only the family has."""
     names = {weight.path for weight in family.names(model, family.architecture(model, ()))}
     return len(names ^ flatten_dict(params, sep="/").keys())
 
 
 def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """The names of the classes, of the objective or as they came."""
+    """Returns the names of the classes: those of the objective, else the imported ones."""
     num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
     if len(names := config.objective.class_names) == num_classes:
         return label_maps(names)
@@ -122,7 +128,7 @@ def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:
-    """`id2label` and `label2id`, which also say how many classes there are; nothing without classes."""
+    """Returns `id2label` and `label2id`, which also state the number of classes; empty without classes."""
     if not names:
         return {}
     return {

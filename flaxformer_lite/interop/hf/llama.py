@@ -78,7 +78,9 @@ ATTENTION_BIAS = option("attention_bias", "attention.bias", "attention.out_bias"
 
 def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
     if model.d_model % model.num_heads:
-        raise ValueError(f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads}")
+        raise ValueError(
+            f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads} (there: it must be)"
+        )
     return {}
 
 

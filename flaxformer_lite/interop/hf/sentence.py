@@ -1,4 +1,4 @@
-"""Sentence encoders in the layout of sentence-transformers: beside a model, `modules.json` and how one vector is made of a text.
+"""Sentence encoders in the layout of sentence-transformers: `modules.json` and a pooling config beside the model.
 
 Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 """
@@ -12,7 +12,7 @@ from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
 
 Pooling = Literal["mean", "max", "cls", "last"]
 POOLINGS: dict[str, Pooling] = {"mean": "mean", "max": "max", "cls": "cls", "lasttoken": "last"}
-"""Theirs: ours."""
+"""Our pooling, by theirs."""
 
 OLDER: dict[str, str] = {
     "pooling_mode_cls_token": "cls",
@@ -22,13 +22,13 @@ OLDER: dict[str, str] = {
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
 }
-"""Older folders have a flag for each."""
+"""Their pooling, by the flag that older folders have for it."""
 
 
 def read_embedding(folder: Path) -> SentenceEmbedding | None:
-    """How the folder makes one vector of a text; None where it is no sentence encoder.
+    """Returns the settings that turn a text into one vector; None for a folder without a sentence encoder.
 
-    Raises: ValueError that names a step, or an option, that is not implemented.
+    Raises: ValueError that names a step or an option that is not implemented.
     """
     modules = read_any_json(folder / "modules.json")
     if not modules:
@@ -54,7 +54,7 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
 
 
 def check_texts(folder: Path) -> None:
-    """Raises: ValueError where texts are changed before they are tokenised."""
+    """Raises: ValueError where the folder changes texts before they are tokenized."""
     name = "sentence_bert_config.json"
     options = Options(read_json(folder / name), f"{name}: ")
     options.only("do_lower_case", False)
@@ -67,7 +67,7 @@ def check_texts(folder: Path) -> None:
 
 
 def documents(model: ModelConfig, max_length: int) -> dict[str, Any]:
-    """The further files for a model like that; none for one that makes no sentence embeddings."""
+    """Returns the additional files of a sentence encoder; none for another model."""
     embedding = model.sentence_embedding
     if embedding is None:
         return {}

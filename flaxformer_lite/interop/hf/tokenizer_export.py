@@ -1,4 +1,4 @@
-"""The tokenizers of a run as the files of a Hugging Face folder, where they have a counterpart there."""
+"""Writes the tokenizers of a run as the files of a Hugging Face folder, if the library has a counterpart."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig) -> list[str]:
-    """Writes the files into a folder, and returns what a user of it should know."""
+    """Writes the files into a folder. Returns notes for the user."""
     if tokenizers is None:
         return []
     source, target = tokenizers.source, tokenizers.target
@@ -33,7 +33,7 @@ def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelCo
 
 
 def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, bytes]:
-    """The description that the tokenizers library reads, and the names of the special ids."""
+    """Returns the description for the tokenizers library, and the names of the special ids."""
     names = special_tokens(tokenizer, ROLES)
     inputs = ["input_ids", *(["token_type_ids"] if model.num_token_types else []), "attention_mask"]
     settings = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
@@ -45,7 +45,7 @@ def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, bytes]:
 
 
 def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, bytes]:
-    """The SentencePiece model under the name, and with the class, that adds the special ids which the model here reads."""
+    """Returns the SentencePiece model, with the file name and class that add the special ids the model reads."""
     names = special_tokens(tokenizer, {role: (role,) for role in ("pad", "unk", "bos", "eos")})
     if not model.num_decoder_layers:
         return {"tokenizer.model": tokenizer.to_bytes()}
@@ -57,7 +57,7 @@ def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, b
 
 
 def sentence_piece_note(model: ModelConfig) -> str:
-    """How far the library's classes read such a file as SentencePiece does."""
+    """Returns a note: whether the library's classes read the file as SentencePiece does."""
     if not model.num_decoder_layers:
         return "tokenizer.model is in the folder, but the library reads no SentencePiece model with an encoder alone"
     if not model.num_encoder_layers:
@@ -66,7 +66,7 @@ def sentence_piece_note(model: ModelConfig) -> str:
 
 
 def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, bytes]:
-    """Both SentencePiece models, and the vocabulary, or one for each side."""
+    """Returns both SentencePiece models, and one vocabulary or one for each side."""
     sides = [json.loads(side.to_bytes()) for side in (source, target)]
     separate = sides[0]["ids"] != sides[1]["ids"]
     settings = {f"{name}_token": token for name, token in sides[0]["special"].items()}
@@ -82,7 +82,7 @@ def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, bytes]
 
 
 def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, Any]:
-    """The special tokens as they are written, by the names that the roles of their ids have there."""
+    """Returns the text of the special tokens, by the names that their roles have in the library."""
     ids = tokenizer.special._asdict()
     return {
         f"{name}_token": tokenizer.pieces([ids[role]])[0]

@@ -1,4 +1,4 @@
-"""The tokenizers in a Hugging Face folder, as tokenizers of ours."""
+"""Reads the tokenizers of a Hugging Face folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,18 +19,18 @@ CLASSES = {
     "bart": "BartTokenizer",
     "gpt2": "GPT2Tokenizer",
 }
-"""By `model_type`: the class of a tokenizer where the folder does not say."""
+"""The class of the tokenizer in a folder that does not name it, by `model_type`."""
 
 
 class Found(NamedTuple):
-    """The tokenizers of the two sides, or why there are none."""
+    """The tokenizers of both sides, or the reason for their absence."""
 
     tokenizers: Tokenizers | None
     note: str = ""
 
 
 def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[int, int]) -> Found:
-    """The folder's tokenizers, if it has some whose ids are those of a model with so many a side.
+    """Returns the folder's tokenizers, unless they have more ids than the model; `vocab_sizes` are those of source and target.
 
     Raises: ValueError where a file is damaged.
     """
@@ -44,7 +44,7 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[
 
 
 def find_tokenizers(folder: Path, config: Mapping[str, Any]) -> Found:
-    """The tokenizers, whatever the model reads: the first kind whose files are all there."""
+    """Returns the tokenizers of the first kind whose files are all present."""
     settings = read_json(folder / "tokenizer_config.json") | read_json(folder / "special_tokens_map.json")
     if has(folder, *MARIAN_FILES):
         return Found(marian(folder, settings))
@@ -64,7 +64,7 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any]) -> Found:
 
 
 def from_vocab_files(folder: Path, config: Mapping[str, Any], settings: Mapping[str, Any]) -> Found:
-    """The tokenizer in `vocab.txt`, or in `vocab.json` and `merges.txt`, which only its class tells how to read."""
+    """Returns the tokenizer in `vocab.txt`, or in `vocab.json` and `merges.txt`: its class decides how to read them."""
     named = (
         settings.get("tokenizer_class") or config.get("tokenizer_class") or CLASSES.get(config.get("model_type", ""))
     )
@@ -80,10 +80,10 @@ def from_vocab_files(folder: Path, config: Mapping[str, Any], settings: Mapping[
 
 
 def has(folder: Path, *names: str) -> bool:
-    """Whether all these files are there."""
+    """Returns whether all these files are present."""
     return all((folder / name).is_file() for name in names)
 
 
 def joint(tokenizer: Tokenizer) -> Found:
-    """One tokenizer for both sides."""
+    """Returns one tokenizer for both sides."""
     return Found(Tokenizers(tokenizer, tokenizer))

@@ -1,6 +1,6 @@
-"""Tokenizers that older folders keep in several files: Marian's, and those of BERT, RoBERTa, BART and GPT-2.
+"""Reads tokenizers that older folders store in several files: those of Marian, BERT, RoBERTa, BART and GPT-2.
 
-The latter become what the library makes of them, the description of a `tokenizer.json`.
+All but Marian's become the description of a `tokenizer.json`, as the library makes it.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,12 +28,12 @@ MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 
 def content(token: Any) -> str:
-    """The text of a token, which files hold alone or in an object."""
+    """Returns the text of a token, which files store alone or in an object."""
     return str(token["content"] if isinstance(token, Mapping) else token)
 
 
 def marian(folder: Path, settings: Mapping[str, Any]) -> Tokenizers:
-    """`source.spm` and `target.spm` with `vocab.json`, or with a vocabulary a side."""
+    """Reads `source.spm` and `target.spm` with `vocab.json`, or with a vocabulary for each side."""
     names = {name.removesuffix("_token"): content(settings.get(name) or token) for name, token in MARIAN.items()}
     vocabularies = ("vocab.json", "target_vocab.json" if settings.get("separate_vocabs") else "vocab.json")
 
@@ -47,8 +47,8 @@ def marian(folder: Path, settings: Mapping[str, Any]) -> Tokenizers:
 
 
 def word_pieces(folder: Path, settings: Mapping[str, Any]) -> JsonTokenizer:
-    """BERT's `vocab.txt`: words, in lower case if need be, as the longest pieces that there are."""
-    names = BERT | given(settings, BERT)
+    """Reads BERT's `vocab.txt`: words, in lower case if set, are split into the longest known pieces."""
+    names = BERT | named_tokens(settings, BERT)
     found = Library(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token=content(names["unk_token"])))
     found.normalizer = normalizers.BertNormalizer(
         clean_text=True,
@@ -67,9 +67,9 @@ def word_pieces(folder: Path, settings: Mapping[str, Any]) -> JsonTokenizer:
 
 
 def roberta(folder: Path, settings: Mapping[str, Any]) -> JsonTokenizer:
-    """RoBERTa's and BART's `vocab.json` and `merges.txt`: joined bytes between <s> and </s>."""
-    names = ROBERTA | given(settings, ROBERTA)
-    found = joined_bytes(folder, settings)
+    """Reads RoBERTa's and BART's `vocab.json` and `merges.txt`: byte-level BPE between <s> and </s>."""
+    names = ROBERTA | named_tokens(settings, ROBERTA)
+    found = byte_level_bpe(folder, settings)
     add_tokens(found, folder, settings, names)
     found.post_processor = processors.RobertaProcessing(
         numbered(found, names["sep_token"]),
@@ -81,9 +81,9 @@ def roberta(folder: Path, settings: Mapping[str, Any]) -> JsonTokenizer:
 
 
 def gpt2(folder: Path, settings: Mapping[str, Any]) -> JsonTokenizer:
-    """GPT-2's `vocab.json` and `merges.txt`: joined bytes, after a BOS if `add_bos_token` says so."""
-    names = GPT2 | given(settings, (*GPT2, "pad_token"))
-    found = joined_bytes(folder, settings)
+    """Reads GPT-2's `vocab.json` and `merges.txt`: byte-level BPE, after a BOS if `add_bos_token` is set."""
+    names = GPT2 | named_tokens(settings, (*GPT2, "pad_token"))
+    found = byte_level_bpe(folder, settings)
     add_tokens(found, folder, settings, names)
     if settings.get("add_bos_token"):
         bos, _ = numbered(found, names["bos_token"])
@@ -102,16 +102,16 @@ VOCAB_FILES: dict[str, tuple[tuple[str, ...], Callable[[Path, Mapping[str, Any]]
     "BartTokenizer": (("vocab.json", "merges.txt"), roberta),
     "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2),
 }
-"""By `tokenizer_class`: the files that it needs, and what reads them."""
+"""The files of a tokenizer and the function that reads them, by `tokenizer_class`."""
 
 
-def given(settings: Mapping[str, Any], names: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
-    """The special tokens that the folder names."""
+def named_tokens(settings: Mapping[str, Any], names: Mapping[str, Any] | tuple[str, ...]) -> dict[str, Any]:
+    """Returns the special tokens that the folder names."""
     return {name: settings[name] for name in names if settings.get(name)}
 
 
-def joined_bytes(folder: Path, settings: Mapping[str, Any]) -> Library:
-    """Byte-level BPE."""
+def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
+    """Returns a byte-level BPE tokenizer."""
     found = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
     found.decoder = decoders.ByteLevel()
@@ -119,14 +119,14 @@ def joined_bytes(folder: Path, settings: Mapping[str, Any]) -> Library:
 
 
 def add_tokens(found: Library, folder: Path, settings: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-    """Makes one piece each of the tokens that were added to the vocabulary, and of the special ones as far as they are in it."""
+    """Adds the tokens that were added to the vocabulary, and the special tokens that are in it, as one piece each."""
     added = {int(i): token for i, token in settings.get("added_tokens_decoder", {}).items()}
     added = {i: {"content": token} for token, i in read_json(folder / "added_tokens.json").items()} | added
     for i, token in sorted(added.items()):
         found.add_tokens([described(token)])
         if found.token_to_id(content(token)) != i:
             raise ValueError(
-                f"{content(token)!r} should be the added token {i}, which does not follow on the vocabulary"
+                f"{content(token)!r} should be the added token {i}: that id does not follow the vocabulary; copy the folder again"
             )
     known = {content(token) for token in added.values()}
     more = [settings.get(name) or [] for name in ("additional_special_tokens", "extra_special_tokens")]
@@ -136,7 +136,7 @@ def add_tokens(found: Library, folder: Path, settings: Mapping[str, Any], names:
 
 
 def described(token: Any) -> AddedToken:
-    """A token as the files describe it; one that is only named is special."""
+    """Returns a token as the files describe it; a token without a description is special."""
     if not isinstance(token, Mapping):
         return AddedToken(token, special=True)
     options = ("single_word", "lstrip", "rstrip", "normalized", "special")
@@ -144,8 +144,8 @@ def described(token: Any) -> AddedToken:
 
 
 def numbered(found: Library, token: Any) -> tuple[str, int]:
-    """A special token and its id."""
+    """Returns a special token and its id."""
     i = found.token_to_id(content(token))
     if i is None:
-        raise ValueError(f"the vocabulary has no {content(token)}, which is one of the special tokens")
+        raise ValueError(f"the vocabulary lacks the special token {content(token)}: copy the folder again")
     return content(token), i

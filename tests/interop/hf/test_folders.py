@@ -294,7 +294,7 @@ def test_a_model_that_no_family_has_is_refused_with_what_is_in_the_way_of_the_ne
         (dataclasses.replace(bert, scale_embeddings=True), "bert", r"model\.scale_embeddings is True \(there: False\)"),
         (dataclasses.replace(bert, residual=PRE_NORM), "bert", residual),
     ):
-        message = rf"^no Hugging Face family has a model like this one; in the way of the nearest, {nearest}: {reason}"
+        message = rf"^no Hugging Face family has a model like this one; the nearest is {nearest}, but {reason}"
         with pytest.raises(ValueError, match=message) as raised:
             first_fitting(model, random_params(model))
         assert "docs/systems/huggingface.md" in str(raised.value) and len(str(raised.value)) < 450
