@@ -4,15 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run, load
+    from flaxformer_lite.training.loop import train
 
 __version__ = "0.1.0"
-__all__ = ["Run", "load"]
+__all__ = ["Run", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """`Run` and `load`, imported when they are asked for: the commands answer a mistake or Ctrl-C before JAX is there."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from flaxformer_lite import run
+    """Imports `Run`, `load` or `train` when it is first used: the command line answers a mistake or Ctrl-C before JAX is there."""
+    if name == "train":
+        from flaxformer_lite.training.loop import train
 
-    return getattr(run, name)
+        return train
+    if name in __all__:
+        from flaxformer_lite import run
+
+        return getattr(run, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

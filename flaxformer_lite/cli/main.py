@@ -1,76 +1,130 @@
-"""The commands: `python -m flaxformer_lite COMMAND RUN …`, also installed as `flaxformer-lite`."""
+"""The command line: `python -m flaxformer_lite COMMAND …`, also installed as `flaxformer-lite`; `train.py` is its command `train`.
+
+A command is a file of `commands/`, imported once it was typed: help and mistakes need no JAX.
+"""
 
 import argparse
+import ast
 import contextlib
-import difflib
 import importlib
+import importlib.resources
 import io
 import os
-import pkgutil
 import re
 import signal
 import sys
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import as_flags
+from flaxformer_lite.console import suggest
+
+COMMANDS = {
+    "train": "train",
+    "translate": "translate",
+    "generate": "generate",
+    "classify": "classify",
+    "embed": "embed",
+    "fill-mask": "fill_mask",
+    "evaluate": "evaluate",
+    "inspect": "inspect",
+    "average": "average",
+    "plan": "plan",
+    "import": "import_weights",
+    "export": "export",
+}
+"""Every command and its file in `commands/`."""
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
 
 class Parser(argparse.ArgumentParser):
-    """One that says in one line what is wrong."""
+    """Reports a mistake in one line."""
 
     def error(self, message: str) -> NoReturn:
         fail(f"{message}; `{self.prog} --help` tells more")
 
 
-def main() -> None:
-    """Runs the command that was typed; a user's mistake becomes one line and exit status 2."""
-    if sys.stderr is None:  # as after `2>&-`; print() would write errors among the results
+def main(words: Sequence[str] | None = None) -> None:
+    """Runs the command in `words`, by default those of the command line; a user's mistake is one line and exit status 2."""
+    if (
+        sys.stderr is None
+    ):  # as after `2>&-`; otherwise the next file that is opened would get what is written to stderr
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    names = [module.name for module in pkgutil.iter_modules(commands.__path__)]
-    typed = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), None)
-    if typed is not None and typed not in names:
-        fail(f"there is no command {typed}; {nearest(typed, names) or 'the commands are ' + ', '.join(names)}")
-    parser = Parser(prog="flaxformer-lite", description="Uses what train.py has made.", allow_abbrev=False)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name in names:
-        command = importlib.import_module(f"{commands.__name__}.{name}")
-        summary = (command.__doc__ or "").strip()
-        subparser = subparsers.add_parser(
-            name, help=summary.splitlines()[0], description=summary, allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )  # fmt: skip
-        command.add_arguments(subparser)
-        subparser.set_defaults(run=command.run)
+    words = sys.argv[1:] if words is None else words
+    typed = next((word for word in words if not word.startswith("-")), None)
     if typed is None:
-        parser.parse_args()
-        parser.error(f"give a command: {', '.join(names)}")
-    chosen, place = subparsers.choices[typed], sys.argv.index(typed)
-    # Options may stand between RUN and FILE, which subparsers alone do not allow.
-    arguments, unknown = chosen.parse_known_intermixed_args(sys.argv[1:place] + sys.argv[place + 1 :])
-    if unknown:
-        options = re.findall(r"--[\w-]+", chosen.format_usage())
-        hint = nearest(unknown[0], options) or f"its options are {', '.join(options)}"
-        fail(f"{typed} does not take {' '.join(unknown)}; {hint}")
-    follow(arguments)
+        overview().parse_args(words)
+        overview().error(f"a command is missing: {', '.join(COMMANDS)}")
+    if typed not in COMMANDS:
+        fail(
+            f"there is no command {typed}{suggest(typed, COMMANDS, cutoff=0.4) or '; there are ' + ', '.join(COMMANDS)}"
+        )
+    place = words.index(typed)
+    run(typed, [*words[:place], *words[place + 1 :]])
 
 
-def follow(arguments: argparse.Namespace) -> None:
-    """Runs the command, and ends the process where that fails."""
-    if sys.stdout is None:
-        fail("there is no standard output to write to")
+def overview() -> Parser:
+    """Returns the parser of no command, whose help lists all of them."""
+    lines = [f"  {name:<10} {docstring(file).splitlines()[0]}" for name, file in COMMANDS.items()]
+    return Parser(
+        prog="flaxformer-lite",
+        usage="%(prog)s COMMAND …",
+        description="Trains Transformers and uses them; `%(prog)s COMMAND --help` tells more.\n\ncommands:\n"
+        + "\n".join(lines),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def docstring(file: str) -> str:
+    """Returns the docstring of a command's file, without importing it."""
+    source = importlib.resources.files(commands).joinpath(f"{file}.py").read_text(encoding="utf-8")
+    return ast.get_docstring(ast.parse(source)) or ""
+
+
+def run(name: str, words: Sequence[str]) -> None:
+    """Runs a command with its arguments, and ends the process where that fails."""
+    command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
+    # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
+    takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
+    parser = Parser(
+        prog=f"flaxformer-lite {name}",
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        add_help=not takes_settings,
+    )
+    command.add_arguments(parser)
+    # Options may stand between RUN and FILE.
+    arguments, unknown = parser.parse_known_intermixed_args(words)
+    if takes_settings:
+        arguments.flags = unknown
+    elif unknown:
+        options = re.findall(r"--[\w-]+", parser.format_usage())
+        hint = suggest(unknown[0], options, cutoff=0.4) or f"; its options are {', '.join(options)}"
+        fail(f"{name} does not take {' '.join(unknown)}{hint}")
+    if sys.stdout is None and not takes_settings:
+        fail("there is no standard output to write to: open it")
+    with mistakes(arguments):
+        command.run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
+    """Within it, what a user can mend ends the process with one line and status 2, Ctrl-C without a line and status 130."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the input is, whatever the locale says
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        arguments.run(arguments)
-        sys.stdout.flush()
+        yield
     except BrokenPipeError:
-        # Whoever read our results has closed: there is no one left to tell, nor when Python flushes at its end.
+        # The reader of the results has closed: nobody is left to be told, nor when Python flushes at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
@@ -78,19 +132,14 @@ def follow(arguments: argparse.Namespace) -> None:
     except ValueError as error:
         fail(as_flags(str(error), arguments))
     except RuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX says that there is no memory
+        if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX reports that there is no memory
             raise
         fail(
-            f"not enough memory ({error}): give shorter texts, a smaller beam or a lower decode.batch_tokens in config.json"
+            f"not enough memory ({error}): give shorter texts, a smaller beam or a lower decode.batch_tokens; in training a lower "
+            "data.tokens_per_batch or a higher train.num_micro_batches"
         )
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-
-
-def nearest(typed: str, names: list[str]) -> str:
-    """A hint at the name that was meant, empty where none is near."""
-    near = difflib.get_close_matches(typed, names, 1, cutoff=0.4)
-    return f"perhaps you meant {near[0]}" if near else ""
 
 
 def fail(message: str) -> NoReturn:
@@ -98,18 +147,26 @@ def fail(message: str) -> NoReturn:
     sys.exit(2)
 
 
-def program() -> None:
-    """The whole process, which Ctrl-C ends without a word: at once while it starts, then by an exception."""
+def program(words: Sequence[str] | None = None) -> None:
+    """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        main()
+        main(words)
     except SystemExit as end:
-        if end.code != INTERRUPTED:
+        if end.code != INTERRUPTED and not (end.code and is_one_of_several()):
             raise
-        with contextlib.suppress(OSError):
-            sys.stdout.flush()
-        os._exit(INTERRUPTED)  # what JAX is computing would crash while Python ends
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, AttributeError):
+                stream.flush()
+        # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
+        os._exit(int(end.code))
+
+
+def is_one_of_several() -> bool:
+    """Returns whether this process has met others that train with it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flaxformer_lite.cli.commands.import.copy_companions", interrupted)
+    monkeypatch.setattr("flaxformer_lite.cli.commands.import_weights.copy_companions", interrupted)
     theirs = FIXTURES / "hf/distilbert/model"
     with pytest.raises(SystemExit) as end:
         type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")

@@ -198,7 +198,7 @@ class Typed:
 
     def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
         """The lines of stdout and stderr."""
-        module = importlib.import_module(f"flaxformer_lite.cli.commands.{command}")
+        module = importlib.import_module(f"flaxformer_lite.cli.commands.{command.replace('-', '_')}")
         self.monkeypatch.setattr(module, "load", lambda path, weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

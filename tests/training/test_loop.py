@@ -19,7 +19,7 @@ import jax
 import numpy as np
 import pytest
 
-import train as command_line
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.text_files import ParallelText
@@ -302,15 +302,15 @@ def test_other_data_is_refused(copy, monkeypatch):
 
 def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
     config = write_config_file(tmp_path / "tiny.json", NO_TEXT)
-    monkeypatch.setattr(sys, "argv", ["train.py", str(config), "--workdir", str(copy)])
+    words = ["train", str(config), "--workdir", str(copy)]
     with RunFolder(copy).lock(NO_TEXT):
         capsys.readouterr()
         with pytest.raises(SystemExit) as exit:
-            command_line.main()
+            main(words)
         assert exit.value.code == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert line.startswith(f"error: another process is training in {copy}: ")
-    command_line.main()
+    main(words)
     assert "all 12 steps are done" in capsys.readouterr().err
 
 

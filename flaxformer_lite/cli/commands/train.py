@@ -1,0 +1,44 @@
+"""Trains the experiment of a config file: `python train.py CONFIG [--workdir RUN] [--SETTING VALUE …]`.
+
+CONFIG is a file of configs/, or the config.json of a run folder. `python train.py CONFIG --help` lists every setting. The same
+command again continues from the last checkpoint in the run folder.
+"""
+
+import argparse
+from pathlib import Path
+
+TAKES_SETTINGS = True
+"""Options that are not its own are settings of CONFIG."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="a file of configs/, or a run folder's config.json")
+    parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config file>")
+    group = parser.add_argument_group("several processes (docs/scaling.md)")
+    group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
+    group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
+    group.add_argument("--process-id", type=int, metavar="I", help="number of this process, from 0 to N - 1")
+    group.add_argument(
+        "--join-seconds", type=int, metavar="S", default=300, help="seconds to wait for the others (300)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
+    from flaxformer_lite.training.loop import train
+    from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
+
+    processes = ProcessConfig(
+        coordinator=arguments.coordinator,
+        num_processes=arguments.num_processes,
+        process_id=arguments.process_id,
+        join_seconds=arguments.join_seconds,
+    )
+    config = load_config(arguments.config, arguments.flags)
+    join(processes)
+    train(config, arguments.workdir or default_workdir(Path(arguments.config)))
+
+
+def default_workdir(config: Path) -> Path:
+    """Returns `runs/<config name>`; for the config.json of a run, that run's folder."""
+    return config.parent if config.name == "config.json" else Path("runs") / config.stem
