@@ -309,9 +309,9 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["average, classify, embed, evaluate", "translate"]),
+        ([], ["train, translate, generate, classify, embed, fill-mask, evaluate"]),
         (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
-        (["xyz", "{run}"], ["no command xyz", "average, classify, embed, evaluate", "translate"]),
+        (["xyz", "{run}"], ["no command xyz", "train, translate, generate, classify, embed, fill-mask, evaluate"]),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),
         (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam"]),
         (["translate", "{run}", "--beam", "three"], ["--beam", "three"]),
