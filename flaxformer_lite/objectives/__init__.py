@@ -1,22 +1,37 @@
 """Objectives: what goes into the model, what should come out, and what counts.
 
-An objective is a value. `make_rows` turns the records of a data set into those that fill a row each, and `example`, on the host,
-one of these into arrays of a fixed shape; `loss` sees the model's outputs and the batch, never the model. To add one: a file
-here, and its name in the union below.
+An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
+of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). It sees batches and
+outputs, never the model or its parameters. The kinds: `seq2seq.py`, `causal_lm.py`, `masked_lm.py` and `span_corruption.py` (with
+`corruption.py`), `classification.py` (with `label_metrics.py`) and `embeddings.py` (both on `whole_texts.py`).
+
+To add one: a file, and its name in `kinds.py`.
 """
 
-from typing import Annotated
+from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.batch import Batch
+from flaxformer_lite.objectives.causal_lm import CausalLM
+from flaxformer_lite.objectives.classification import Classification, Regression
+from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.kinds import Objective, Objectives, default_objective
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.objectives.masked_lm import MaskedLM
+from flaxformer_lite.objectives.seq2seq import Seq2Seq
+from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
-from pydantic import Discriminator
-
-from flaxformer_lite.objectives.base import Batch as Batch
-from flaxformer_lite.objectives.causal_lm import CausalLM as CausalLM
-from flaxformer_lite.objectives.classification import Classification as Classification
-from flaxformer_lite.objectives.classification import Regression as Regression
-from flaxformer_lite.objectives.embeddings import SentenceEmbeddings as SentenceEmbeddings
-from flaxformer_lite.objectives.masked_lm import MaskedLM as MaskedLM
-from flaxformer_lite.objectives.seq2seq import Seq2Seq as Seq2Seq
-from flaxformer_lite.objectives.span_corruption import SpanCorruption as SpanCorruption
-
-Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
-Objective = Annotated[Objectives, Discriminator("kind")]
+__all__ = [
+    "BaseObjective",
+    "Batch",
+    "CausalLM",
+    "Classification",
+    "LossTerm",
+    "MaskedLM",
+    "Objective",
+    "Objectives",
+    "PerRowMetric",
+    "Regression",
+    "SentenceEmbeddings",
+    "Seq2Seq",
+    "SpanCorruption",
+    "default_objective",
+]

@@ -1,85 +1,45 @@
-"""What objectives share: a batch, rows made of pieces, and the loss of what the head scores."""
+"""The contract of an objective, and its defaults."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, SupportsIndex
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Array, Float, Int
 
+from flaxformer_lite.bounds import check_bounds
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.inference.config import PromptAttention
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
-from flaxformer_lite.text.special_ids import PAD, SpecialIds
-
-
-class Batch(NamedTuple):
-    """One step's data: the model's inputs, the token expected wherever the head scores one, and how much each counts."""
-
-    inputs: Inputs
-    targets: Int[Array, "B T"] | Float[Array, "B 1"]
-    """Of whole texts the class or the value, one a row."""
-    weights: Float[Array, "B T"]
-    labels: Int[Array, "B"] | None = None
-    """Whether each row's second text follows its first (0) or not (1), where the objective asks."""
-
-
-def padded(
-    tokens: Sequence[SupportsIndex] | Int[np.ndarray, "_"], length: int, fill: int = PAD
-) -> Int[np.ndarray, "T"]:
-    """The tokens, then padding up to `length`."""
-    row = np.full(length, fill, np.int32)
-    row[: len(tokens)] = tokens
-    return row
-
-
-def pair_example(record: TokenPair, lengths: Lengths, special: SpecialIds) -> Batch:
-    """One row for an encoder–decoder: it reads the source and EOS, then the start and the target, and should say the target and
-    EOS.
-    """
-    if special.eos is None:
-        raise ValueError(
-            "the tokenizer has no id that ends a text (eos), so no answer could end: choose another tokenizer"
-        )
-    source = padded([*record.source, special.eos], lengths.source, special.pad)
-    target = padded([special.start, *record.target], lengths.target, special.pad)
-    is_source, is_target = (
-        np.arange(lengths.source) <= len(record.source),
-        np.arange(lengths.target) <= len(record.target),
-    )
-    # NumPy here on the host; the model sees the same on devices.
-    inputs = Inputs(source_tokens=source, source_mask=is_source, target_tokens=target, target_mask=is_target)  # type: ignore[arg-type]
-    targets = padded([*record.target, special.eos], lengths.target, special.pad)
-    return Batch(inputs, targets, is_target.astype(np.float32))  # type: ignore[arg-type]
-
-
-class ConcatenatedPieces(NamedTuple):
-    """Pieces one after the other, padded: their tokens, where each stands in its piece, and the number of its piece from 1."""
-
-    tokens: Int[np.ndarray, "T"]
-    positions: Int[np.ndarray, "T"]
-    segments: Int[np.ndarray, "T"]
-
-
-def concat_pieces(pieces: Sequence[Int[np.ndarray, "_"]], length: int, fill: int = PAD) -> ConcatenatedPieces:
-    """The pieces in one row of `length` positions; positions and segments are 0 in the padding."""
-    return ConcatenatedPieces(
-        padded(np.concatenate(pieces), length, fill),
-        padded(np.concatenate([np.arange(len(piece)) for piece in pieces]), length),
-        padded(np.concatenate([np.full(len(piece), number) for number, piece in enumerate(pieces, 1)]), length),
-    )
+from flaxformer_lite.text.special_ids import SpecialIds
+from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class BaseObjective:
-    """What objectives share: the loss of what the head scores, and what is usual for them."""
+    """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
+
+    A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows`, `lengths` and
+    `example`; everything else has a default, for next-token prediction with an encoder–decoder. In the order of their calls:
+
+        make_rows   host, once        records: token ids without special ids  →  rows, values of any type
+        lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
+        example     host, each step   row  →  Batch of NumPy arrays without the axis B, padded to the lengths of its bucket
+        inputs      device            Batch [B, …]  →  Inputs of the model at hand
+        loss        device            Outputs, Batch  →  {name: LossTerm}, the sum that training minimises
+        metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
+        report      host, once        the totals over all batches  →  {metric name: number}
+
+    `packed_row` and `longest_row` set the shapes of batches. A batch may end in rows whose leaves are all 0: they must not change
+    any sum. Losses are sums with their counts, never means, so that a batch can be split in any way.
+    """
 
     kind: str
 
-    # What the rest of the package needs to know of an objective: class constants, no settings.
+    # What the rest of the package asks of an objective: class constants, not settings.
     unit: ClassVar[str] = "documents"
     """The name of the records, in the plural."""
     command: ClassVar[str] = "evaluate"
@@ -87,14 +47,18 @@ class BaseObjective:
     translates: ClassVar[bool] = False
     """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
     truncates_records: ClassVar[bool] = False
-    """Whether evaluation records are truncated to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
+    """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
     with a warning. False: `make_rows` fits the whole records."""
     rows_independent: ClassVar[bool] = True
     """Whether the loss of a row depends on that row alone, so that a batch can be split over micro-batches and pmap devices."""
     decoder_special_ids: ClassVar[tuple[str, ...]] = ()
-    """The special ids (fields of `Special`) that the decoder learns, so that `decode` must have the same ones."""
+    """The special ids (fields of `SpecialIds`) that the decoder learns, so that `decode` must have the same ones."""
     prompt_attention: ClassVar[PromptAttention] = "causal"
-    """The tokens of a prompt that each one attends to, for a decoder alone; `example` sets `Inputs.target_attention` alike."""
+    """The tokens of a prompt that each one attends to when a decoder alone generates. "full" is for a prefix language model,
+    whose `example` sets `Inputs.target_attention` accordingly."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "objective")
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -103,70 +67,91 @@ class BaseObjective:
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of `Outputs.class_logits`; empty: the objective names none."""
+        """The names of the classes, in the order of `Outputs.class_logits`; empty if the objective names none."""
         return ()
 
     @property
     def mask_id(self) -> int | None:
-        """The id that stands for a masked token; None: the tokenizer's own."""
+        """The id that replaces a masked token; None: the tokenizer's own."""
         return None
 
+    # The model and the tokenizer -------------------------------------------------------------------------------------
+
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError where the model is not one that this objective trains."""
+        """Raises: ValueError if the model lacks a part that this objective trains, or has one that it does not."""
         self.check_stacks(model, encoder=True, decoder=True)
 
     def check_stacks(self, model: ModelConfig, *, encoder: bool, decoder: bool) -> None:
+        """Raises: ValueError unless the model has exactly these stacks, and a head."""
         for side, wanted in (("encoder", encoder), ("decoder", decoder)):
             found = getattr(model, f"num_{side}_layers")
             if (found > 0) != wanted:
-                remedy = "give at least 1" if wanted else "set it to 0"
+                remedy = "set it to at least 1" if wanted else "set it to 0"
                 raise ValueError(
                     f"model.num_{side}_layers is {found}, but objective.kind '{self.kind}' trains a model "
                     f"{'with' if wanted else 'without'} {side}: {remedy}, or choose another objective"
                 )
         if model.head is None:
             raise ValueError(
-                f"model.head is None, but objective.kind '{self.kind}' needs its scores: give the model a head"
+                f"model.head is None, but objective.kind '{self.kind}' needs its logits: set it to LanguageModelHead()"
             )
 
     def num_tokenizer_ids(self, vocab_size: int) -> int:
-        """How many ids, from 0 on, a tokenizer may have: those above are the objective's own."""
+        """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
         return vocab_size
 
+    # From records to rows --------------------------------------------------------------------------------------------
+
     def packed_row(self, longest: Lengths) -> Lengths | None:
-        """The one shape of all rows, where documents fill them; None where each record has its own length."""
+        """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
         return longest
 
     def longest_row(self, longest: Lengths) -> Lengths:
-        """The longest row that there can be; 0 for a side that is not read."""
+        """Returns the longest possible row; 0 for a side that the model does not read."""
         return self.packed_row(longest) or longest
 
+    def make_rows(
+        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
+    ) -> Sequence[Any]:
+        """Returns the rows of all records, one or several records a row.
+
+        longest: `data.max_source_length` and `data.max_target_length`.
+        tokenizer: None if the rows are used for their shapes only; the records may then be empty.
+
+        Raises: ValueError for records that the objective cannot use, with their number.
+        """
+        raise NotImplementedError
+
+    def lengths(self, record: Any) -> Lengths:
+        """Returns the positions that a row needs, special tokens included."""
+        raise NotImplementedError
+
+    def example(self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
+        """Returns a row as NumPy arrays without the axis B, padded to `lengths`.
+
+        generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
+        """
+        raise NotImplementedError
+
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        """What that model reads of a batch."""
+        """Returns the inputs that this model reads."""
         return batch.inputs
 
+    # From outputs to figures -----------------------------------------------------------------------------------------
+
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """The terms that training minimises."""
+        """Returns the terms that training minimises, by name."""
         return {"cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights)}
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """What evaluation counts: unsmoothed nats per token that is to be told, and how many of these are told right."""
-        seen = logit_stats(outputs.loss_logits, batch.targets)
+        """Returns the counts of one evaluation batch: unsmoothed nats per predicted token, and correct predictions."""
+        stats = logit_stats(outputs.loss_logits, batch.targets)
         return {
-            "loss": cross_entropy(seen, batch.targets, batch.weights),
-            "accuracy": accuracy(seen, batch.targets, batch.weights),
+            "loss": cross_entropy(stats, batch.targets, batch.weights),
+            "accuracy": accuracy(stats, batch.targets, batch.weights),
         }
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
-        """What evaluation reports, from what `metrics` counted over all batches; `perplexity` is the exponential of `loss`."""
+        """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
         means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
         return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
-
-
-def check_id(setting: str, value: int, model: ModelConfig) -> None:
-    """Raises: ValueError where the setting is no id of the model's vocabulary."""
-    if value >= model.vocab_size:
-        raise ValueError(
-            f"objective.{setting} is {value}, but model.vocab_size is {model.vocab_size}: set it to "
-            f"{model.vocab_size - 1}, the last id, or raise model.vocab_size"
-        )

@@ -1,4 +1,4 @@
-"""Causal language modelling: the next token, of every token."""
+"""Causal language modelling: every token is predicted from those before it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,16 +6,13 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.bounds import NonNegativeFloat, Rate, check_bounds
+from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
-from flaxformer_lite.objectives.base import (
-    BaseObjective,
-    Batch,
-    concat_pieces,
-)
+from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -23,28 +20,25 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class CausalLM(BaseObjective):
-    """Language modelling: a decoder reads documents from BOS on and should say the token after every token, EOS last.
+    """Language modelling: a decoder reads documents from BOS on and predicts the next token at every position, EOS last.
 
-    Documents are cut into pieces of at most `data.max_target_length` tokens, and pieces that are shorter share a row: none sees
-    another, and each has positions from 0. A piece starts with the last token of the one before it, so that every token is
-    predicted exactly once.
+    Documents are cut into pieces of at most `data.max_target_length` tokens. Short pieces share a row; none attends to another,
+    and each has positions from 0. A piece starts with the last token of the piece before, so every token is predicted exactly
+    once.
     """
 
     kind: Literal["causal_lm"] = "causal_lm"
     label_smoothing: Rate = 0.0
-    """The share of probability spread evenly over all V classes. Evaluation never smooths."""
+    """Probability spread evenly over all V classes. Evaluation does not smooth."""
     z_loss: NonNegativeFloat = 0.0
-    """Weight of the squared logarithm of the softmax's denominator, which keeps scores from drifting; 1e-4 is usual (Chowdhery
-    et al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
+    """Weight of the squared logarithm of the softmax's normalizer, which stops logits from drifting; 1e-4 is usual (Chowdhery et
+    al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
 
     command = "generate"
     decoder_special_ids = ("eos", "bos")
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "objective")
-
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError where the model is not a decoder alone."""
+        """Raises: ValueError unless the model is a decoder alone with a head."""
         self.check_stacks(model, encoder=False, decoder=True)
 
     def packed_row(self, longest: Lengths) -> Lengths:
@@ -53,13 +47,13 @@ class CausalLM(BaseObjective):
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
-        """The documents as packs of `longest.target` positions at most."""
+        """Returns the documents as packs of at most `longest.target` positions."""
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         pieces = [piece for text in documents(records, self.kind) for piece in overlapping_pieces(text, room, special)]
         return pack(pieces, [len(piece) - 1 for piece in pieces], room, seed)
 
     def lengths(self, record: Pack) -> Lengths:
-        """The positions that the pack's tokens take."""
+        """Returns the positions of the pack: one less than its tokens for each piece, whose last token is only predicted."""
         return Lengths(0, sum(len(piece) - 1 for piece in record.pieces))
 
     def example(
@@ -69,21 +63,23 @@ class CausalLM(BaseObjective):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
-        inputs_row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
+        """Returns a row without the axis B, padded to `lengths`; nothing is random."""
+        row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
         inputs = Inputs(
-            target_tokens=inputs_row.tokens,  # type: ignore[arg-type]
-            target_mask=inputs_row.segments > 0,  # type: ignore[arg-type]
-            target_positions=inputs_row.positions,  # type: ignore[arg-type]
-            target_segments=inputs_row.segments,  # type: ignore[arg-type]
+            target_tokens=row.tokens,  # type: ignore[arg-type]
+            target_mask=row.segments > 0,  # type: ignore[arg-type]
+            target_positions=row.positions,  # type: ignore[arg-type]
+            target_segments=row.segments,  # type: ignore[arg-type]
         )
         targets = concat_pieces([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
-        return Batch(inputs, targets, (inputs_row.segments > 0).astype(np.float32))  # type: ignore[arg-type]
+        return Batch(inputs, targets, (row.segments > 0).astype(np.float32))  # type: ignore[arg-type]
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """The terms that training minimises."""
-        seen, smoothing = logit_stats(outputs.loss_logits, batch.targets), self.label_smoothing
-        terms = {"cross_entropy": cross_entropy(seen, batch.targets, batch.weights, label_smoothing=smoothing)}
+        """Returns the smoothed cross-entropy, and the z-loss if it has a weight."""
+        stats = logit_stats(outputs.loss_logits, batch.targets)
+        terms = {
+            "cross_entropy": cross_entropy(stats, batch.targets, batch.weights, label_smoothing=self.label_smoothing)
+        }
         if self.z_loss:
-            terms["z_loss"] = z_loss(seen, batch.weights, self.z_loss)
+            terms["z_loss"] = z_loss(stats, batch.weights, self.z_loss)
         return terms

@@ -1,4 +1,4 @@
-"""What masked language models and T5 do to a text before the model sees it, in NumPy on the host."""
+"""Corruption of texts for masked language models and T5, in NumPy on the host."""
 
 import numpy as np
 from jaxtyping import Bool, Int
@@ -7,22 +7,21 @@ from flaxformer_lite.text.special_ids import EOS
 
 
 def sample_masked_positions(
-    words: Int[np.ndarray, "S"], most: int, generator: np.random.Generator
+    words: Int[np.ndarray, "S"], max_positions: int, generator: np.random.Generator
 ) -> Int[np.ndarray, "_"]:
-    """The places of up to `most` tokens, in order, in whole words drawn at random.
+    """Returns the sorted positions of up to `max_positions` tokens, in whole words drawn at random.
 
-    `words` holds the number of the word that each token belongs to, -1 where there is none to be chosen. A word that is
-    longer than what is left is passed over.
+    words: the word number of each token; -1 for a token that must not be drawn. A word longer than the rest is skipped.
     """
-    places = np.flatnonzero(words >= 0)
-    order = np.argsort(words[places], kind="stable")
-    ends = np.flatnonzero(np.diff(words[places][order])) + 1
+    positions = np.flatnonzero(words >= 0)
+    order = np.argsort(words[positions], kind="stable")
+    ends = np.flatnonzero(np.diff(words[positions][order])) + 1
+    members = np.split(positions[order], ends)
     chosen: list[int] = []
-    members = np.split(places[order], ends)
     for i in generator.permutation(len(members)):
-        if len(chosen) + len(members[i]) <= most:
+        if len(chosen) + len(members[i]) <= max_positions:
             chosen += members[i].tolist()
-        if len(chosen) == most:
+        if len(chosen) == max_positions:
             break
     return np.array(sorted(chosen), np.int64)
 
@@ -30,18 +29,22 @@ def sample_masked_positions(
 def mask_tokens(
     tokens: Int[np.ndarray, "P"], mask_token: int, num_ids: int, generator: np.random.Generator
 ) -> Int[np.ndarray, "P"]:
-    """What stands in the place of tokens that are to be told: the mask (80 %), a random token (10 %) or the token itself (10 %).
+    """Replaces tokens by the mask (80 %) or a random token (10 %); the other 10 % stay.
 
-    Random ones are drawn from the first `num_ids` ids, but for the four special ones of tokenizers that are trained here.
+    Random tokens are below `num_ids` and above the four special ids of tokenizers trained here.
+
     Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
     """
-    share = generator.random(len(tokens))
+    draw = generator.random(len(tokens))
     other = generator.integers(EOS + 1, num_ids, len(tokens))
-    return np.where(share < 0.8, mask_token, np.where(share < 0.9, other, tokens)).astype(np.int32)
+    return np.where(draw < 0.8, mask_token, np.where(draw < 0.9, other, tokens)).astype(np.int32)
 
 
 def span_counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """How many of `length` tokens are left out, and in how many spans: at least one and never all, but none of fewer than two."""
+    """Returns the number of removed tokens, and of spans.
+
+    Removes at least one token and never all; nothing if there are fewer than two.
+    """
     if length < 2:
         return 0, 0
     noise = min(max(round(length * noise_density), 1), length - 1)
@@ -51,9 +54,9 @@ def span_counts(length: int, noise_density: float, mean_span: float) -> tuple[in
 def noise_spans(
     length: int, noise_density: float, mean_span: float, generator: np.random.Generator
 ) -> Bool[np.ndarray, "_"]:
-    """Which tokens are left out: kept and left-out spans in turns, a kept one first, of random lengths of at least 1.
+    """Returns whether each token is removed: remaining and removed spans alternate, with random lengths of at least 1.
 
-    Reference: Raffel et al. 2019, arXiv:1910.10683, section 3.1.4.
+    The first span remains. Reference: Raffel et al. 2019, arXiv:1910.10683, section 3.1.4.
     """
     noise, spans = span_counts(length, noise_density, mean_span)
     if spans == 0:
@@ -63,15 +66,15 @@ def noise_spans(
 
 
 def random_parts(total: int, parts: int, generator: np.random.Generator) -> Int[np.ndarray, "_"]:
-    """`total` as a sum of that many whole numbers of at least 1, every way to do so equally probable."""
+    """Splits `total` into `parts` whole numbers of at least 1; every split is equally probable."""
     cuts = np.sort(generator.choice(total - 1, parts - 1, replace=False)) + 1
     return np.diff(np.concatenate([[0], cuts, [total]]))
 
 
 def with_sentinels(
-    tokens: Int[np.ndarray, "_"], left_out: Bool[np.ndarray, "_"], first_sentinel: int
+    tokens: Int[np.ndarray, "_"], removed: Bool[np.ndarray, "_"], first_sentinel: int
 ) -> Int[np.ndarray, "_"]:
-    """The tokens with a sentinel in the place of each span that is left out: `first_sentinel`, then one less each time."""
-    starts = left_out & ~np.concatenate([[False], left_out])[:-1]
+    """Replaces each removed span by one sentinel: `first_sentinel`, then the id below, and so on."""
+    starts = removed & ~np.concatenate([[False], removed])[:-1]
     replaced = np.where(starts, first_sentinel - np.cumsum(starts) + 1, tokens)
-    return replaced[~left_out | starts].astype(np.int32)
+    return replaced[~removed | starts].astype(np.int32)

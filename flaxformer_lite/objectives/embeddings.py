@@ -1,4 +1,4 @@
-"""Sentence embeddings: which of some texts belongs to this one?"""
+"""Sentence embeddings: texts that belong together get similar vectors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,43 +8,41 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import PositiveFloat, check_bounds
+from flaxformer_lite.bounds import PositiveFloat
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.heads import unit_length
 from flaxformer_lite.model.inputs import Inputs, Outputs
-from flaxformer_lite.objectives.base import Batch, padded
+from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-NEVER = -1e9
-"""The score of a row that only fills up a batch."""
+PADDING_LOGIT = -1e9
+"""The logit of a padding row of the batch: it is never the nearest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceEmbeddings(WholeTexts):
-    """Pairs of texts that belong together: the source's vector should be nearest to that of its own target among all of the batch.
+    """Pairs of texts that belong together: of all targets in the batch, a source's own target should be the nearest.
 
-    The loss is the cross-entropy of the cosines divided by `temperature`, the other targets of the batch being the wrong answers
-    (Henderson et al. 2017, arXiv:1705.00652, section 4.4), so more rows are harder. `accuracy` is how often its own is the
-    nearest, in the batches of the evaluation.
+    The loss is the cross-entropy over the cosines divided by `temperature`. The other targets of the batch are the negatives, so
+    larger batches are harder. `accuracy` is the fraction of sources whose own target is the nearest in its evaluation batch.
+
+    Reference: Henderson et al. 2017, arXiv:1705.00652, section 4.4.
     """
 
     kind: Literal["sentence_embeddings"] = "sentence_embeddings"
     temperature: PositiveFloat = 0.05
-    """Divides the cosines; less makes near misses count more."""
+    """Divides the cosines; a lower one gives more weight to near misses."""
 
     command = "embed"
     rows_independent = False
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "objective")
-
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError where the model has two stacks, or makes no vectors."""
+        """Raises: ValueError if the model has two stacks, or no sentence embedding."""
         super().check_model(model)
         if model.sentence_embedding is None:
             raise ValueError(
@@ -55,7 +53,7 @@ class SentenceEmbeddings(WholeTexts):
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
-        """Both texts of each pair as the model reads them. Raises: ValueError for a text on its own."""
+        """Returns one row a record, of two pieces. Raises: ValueError for a record without a source."""
         packs = []
         for number, record in enumerate(records, 1):
             if tokenizer is not None and not len(record.source):
@@ -68,7 +66,7 @@ class SentenceEmbeddings(WholeTexts):
         return packs
 
     def lengths(self, record: Pack) -> Lengths:
-        """The room that the longer text needs."""
+        """Returns the positions of the longer text."""
         return Lengths(max(map(len, record.pieces)), 0)
 
     def example(
@@ -78,34 +76,36 @@ class SentenceEmbeddings(WholeTexts):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """One row of a batch (no leading axis), with two texts `[2, S]`; the targets are never looked at."""
+        """Returns a row without the axis B, whose inputs are two texts `[2, S]`; its targets are not used."""
         inputs = Inputs(
-            source_tokens=np.stack([padded(piece, lengths.source, special.pad) for piece in record.pieces]),  # type: ignore[arg-type]
+            source_tokens=np.stack([pad_tokens(piece, lengths.source, special.pad) for piece in record.pieces]),  # type: ignore[arg-type]
             source_mask=np.stack([np.arange(lengths.source) < len(piece) for piece in record.pieces]),  # type: ignore[arg-type]
         )
         return Batch(inputs, np.zeros(1, np.int32), np.ones(1, np.float32))  # type: ignore[arg-type]
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        """The texts `[B, 2, S]` one below the other, `[2·B, S]`: each source, and its target right after it."""
-        tokens, mask = (jnp.asarray(x).reshape(-1, x.shape[-1]) for x in batch.inputs[:3:2])  # type: ignore[union-attr]
+        """Returns the texts `[B, 2, S]` as rows `[2·B, S]`: each source, then its target."""
+        tokens, mask = (
+            jnp.asarray(x).reshape(-1, x.shape[-1])  # type: ignore[union-attr]
+            for x in (batch.inputs.source_tokens, batch.inputs.source_mask)
+        )
         flat = Inputs(source_tokens=tokens, source_mask=mask, token_types=jnp.zeros_like(tokens))
         return super().inputs(batch._replace(inputs=flat), model)
 
-    def loss_logits(
-        self, outputs: Outputs, batch: Batch
-    ) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
-        """The scores of every target for every source, which target is right, and which rows count."""
+    def scored(self, outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B B"], Int[Array, "B"], Float[Array, "B"]]:
+        """Returns the logits of every target for every source, the index of the right target, and the weight of each row."""
         assert outputs.embedding is not None
         source, target = unit_length(outputs.embedding).reshape(len(batch.weights), 2, -1).swapaxes(0, 1)
         weights = batch.weights[:, 0]
-        scores = jnp.where(weights > 0, jnp.einsum("BD,CD->BC", source, target) / self.temperature, NEVER)
-        return scores, jnp.arange(len(weights)), weights
+        cosines = jnp.einsum("BD,CD->BC", source, target)
+        logits = jnp.where(weights > 0, cosines / self.temperature, PADDING_LOGIT)
+        return logits, jnp.arange(len(weights)), weights
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """The terms that training minimises."""
-        return {"cross_entropy": cross_entropy(*self.loss_logits(outputs, batch))}
+        """Returns the cross-entropy over the batch's targets, in nats per pair."""
+        return {"cross_entropy": cross_entropy(*self.scored(outputs, batch))}
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """What evaluation counts: nats per pair, and how many sources have their own target nearest."""
-        scored = self.loss_logits(outputs, batch)
+        """Returns nats per pair, and the number of sources whose own target is the nearest."""
+        scored = self.scored(outputs, batch)
         return {"loss": cross_entropy(*scored), "accuracy": accuracy(*scored)}

@@ -1,4 +1,4 @@
-"""Token-weighted losses, as sums with their counts: never means of means."""
+"""Losses and counts of one batch, as sums with their counts: never means, so that a batch can be split in any way."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -10,14 +10,21 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.model.heads import LazyLogits
 from flaxformer_lite.model.numerics import accumulation_dtype
 
+# What losses and metrics return ---------------------------------------------------------------------------------------
+
 
 class LossTerm(NamedTuple):
-    """One part of an objective. The objective is the sum over its terms of `weight * sum / count`, with global sums and counts."""
+    """One term of a loss, or one metric: a sum over targets and its count.
+
+    The training loss is the sum over all terms of `weight * sum / count`, with sums and counts of the whole batch.
+    """
 
     sum: Float[Array, "*_"]
-    """A number; only `metrics` may have tables of them."""
+    """A scalar. In a metric, possibly a table."""
     count: Float[Array, ""]  # type: ignore[assignment]  # tuples have a method of that name
+    """The sum of the weights of all targets."""
     weight: float = 1.0
+    """The factor of the term in the training loss."""
 
     @property
     def mean(self) -> float:
@@ -25,43 +32,46 @@ class LossTerm(NamedTuple):
         return float(self.sum / self.count)
 
     def across(self, axis_name: str) -> "LossTerm":
-        """The term over all devices of a `pmap`."""
+        """Returns the term of all devices of a `pmap`: sums are added."""
         return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
 
 
 class PerRowMetric(NamedTuple):
-    """What was measured of each row, for figures that need all rows at once."""
+    """M numbers for each row, for figures that need all rows of the evaluation at once, such as correlations."""
 
-    values: Float[Array, "B K"]
+    values: Float[Array, "B M"]
     weights: Float[Array, "B"]
-    """0 in rows that only fill up a batch."""
+    """1, or 0 for a padding row of the batch."""
 
     def across(self, axis_name: str) -> "PerRowMetric":
-        """The rows of all devices of a `pmap`."""
+        """Returns the rows of all devices of a `pmap`: rows are concatenated."""
         return PerRowMetric(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
 
 
-class LogitStats(NamedTuple):
-    """All that losses need of the logits `z`: four numbers a position, in place of V."""
+# From logits to the numbers that losses need ----------------------------------------------------------------------------
 
-    log_denominator: Float[Array, "*B"]
-    """log sum exp z"""
-    at_target: Float[Array, "*B"]
+
+class LogitStats(NamedTuple):
+    """The numbers that losses need of the logits z: four a position instead of V."""
+
+    log_normalizer: Float[Array, "*B"]
+    """log Σ exp z"""
+    target_logit: Float[Array, "*B"]
     """z[target]"""
-    mean: Float[Array, "*B"]
+    mean_logit: Float[Array, "*B"]
     """The mean of z over all V classes."""
-    right: Bool[Array, "*B"]
+    correct: Bool[Array, "*B"]
     """Whether the most probable class is the target."""
 
 
 Logits = Float[Array, "*B V"] | LazyLogits | LogitStats
-"""Logits as they are, before they are made, and as they were read."""
+"""Logits, the means to compute them, or their stats."""
 
 
 def logit_stats(logits: Logits, targets: Int[Array, "*B"]) -> LogitStats:
-    """What losses need of the logits. Of `LazyLogits` no more than a chunk is held, also on the way back, where each is made again.
+    """Returns the stats of the logits for these targets; stats are returned as they are.
 
-    Chunks are cut from the length of the rows, so that a mesh which divides the rows of a batch divides every chunk.
+    `LazyLogits` are computed in chunks, and again in the backward pass, so that only one chunk is ever in memory.
     """
     if isinstance(logits, LogitStats):
         return logits
@@ -69,28 +79,34 @@ def logit_stats(logits: Logits, targets: Int[Array, "*B"]) -> LogitStats:
         chunk = logits.chunk
         if chunk is None or chunk >= targets.shape[1]:
             return logit_stats(logits.logits(), targets)
-        return read_chunks(logits, targets, chunk)
-    wide = logits.astype(accumulation_dtype(logits))
-    at_target = jnp.take_along_axis(wide, targets[..., None], -1)[..., 0]
-    return LogitStats(jax.nn.logsumexp(wide, -1), at_target, wide.mean(-1), logits.argmax(-1) == targets)
+        return chunked_logit_stats(logits, targets, chunk)
+    z = logits.astype(accumulation_dtype(logits))
+    target_logit = jnp.take_along_axis(z, targets[..., None], -1)[..., 0]
+    return LogitStats(jax.nn.logsumexp(z, -1), target_logit, z.mean(-1), logits.argmax(-1) == targets)
 
 
-def read_chunks(scores: LazyLogits, targets: Int[Array, "B T"], chunk: int) -> LogitStats:
-    """What losses need, `chunk` positions of each row at a time; the last may be short."""
+def chunked_logit_stats(logits: LazyLogits, targets: Int[Array, "B T"], chunk: int) -> LogitStats:
+    """Returns the stats, computed for `chunk` positions of every row at a time; the last chunk is padded.
+
+    Chunks divide the length and not the rows, so that a mesh that divides the rows of a batch divides every chunk.
+    """
     length = targets.shape[1]
 
-    def cut(x: Array) -> Array:
+    def split(x: Array) -> Array:
         x = jnp.pad(x, ((0, 0), (0, -length % chunk), *((0, 0),) * (x.ndim - 2)))
         return x.reshape(x.shape[0], -1, chunk, *x.shape[2:]).swapaxes(0, 1)
 
     @jax.checkpoint
-    def of_chunk(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> LogitStats:
-        part = replace(scores, hidden=hidden, kernel=weights[0], bias=weights[1])
+    def chunk_stats(weights: tuple[Array, Array | None], hidden: Array, targets: Array) -> LogitStats:
+        part = replace(logits, hidden=hidden, kernel=weights[0], bias=weights[1])
         return logit_stats(part.logits(), targets)
 
-    weights = (scores.kernel, scores.bias)
-    _, parts = jax.lax.scan(lambda _, x: (None, of_chunk(weights, *x)), None, (cut(scores.hidden), cut(targets)))
+    weights = (logits.kernel, logits.bias)
+    _, parts = jax.lax.scan(lambda _, x: (None, chunk_stats(weights, *x)), None, (split(logits.hidden), split(targets)))
     return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(x.shape[1], -1)[:, :length], parts)
+
+
+# Losses -----------------------------------------------------------------------------------------------------------------
 
 
 def cross_entropy(
@@ -100,42 +116,45 @@ def cross_entropy(
     *,
     label_smoothing: float = 0.0,
 ) -> LossTerm:
-    """The weighted sum of `-(1 - e) log p[target] - e/V * sum over all V classes of log p`, in nats, and the sum of the weights.
+    """Returns the weighted cross-entropy in nats: `-(1 - e) log p[target] - e/V Σ log p` with smoothing e, over all V classes.
 
-    With smoothing `e` the target's own class gets `1 - e + e/V`; the padding class has its share like any other.
+    The target's own class gets the probability `1 - e + e/V`. The padding class gets its `e/V` like any other.
 
     Reference: Szegedy et al. 2016, arXiv:1512.00567, section 7.
     """
-    seen = logit_stats(logits, targets)
-    losses = seen.log_denominator - (1 - label_smoothing) * seen.at_target
+    stats = logit_stats(logits, targets)
+    losses = stats.log_normalizer - (1 - label_smoothing) * stats.target_logit
     if label_smoothing:
-        losses = losses - label_smoothing * seen.mean
+        losses = losses - label_smoothing * stats.mean_logit
     return LossTerm((losses * weights).sum(), weights.sum())
 
 
 def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTerm:
-    """The weighted sum of the squared logarithm of the softmax's denominator, which pulls it towards 1, and the sum of the weights.
+    """Returns the weighted squared logarithm of the softmax's normalizer, which pulls the normalizer towards 1.
 
     Reference: Chowdhery et al. 2022, arXiv:2204.02311, section 5.
     """
-    seen = logit_stats(logits, jnp.zeros(weights.shape, jnp.int32))
-    return LossTerm((seen.log_denominator**2 * weights).sum(), weights.sum(), weight)
+    stats = logit_stats(logits, jnp.zeros(weights.shape, jnp.int32))
+    return LossTerm((stats.log_normalizer**2 * weights).sum(), weights.sum(), weight)
 
 
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
-    """The weighted sum of the squared differences, and the sum of the weights."""
+    """Returns the weighted squared differences."""
     differences = values.astype(accumulation_dtype(values)) - targets
     return LossTerm((differences**2 * weights).sum(), weights.sum())
 
 
-def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
-    """How much weight of each class, a row, lies on positions where which class, a column, is the most probable one."""
-    classes = logits.shape[-1]
-    pairs = (targets * classes + logits.argmax(-1)).reshape(-1)
-    table = jnp.zeros(classes**2, weights.dtype).at[pairs].add(weights.reshape(-1))
-    return LossTerm(table.reshape(classes, classes), weights.sum())
+# Counts -----------------------------------------------------------------------------------------------------------------
 
 
 def accuracy(logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
-    """How much weight lies on positions where the most probable class is the target."""
-    return LossTerm((logit_stats(logits, targets).right * weights).sum(), weights.sum())
+    """Returns the weight of the positions whose most probable class is the target."""
+    return LossTerm((logit_stats(logits, targets).correct * weights).sum(), weights.sum())
+
+
+def confusion(logits: Float[Array, "*B C"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
+    """Returns the confusion matrix `[C, C]`: the weight of each true class (row) predicted as each class (column)."""
+    classes = logits.shape[-1]
+    cells = (targets * classes + logits.argmax(-1)).reshape(-1)
+    table = jnp.zeros(classes**2, weights.dtype).at[cells].add(weights.reshape(-1))
+    return LossTerm(table.reshape(classes, classes), weights.sum())

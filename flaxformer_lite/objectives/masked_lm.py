@@ -1,4 +1,4 @@
-"""Masked language modelling: what was covered? And, where it is asked, does the second text follow the first?"""
+"""Masked language modelling, optionally with next-sentence prediction."""
 
 import math
 from collections.abc import Sequence
@@ -9,64 +9,58 @@ import numpy as np
 from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import Fraction, check_bounds
+from flaxformer_lite.bounds import Fraction
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs, read_types
-from flaxformer_lite.objectives.base import (
-    BaseObjective,
-    Batch,
-    check_id,
-    concat_pieces,
-    padded,
-)
+from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
 from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, SpecialIds
+from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.tokenizer import Tokenizer
-
-
-class Piece(NamedTuple):
-    """What stands in a row between padding and padding: a text, or two, with BOS and EOS."""
-
-    tokens: Int[np.ndarray, "_"]
-    words: Int[np.ndarray, "_"]
-    """The number of each token's word; -1 at BOS and EOS."""
-    types: Int[np.ndarray, "_"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaskedLM(BaseObjective):
-    """Masked language modelling: an encoder reads documents in which some tokens are covered, and should say what they were.
+    """Masked language modelling: an encoder reads documents in which some tokens are masked, and predicts these tokens.
 
-    Documents are cut into pieces between BOS and EOS, which share rows of `data.max_source_length` as those of a causal model do.
-    The tokens are chosen anew for every step; at evaluation they are a function of the example alone. `accuracy` and `loss` are
-    those of the chosen tokens. Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
+    Documents are cut into pieces between BOS and EOS, which share rows of `data.max_source_length`. Each step selects other tokens;
+    in evaluation they depend on the example alone. `accuracy` and `loss` are those of the selected tokens.
+
+    Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
     """
 
     kind: Literal["masked_lm"] = "masked_lm"
     mask_token: Annotated[int, Gt(EOS + 1), "set it to model.vocab_size - 1"] | None = None
-    """The id that covers a token: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free; None: the one that
-    the tokenizer of another run has."""
+    """The id of the mask: `model.vocab_size - 1`, which a tokenizer that is trained here leaves free. None: the mask of the
+    tokenizer of another run."""
     mask_rate: Fraction = 0.15
-    """Share of the tokens to be told: 80 % of these are covered, 10 % become a random token, 10 % stay."""
+    """Fraction of the tokens that are predicted. Of these, 80 % are masked, 10 % become a random token, 10 % stay."""
     whole_words: bool = False
-    """Choose the tokens of a word together: from a "▁" to the next, with other tokenizers what stands between white space."""
+    """Select all tokens of a word together. A word begins at "▁"; with other tokenizers, at white space."""
     next_sentence: bool = False
-    """A row is two texts, and the model also says whether the second follows the first in its document, as in every other row, or
-    is from another one. Scored by `model.pooler` with 2 classes, of which the first means that it follows."""
+    """A row is two texts, and the model also predicts whether the second follows the first in its document. In half of the rows
+    it does; in the others it is of another document. `model.pooler` needs 2 classes, the first for "follows"."""
 
     command = "fill-mask"
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "objective")
+    @property
+    def mask_id(self) -> int | None:
+        return self.mask_token
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (*super().metric_names, *(["next_sentence_accuracy"] if self.next_sentence else []))
+
+    # The model and the tokenizer -------------------------------------------------------------------------------------
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError where the model is not an encoder alone, with an id to spare."""
+        """Raises: ValueError unless the model is an encoder alone, with the id of the mask and the pooler that it needs."""
         self.check_stacks(model, encoder=True, decoder=False)
-        if self.mask_token is not None:
-            check_id("mask_token", self.mask_token, model)
+        check_token_ids([self.mask_token], model.vocab_size, "objective.mask_token is")
         if self.next_sentence and (model.pooler is None or model.pooler.num_classes != 2):
             found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
             raise ValueError(
@@ -74,36 +68,37 @@ class MaskedLM(BaseObjective):
                 "leave out objective.next_sentence"
             )
 
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        return (*super().metric_names, *(["next_sentence_accuracy"] if self.next_sentence else []))
-
-    @property
-    def mask_id(self) -> int | None:
-        return self.mask_token
-
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         return vocab_size if self.mask_token is None else self.mask_token
+
+    def check_mask(self, special: SpecialIds) -> None:
+        """Raises: ValueError if there is no mask, or it is a piece of text for the tokenizer."""
+        if self.mask_token is None and special.mask is None:
+            raise ValueError(
+                "objective.mask_token is None, but the tokenizer has no id for the mask: set it to model.vocab_size - 1"
+            )
+        if self.mask_token not in (None, special.mask) and self.mask_token < (special.size or 0):
+            raise ValueError(
+                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {special.size}: set it to "
+                "model.vocab_size - 1"
+            )
+
+    # From records to rows --------------------------------------------------------------------------------------------
 
     def packed_row(self, longest: Lengths) -> Lengths:
         return Lengths(longest.source, 0)
 
-    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
-        return batch.inputs._replace(token_types=read_types(model, batch.inputs.token_types))
-
-    # What fills a row ------------------------------------------------------------------------------------------------
-
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[Pack]:
-        """The documents as packs of `longest.source` positions at most; words are those of the tokenizer, where it is given.
+        """Returns the documents as packs of at most `longest.source` positions.
 
-        With `next_sentence` a pack is a text, the one that follows it, and texts of other documents.
+        With `next_sentence` a pack is a text, the text that follows it, and texts of other documents.
         """
         room = longest.source
-        if room < 3 + 2 * self.next_sentence:
+        if room < (least := 3 + 2 * self.next_sentence):
             raise ValueError(
-                f"data.max_source_length is {room}: give at least {3 + 2 * self.next_sentence}, tokens between BOS and EOS"
+                f"data.max_source_length is {room}: it must be at least {least}, for tokens between BOS and EOS"
             )
         if tokenizer is not None:
             self.check_mask(tokenizer.special)
@@ -120,20 +115,8 @@ class MaskedLM(BaseObjective):
             for row in packs
         ]
 
-    def check_mask(self, special: SpecialIds) -> None:
-        """Raises: ValueError where nothing can cover a token of that tokenizer."""
-        if self.mask_token is None and special.mask is None:
-            raise ValueError(
-                "objective.mask_token is None, but the tokenizer has no id for the mask: set it to model.vocab_size - 1"
-            )
-        if self.mask_token not in (None, special.mask) and self.mask_token < (special.size or 0):
-            raise ValueError(
-                f"objective.mask_token is {self.mask_token}, which is a token of the tokenizer's {special.size}: set it to "
-                "model.vocab_size - 1"
-            )
-
     def lengths(self, record: Pack) -> Lengths:
-        """The positions that the pack's tokens take."""
+        """Returns the positions of the pack; with `next_sentence`, of the longest pair of texts."""
         if self.next_sentence:
             first, *others = map(len, record.pieces)
             return Lengths(first + max(others) + 3, 0)
@@ -142,39 +125,45 @@ class MaskedLM(BaseObjective):
     def example(
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:
-        """One row of a batch (no leading axis), padded to `lengths`; at most ceil(mask_rate · length) tokens are to be told."""
-        words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
-        labels = None
-        if self.next_sentence:
-            second = 1 if generator.random() < 0.5 else int(generator.integers(2, len(record.pieces)))
-            labels = np.int32(second > 1)
-            pieces = [wrapped([(record.pieces[i], words[i]) for i in (0, second)], special)]
-        else:
-            pieces = [wrapped([text], special) for text in zip(record.pieces, words, strict=True)]
+        """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""
+        texts, label = self.texts(record, generator)
+        pieces = [special_piece(text, special) for text in texts]
         row = concat_pieces([piece.tokens for piece in pieces], lengths.source, special.pad)
+        words = pad_tokens(distinct_words([piece.words for piece in pieces]), lengths.source, -1)
         most = math.ceil(self.mask_rate * lengths.source)
-        numbers = padded(numbered([piece.words for piece in pieces]), lengths.source, -1)
-        wanted = max(1, round(self.mask_rate * int((numbers >= 0).sum())))
-        chosen = sample_masked_positions(numbers, min(wanted, most), generator)
-        tokens = row.tokens.copy()
+        wanted = max(1, round(self.mask_rate * int((words >= 0).sum())))
+        selected = sample_masked_positions(words, min(wanted, most), generator)
         mask_token = special.mask if self.mask_token is None else self.mask_token
         assert mask_token is not None
-        tokens[chosen] = mask_tokens(row.tokens[chosen], mask_token, special.size or mask_token, generator)
+        tokens = row.tokens.copy()
+        tokens[selected] = mask_tokens(row.tokens[selected], mask_token, special.size or mask_token, generator)
         inputs = Inputs(
             source_tokens=tokens,  # type: ignore[arg-type]
             source_mask=row.segments > 0,  # type: ignore[arg-type]
             source_positions=row.positions,  # type: ignore[arg-type]
             source_segments=row.segments,  # type: ignore[arg-type]
-            predict_positions=padded(chosen, most),  # type: ignore[arg-type]
-            token_types=padded(np.concatenate([piece.types for piece in pieces]), lengths.source),  # type: ignore[arg-type]
+            predict_positions=pad_tokens(selected, most),  # type: ignore[arg-type]
+            token_types=pad_tokens(np.concatenate([piece.types for piece in pieces]), lengths.source),  # type: ignore[arg-type]
         )
-        weights = (np.arange(most) < len(chosen)).astype(np.float32)
-        return Batch(inputs, padded(row.tokens[chosen], most), weights, labels)  # type: ignore[arg-type]
+        weights = (np.arange(most) < len(selected)).astype(np.float32)
+        return Batch(inputs, pad_tokens(row.tokens[selected], most), weights, label)  # type: ignore[arg-type]
 
-    # What counts -----------------------------------------------------------------------------------------------------
+    def texts(self, record: Pack, generator: np.random.Generator) -> tuple[list[list["Text"]], np.int32 | None]:
+        """Returns the texts of each piece of a row, and the label of the row's next sentence."""
+        words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
+        texts = [Text(*text) for text in zip(record.pieces, words, strict=True)]
+        if not self.next_sentence:
+            return [[text] for text in texts], None
+        second = 1 if generator.random() < 0.5 else int(generator.integers(2, len(texts)))
+        return [[texts[0], texts[second]]], np.int32(second > 1)
+
+    def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
+        return batch.inputs._replace(token_types=read_types(model, batch.inputs.token_types))
+
+    # From outputs to figures -----------------------------------------------------------------------------------------
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """The terms that training minimises."""
+        """Returns the cross-entropy of the selected tokens and, if asked, of the next sentence."""
         terms = super().loss(outputs, batch)
         if self.next_sentence:
             assert outputs.class_logits is not None and batch.labels is not None
@@ -182,36 +171,57 @@ class MaskedLM(BaseObjective):
         return terms
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """What evaluation counts, of the chosen tokens and of the rows."""
-        counted = super().metrics(outputs, batch)
+        """Returns the counts of the selected tokens and, if asked, of the rows."""
+        counts = super().metrics(outputs, batch)
         if self.next_sentence:
             assert outputs.class_logits is not None and batch.labels is not None
-            counted["next_sentence_accuracy"] = accuracy(outputs.class_logits, batch.labels, row_weights(batch))
-        return counted
+            counts["next_sentence_accuracy"] = accuracy(outputs.class_logits, batch.labels, row_weights(batch))
+        return counts
 
 
 def row_weights(batch: Batch) -> Float[Array, "B"]:
-    """1 for each row with something in it."""
+    """Returns 1 for each row with a token to predict, 0 for a padding row of the batch."""
     return (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
 
 
-def wrapped(texts: Sequence[tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]], special: SpecialIds) -> Piece:
-    """The tokens of one text or two, with the numbers of their words: BOS before the first, EOS after each."""
+# Texts with special ids ------------------------------------------------------------------------------------------------
+
+
+class Text(NamedTuple):
+    """A text without special ids, and the word number of each token."""
+
+    tokens: Int[np.ndarray, "_"]
+    words: Int[np.ndarray, "_"]
+
+
+class Piece(NamedTuple):
+    """One text or two of a row, with BOS and EOS."""
+
+    tokens: Int[np.ndarray, "_"]
+    words: Int[np.ndarray, "_"]
+    """The word number of each token; -1 for BOS and EOS."""
+    types: Int[np.ndarray, "_"]
+    """Token types: 0 in the first text, 1 in the second."""
+
+
+def special_piece(texts: Sequence[Text], special: SpecialIds) -> Piece:
+    """Returns one text or two with BOS before the first and EOS after each."""
     parts = []
     for number, (tokens, words) in enumerate(texts):
-        whole = np.asarray((special if number == 0 else special._replace(bos=None)).with_bos_eos(tokens), np.int32)
-        start = int(number == 0 and special.bos is not None)
-        marked = np.full(len(whole), -1)
-        marked[start : start + len(tokens)] = words
-        parts.append((whole, marked, np.full(len(whole), number)))
+        own = special if number == 0 else special._replace(bos=None)
+        whole = np.asarray(own.with_bos_eos(tokens), np.int32)
+        start = int(own.bos is not None)
+        marks = np.full(len(whole), -1)
+        marks[start : start + len(tokens)] = words
+        parts.append((whole, marks, np.full(len(whole), number)))
     tokens, marks, types = zip(*parts, strict=True)
-    return Piece(np.concatenate(tokens), numbered(marks), np.concatenate(types))
+    return Piece(np.concatenate(tokens), distinct_words(marks), np.concatenate(types))
 
 
-def numbered(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
-    """The numbers of the words of several texts, so that no two texts share one; -1 stays."""
-    result, before = [], 0
+def distinct_words(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
+    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays."""
+    result, offset = [], 0
     for own in words:
-        result.append(np.where(own < 0, -1, own + before))
-        before += int(own.max(initial=-1)) + 1
+        result.append(np.where(own < 0, -1, own + offset))
+        offset += int(own.max(initial=-1)) + 1
     return np.concatenate(result)

@@ -1,14 +1,16 @@
-"""What objectives on whole texts share: a text, or two, is a row, and the model says one thing of it."""
+"""The common part of objectives on whole texts: a row is one text or two, and the model predicts one thing of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float, Int
 
 from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
-from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
+from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.text.characters import ByteTokenizer
 from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer
@@ -16,8 +18,9 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class WholeTexts(BaseObjective):
-    """Rows are BOS, a text, EOS, and for a pair the second text and EOS; what is longer than `data.max_source_length` is cut, the
-    longer text first. A model with an encoder or with a decoder alone reads them.
+    """Rows for a model with one stack, an encoder or a decoder: BOS, a text, EOS, and for a pair the second text and EOS.
+
+    Texts are truncated to `data.max_source_length` together, the longest first.
     """
 
     unit = "examples"
@@ -29,7 +32,7 @@ class WholeTexts(BaseObjective):
         return Lengths(longest.source, 0)
 
     def check_model(self, model: ModelConfig) -> None:
-        """Raises: ValueError where the model has two stacks."""
+        """Raises: ValueError if the model has two stacks."""
         check_one_stack(model, f"objective.kind '{self.kind}'")
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
@@ -40,33 +43,33 @@ class WholeTexts(BaseObjective):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledTexts(WholeTexts):
-    """Texts, or pairs of them, with a label each."""
+    """Texts or pairs with one label each. A subclass defines `label_value` and `target`."""
 
     command = "classify"
 
-    def number(self, label: str, record: int) -> float:
-        """The label of that record as a number. Raises: ValueError where it is none."""
+    def label_value(self, label: str, record: int) -> float:
+        """Returns a label as a number. Raises: ValueError for an illegal one, with the number of its record."""
+        raise NotImplementedError
+
+    def target(self, label: float) -> Int[np.ndarray, "1"] | Float[np.ndarray, "1"]:
+        """Returns the label as a row of `Batch.targets`."""
         raise NotImplementedError
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> list[LabelledText]:
-        """The records as the model reads them. Raises: ValueError for a label that is none."""
+        """Returns one row a record. Raises: ValueError for an illegal label."""
         rows = []
         for number, record in enumerate(records, 1):
             texts = [text.tolist() for text in ((record.source, record.target) if len(record.source) else record[1:2])]
             tokens, types = (tokenizer or ByteTokenizer()).truncated(texts, longest.source)
-            label = 0.0 if tokenizer is None else self.number(record.label, number)
+            label = 0.0 if tokenizer is None else self.label_value(record.label, number)
             rows.append(LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), label))
         return rows
 
     def lengths(self, record: LabelledText) -> Lengths:
-        """The room that the record needs."""
+        """Returns the positions of the row, special ids included."""
         return Lengths(len(record.tokens), 0)
-
-    def target(self, label: float) -> np.ndarray:
-        """The label as a row of `Batch.targets`."""
-        raise NotImplementedError
 
     def example(
         self,
@@ -75,10 +78,10 @@ class LabelledTexts(WholeTexts):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """One row of a batch (no leading axis), padded to `lengths`; nothing about it is random."""
+        """Returns a row without the axis B, padded to `lengths`; nothing is random."""
         inputs = Inputs(
-            source_tokens=padded(record.tokens, lengths.source, special.pad),  # type: ignore[arg-type]
+            source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),  # type: ignore[arg-type]
             source_mask=np.arange(lengths.source) < len(record.tokens),  # type: ignore[arg-type]
-            token_types=padded(record.types, lengths.source),  # type: ignore[arg-type]
+            token_types=pad_tokens(record.types, lengths.source),  # type: ignore[arg-type]
         )
         return Batch(inputs, self.target(record.label), np.ones(1, np.float32))  # type: ignore[arg-type]

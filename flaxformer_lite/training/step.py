@@ -15,8 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives.base import BaseObjective, Batch
-from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import (
     constrain_parameters,
 )

@@ -24,7 +24,8 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import ALiBi, Learned, RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Objectives
-from flaxformer_lite.objectives.base import BaseObjective, Batch, padded
+from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.run import Run
@@ -71,12 +72,12 @@ class PrefixLM(BaseObjective):
         text = [special.bos, *record.source, *record.target, special.eos]
         position, prompt = np.arange(lengths.target), 1 + len(record.source)
         inputs = Inputs(
-            target_tokens=padded(text[:-1], lengths.target, special.pad),
+            target_tokens=pad_tokens(text[:-1], lengths.target, special.pad),
             target_mask=position < len(text) - 1,
             target_attention=((position <= position[:, None]) | (position < prompt))[None],
         )
         counts = (position >= prompt - 1) & (position < len(text) - 1)
-        return Batch(inputs, padded(text[1:], lengths.target, special.pad), counts.astype(np.float32))
+        return Batch(inputs, pad_tokens(text[1:], lengths.target, special.pad), counts.astype(np.float32))
 
 
 # Its tests -------------------------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def without_cache(model: Transformer) -> Callable[..., jax.Array]:
 
 def next_log_probs(model: Transformer, params: object, prompt: list[int], answer: list[int], full: bool) -> np.ndarray:
     """Returns the log-probabilities of the token after prompt and answer. Nobody sees the padding: it comes after them."""
-    tokens = padded([*prompt, *answer], 12)[None]
+    tokens = pad_tokens([*prompt, *answer], 12)[None]
     position = np.arange(tokens.shape[1])
     allowed = (position <= position[:, None]) | (full & (position < len(prompt)))
     inputs = Inputs(target_tokens=jnp.asarray(tokens), target_attention=jnp.asarray(allowed)[None, None])

@@ -24,15 +24,7 @@ from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
-from flaxformer_lite.objectives import (
-    CausalLM,
-    Classification,
-    MaskedLM,
-    Objectives,
-    Regression,
-    SentenceEmbeddings,
-    Seq2Seq,
-)
+from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -133,18 +125,11 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 
-def objective(found: Imported) -> Objectives:
-    """What such a model is for, with the names of its classes."""
-    model = found.model
-    if model.head is None and model.pooler is not None and model.pooler.num_classes:
-        labels = found.config.get("id2label") or {}
-        classes = tuple(str(labels.get(str(i), i)) for i in range(model.pooler.num_classes))
-        return Regression() if len(classes) == 1 else Classification(classes=classes)
-    if model.num_encoder_layers and model.num_decoder_layers:
-        return Seq2Seq()
-    if model.head is not None:
-        return MaskedLM() if model.num_encoder_layers else CausalLM()
-    return SentenceEmbeddings()
+def objective(found: hf.Imported) -> Objectives:
+    """Returns the objective that the model is for, with the class names of its config."""
+    num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
+    labels = found.config.get("id2label") or {}
+    return default_objective(found.model, [str(labels.get(str(i), i)) for i in range(num_classes)])
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:

@@ -1,0 +1,33 @@
+"""All kinds of objectives: the union that configs are read by. A new objective adds its name here."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Discriminator
+
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.objectives.causal_lm import CausalLM
+from flaxformer_lite.objectives.classification import Classification, Regression
+from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.masked_lm import MaskedLM
+from flaxformer_lite.objectives.seq2seq import Seq2Seq
+from flaxformer_lite.objectives.span_corruption import SpanCorruption
+
+Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
+Objective = Annotated[Objectives, Discriminator("kind")]
+
+
+def default_objective(model: ModelConfig, class_names: Sequence[str] = ()) -> Objectives:
+    """Returns the objective that a model from elsewhere, with its head, pooler and stacks, is most likely for.
+
+    class_names: the names of the pooler's classes; by default their numbers.
+    """
+    if model.head is None and model.pooler is not None and model.pooler.num_classes:
+        if model.pooler.num_classes == 1:
+            return Regression()
+        return Classification(classes=tuple(class_names) or tuple(map(str, range(model.pooler.num_classes))))
+    if model.num_encoder_layers and model.num_decoder_layers:
+        return Seq2Seq()
+    if model.head is not None:
+        return MaskedLM() if model.num_encoder_layers else CausalLM()
+    return SentenceEmbeddings()

@@ -1,0 +1,184 @@
+"""Laws of masks and of pairs of texts, and rows worked by hand."""
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.objectives import Batch, MaskedLM
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD
+from tests.support.objectives import generator, record, some_documents, theirs, uncovered
+
+MASK = 28
+
+
+def test_a_masked_row_by_hand():
+    """Two pieces between BOS and EOS in a row of 14: 8 tokens of which round(0.25 · 8) = 2 are to be told, in ceil(0.25 · 14)."""
+    objective = MaskedLM(mask_token=MASK, mask_rate=0.25)
+    pack = Pack((np.array([4, 5, 6, 7, 8], np.int32), np.array([9, 10, 11], np.int32)))
+    assert objective.lengths(pack) == Lengths(12, 0)
+    batch = objective.example(pack, Lengths(14, 0), generator(1, 2))
+    assert uncovered(batch) == [BOS, 4, 5, 6, 7, 8, EOS, BOS, 9, 10, 11, EOS, PAD, PAD]
+    assert batch.inputs.source_positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 0]
+    assert batch.inputs.source_segments.tolist() == [1] * 7 + [2] * 5 + [0] * 2
+    assert batch.inputs.source_mask.tolist() == [True] * 12 + [False] * 2
+    assert batch.weights.tolist() == [1, 1, 0, 0]
+    assert batch.targets[2:].tolist() == batch.inputs.predict_positions[2:].tolist() == [0, 0]
+
+
+def masked_rows(objective: MaskedLM, number: int = 300) -> list[Batch]:
+    packs = objective.make_rows([record([], np.arange(4, 26).tolist() * 5)], Lengths(112, 0), 0)
+    return [objective.example(packs[0], Lengths(112, 0), generator(7, i)) for i in range(number)]
+
+
+def test_of_the_chosen_tokens_80_percent_are_covered_10_random_10_kept():
+    """Law, within four standard deviations. A random token is drawn from 24 ids, so 1 of 24 of them looks kept."""
+    rows = masked_rows(MaskedLM(mask_token=MASK))
+    seen = np.concatenate([row.inputs.source_tokens[row.inputs.predict_positions[row.weights > 0]] for row in rows])
+    told = np.concatenate([row.targets[row.weights > 0] for row in rows])
+    assert len(seen) == 300 * round(0.15 * 110)
+    for share, found in (
+        (0.8, seen == MASK),
+        (0.1 + 0.1 / 24, seen == told),
+        (0.1 * 23 / 24, (seen != MASK) & (seen != told)),
+    ):
+        assert abs(found.mean() - share) < 4 * np.sqrt(share * (1 - share) / len(seen))
+    assert seen.min() == EOS + 1 and seen.max() == MASK
+    places = np.concatenate([row.inputs.predict_positions[row.weights > 0] for row in rows])
+    assert set(places.tolist()) == set(range(1, 111))  # never BOS or EOS, and every token now and then
+
+
+def test_masks_are_a_function_of_seed_and_step_only():
+    """Law: again and in another data set the same; another step, row or seed draws others."""
+    objective, documents = MaskedLM(mask_token=MASK), some_documents(vocab_size=MASK)
+    data = DataConfig(max_source_length=17, tokens_per_batch=85, rows_multiple=5)
+    first, again, other = (Dataset(documents, objective, data, seed=seed) for seed in (3, 3, 4))
+
+    def masks(dataset: Dataset, step: int) -> list:
+        inputs = dataset.batch(step).inputs
+        return [inputs.predict_positions.tolist(), inputs.source_tokens.tolist()]
+
+    assert masks(first, 1) == masks(again, 1)
+    epoch = first.plan.batches_per_epoch
+    assert masks(first, 1) == masks(first, 1) != masks(first, 1 + epoch)
+    assert masks(first, 1) != masks(other, 1)
+
+    def drawn(step: int, row: int) -> list:
+        return [
+            first.example(i, Lengths(17, 0), step, row).inputs.predict_positions.tolist()
+            for i in range(len(first.records))
+        ]
+
+    assert drawn(5, 0) == drawn(5, 0)
+    assert drawn(5, 0) != drawn(5, 1) != drawn(6, 0) != drawn(5, 0)
+
+
+def test_evaluation_masks_are_a_function_of_the_example_alone():
+    """Law: wherever the row comes, in whatever company, it is covered alike."""
+    objective, documents = MaskedLM(mask_token=MASK), [record([], list(range(4 + i, 19 + i))) for i in range(9)]
+    data = DataConfig(max_source_length=17, tokens_per_batch=85, rows_multiple=5)
+    found = []
+    for some in (documents, documents[3:]):
+        dataset = Dataset(some, objective, data, seed=None)
+        rows = {}
+        for step in range(dataset.plan.batches_per_epoch):
+            inputs, targets = dataset.batch(step)[:2]
+            for tokens, places, wanted in zip(inputs.source_tokens, inputs.predict_positions, targets, strict=True):
+                rows[uncovered_key(tokens, places, wanted)] = tokens.tolist()
+        found.append(rows)
+    shared = found[0].keys() & found[1].keys()
+    assert len(shared) >= 6 and all(found[0][key] == found[1][key] for key in shared)
+    assert len({tuple(row) for row in found[0].values()}) >= 9
+
+
+def uncovered_key(tokens: np.ndarray, places: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
+    whole = tokens.copy()
+    whole[places[wanted > 0]] = wanted[wanted > 0]
+    return tuple(whole.tolist())
+
+
+def test_whole_words_are_chosen_whole():
+    """Law: of each word all tokens are to be told or none; words end at white space. Oracle: the text split by hand."""
+    text = "ab cde f ghij ab k"
+    tokenizer = CharacterTokenizer(sorted(set(text)))
+    document = record([], tokenizer.encode(text))
+    words = [range(1, 3), range(4, 7), [8], range(10, 14), range(15, 17), [18], *([i] for i in (3, 7, 9, 14, 17))]
+    for whole in (True, False):
+        objective = MaskedLM(mask_token=MASK, mask_rate=0.3, whole_words=whole)
+        (pack,) = objective.make_rows([document], Lengths(20, 0), 0, tokenizer)
+        broken, most = 0, 0
+        for i in range(100):
+            batch = objective.example(pack, Lengths(20, 0), generator(i, 0))
+            chosen = set(batch.inputs.predict_positions[batch.weights > 0].tolist())
+            broken += any(0 < len(chosen & set(word)) < len(word) for word in words)
+            most = max(most, len(chosen))
+        assert (broken == 0) == whole
+        assert most == round(0.3 * 18)
+
+
+def test_a_mask_is_the_tokenizers_or_a_free_id():
+    documents = [record([], [4, 5, 6])]
+    with pytest.raises(ValueError, match=r"^objective\.mask_token is None, but the tokenizer has no id for the mask"):
+        theirs(MaskedLM(), documents, CharacterTokenizer("abc"))
+    with pytest.raises(ValueError, match=r"^objective\.mask_token is 6, which is a token of the tokenizer's 7"):
+        theirs(MaskedLM(mask_token=6), documents, CharacterTokenizer("abc"))
+    theirs(MaskedLM(mask_token=7), documents, CharacterTokenizer("abc"))
+
+
+# Pairs of texts ----------------------------------------------------------------------------------------------------------
+
+
+def paired(number: int = 12, length: int = 40) -> list[TokenPair]:
+    """Documents of which no two share a token."""
+    return [record([], list(range(100 * i, 100 * i + length))) for i in range(1, number + 1)]
+
+
+def test_a_pair_of_texts_by_hand():
+    """BOS A EOS B EOS, types 0 and 1, positions from 0, one segment; 40 tokens in pieces of at most 19 are four of 10."""
+    objective = MaskedLM(mask_token=5000, next_sentence=True)
+    packs = objective.make_rows(paired(), Lengths(41, 0), 0)
+    assert len(packs) == 24 and all(len(piece) == 10 for pack in packs for piece in pack.pieces)
+    assert packs[0].pieces[0].tolist() == list(range(100, 110)) and packs[0].pieces[1].tolist() == list(range(110, 120))
+    assert packs[1].pieces[0].tolist() == list(range(120, 130))
+    assert objective.lengths(packs[0]) == Lengths(23, 0)
+    row = objective.example(packs[0], Lengths(25, 0), generator(1, 2))
+    tokens = uncovered(row)
+    assert [tokens[i] for i in (0, 11, 22, 23, 24)] == [BOS, EOS, EOS, PAD, PAD]
+    assert row.inputs.token_types.tolist() == [0] * 12 + [1] * 11 + [0] * 2
+    assert row.inputs.source_positions.tolist() == [*range(23), 0, 0]
+    assert row.inputs.source_segments.tolist() == [1] * 23 + [0] * 2
+    assert not {0, 11, 22, 23, 24} & set(row.inputs.predict_positions[row.weights > 0].tolist())
+
+
+def test_half_of_the_texts_follow_and_the_others_are_of_other_documents():
+    """Law, within four standard deviations; label 0 says that the text follows. Oracle: the tokens tell their document."""
+    objective = MaskedLM(mask_token=5000, next_sentence=True)
+    packs = objective.make_rows(paired(), Lengths(41, 0), 0)
+    follows, strangers = 0, set()
+    for i, pack in enumerate(packs):
+        row = objective.example(pack, Lengths(41, 0), generator(2, i))
+        for step in range(20):
+            row = objective.example(pack, Lengths(41, 0), generator(2, 1000 * step + i))
+            tokens = [token for token in uncovered(row) if token > EOS]
+            first, second = tokens[:10], tokens[10:]
+            assert (second[0] == first[-1] + 1) == (int(row.labels) == 0)
+            if int(row.labels) == 1:
+                assert second[0] // 100 != first[0] // 100
+                strangers.add(second[0] // 100)
+            follows += int(row.labels) == 0
+    assert abs(follows / 480 - 0.5) < 4 * 0.5 / np.sqrt(480)
+    assert len(strangers) == 12
+
+
+def test_next_sentences_are_a_function_of_seed_and_step_and_need_two_documents():
+    objective = MaskedLM(mask_token=5000, next_sentence=True)
+    data = DataConfig(max_source_length=41, tokens_per_batch=41 * 8, rows_multiple=8)
+    first, again, other = (Dataset(paired(), objective, data, seed=seed) for seed in (3, 3, 4))
+    drawn = [jax.tree.map(np.asarray, dataset.batch(1)) for dataset in (first, again, other)]
+    same = jax.tree.map(np.array_equal, drawn[0], drawn[1])
+    assert all(jax.tree.leaves(same)) and not np.array_equal(drawn[0].labels, drawn[2].labels)
+    with pytest.raises(ValueError, match=r"^objective\.next_sentence needs texts of other documents"):
+        Dataset([*paired(1), record([], [5])], objective, data, seed=0)

@@ -1,0 +1,63 @@
+"""Laws of corrupted rows."""
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.objectives import SpanCorruption
+from flaxformer_lite.text.characters import CharacterTokenizer
+from tests.support.objectives import generator, record, some_documents
+
+
+@pytest.mark.parametrize(("density", "mean_span"), [(0.15, 3.0), (0.5, 2.0), (0.3, 1.0)])
+def test_source_and_target_give_back_the_text(density: float, mean_span: float):
+    """Law: each sentinel of the source stands for what follows it in the target; shares and lengths are those asked for."""
+    objective = SpanCorruption(first_sentinel=99, num_sentinels=40, noise_density=density, mean_span=mean_span)
+    lengths = Lengths(41, 23)
+    documents = some_documents(40, vocab_size=59)
+    noise = 0
+    for i, pack in enumerate(objective.make_rows(documents, lengths, 0)):
+        batch = objective.example(pack, lengths, generator(i, 1))
+        source, target = (
+            np.asarray(tokens)[counts].tolist()[:-1]
+            for tokens, counts in (
+                (batch.inputs.source_tokens, batch.inputs.source_mask),
+                (batch.targets, batch.weights > 0),
+            )
+        )
+        assert objective.lengths(pack) == (len(source) + 1, len(target) + 1)
+        spans: dict[int, list[int]] = {}
+        for token in target:
+            if token > 59:
+                spans[token] = []
+            else:
+                spans[list(spans)[-1]].append(token)
+        assert list(spans) == [99 - j for j in range(len(spans))]
+        told = [t for token in source for t in (spans[token] if token > 59 else [token])]
+        if len(pack.pieces[0]) > 1:
+            assert told == pack.pieces[0].tolist()
+            assert len(target) - len(spans) == min(max(round(density * len(told)), 1), len(told) - 1)
+            noise += len(spans)
+    assert noise > 30
+
+
+def test_pieces_are_as_long_as_both_sides_have_room():
+    """Oracle: every longer piece tried; 512 tokens to read take 568 of text, as the paper's have, and 114 to write."""
+    objective = SpanCorruption(first_sentinel=9_999)
+    (first, *_) = objective.make_rows([record([], [5] * 2000)], Lengths(512, 512), 0)
+    assert len(first.pieces[0]) == 568
+    assert objective.lengths(first) == (512, 114)
+    for longest in (Lengths(512, 50), Lengths(30, 512)):
+        (first, *_) = objective.make_rows([record([], [5] * 2000)], longest, 0)
+        here, more = (objective.corrupted_lengths(len(first.pieces[0]) + n) for n in (0, 1))
+        assert all(n <= room for n, room in zip(here, longest, strict=True))
+        assert not all(n <= room for n, room in zip(more, longest, strict=True))
+    with pytest.raises(ValueError, match=r"room for 28 spans a row, but objective\.num_sentinels is 27"):
+        SpanCorruption(first_sentinel=99, num_sentinels=27).make_rows([record([], [5])], Lengths(512, 512), 0)
+
+
+def test_a_sentinel_is_no_piece_of_text():
+    tokenizer = CharacterTokenizer("abcdef")
+    SpanCorruption(first_sentinel=11, num_sentinels=2).make_rows([record([], [5])], Lengths(9, 9), 0, tokenizer)
+    with pytest.raises(ValueError, match=r"make 9 a sentinel, but for the tokenizer it is the piece 'f'"):
+        SpanCorruption(first_sentinel=10, num_sentinels=2).make_rows([record([], [5])], Lengths(9, 9), 0, tokenizer)

@@ -1,0 +1,45 @@
+"""Records, documents and rows that the tests of several objectives share."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.model.inputs import Outputs
+from flaxformer_lite.objectives import BaseObjective, Batch
+from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.tokenizer import Tokenizer
+
+
+def record(source: list[int], target: list[int]) -> TokenPair:
+    return TokenPair(np.asarray(source, np.int32), np.asarray(target, np.int32))
+
+
+def some_documents(number: int = 23, vocab_size: int = 29) -> list[TokenPair]:
+    rng = np.random.default_rng(5)
+    return [record([], rng.integers(4, vocab_size, rng.integers(0, 31)).tolist()) for _ in range(number)]
+
+
+def outputs(logits: np.ndarray) -> Outputs:
+    return Outputs(logits=jnp.asarray(logits), hidden=jnp.zeros((1, 1, 1)), memory=jnp.zeros((1, 1, 1)))
+
+
+def generator(*key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.Philox(key=list(key)))
+
+
+def uncovered(batch: Batch) -> list[int]:
+    """The row of a masked batch with what is to be told put back."""
+    tokens = np.asarray(batch.inputs.source_tokens).copy()
+    counts = batch.weights > 0
+    tokens[batch.inputs.predict_positions[counts]] = batch.targets[counts]
+    return tokens.tolist()
+
+
+def theirs(objective: BaseObjective, documents: list[TokenPair], tokenizer: Tokenizer, start_id: int = BOS) -> Batch:
+    """The first batch of the documents, one row of 9 positions, with a tokenizer from elsewhere."""
+    data = DataConfig(
+        max_source_length=9, max_target_length=9, tokens_per_batch=9, rows_multiple=1, bucket_lengths=(9,)
+    )
+    return Dataset(documents, objective, data, None, tokenizer, start_id).batch(0)
