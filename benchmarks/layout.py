@@ -1,12 +1,12 @@
-"""Which layout of the kernels and of the heads suits TPUs: the sublayers in every one we considered, by the TPU's own compiler.
+"""Compares layouts of kernels and heads for TPUs: each sublayer in each layout, compiled by the TPU's own compiler.
 
 python benchmarks/layout.py [--chips v5e v5p v6e] [--sublayers attention feed_forward] [--json FILE]
 
 No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Each sublayer is compiled for one chip in bfloat16 with float32
-parameters, forwards alone and with the gradient by parameters and input. What is printed for each:
+parameters, forward alone and with the gradient by parameters and input. The columns:
 
-  accessed  bytes by the compiler's cost analysis, which also counts what stays on the chip
-  HBM       bytes to and from memory, from the compiled program (hlo.py)
+  accessed  bytes by the compiler's cost analysis, which also counts arrays that stay on the chip
+  HBM       bytes to and from memory, counted in the compiled program (flaxformer_lite/planning/traffic.py)
   temp      bytes of temporaries, by the compiler
   copies    operations that only copy or transpose, alone or in a fused kernel of their own
   GFLOP     of the matrix products in the compiled program
@@ -47,7 +47,7 @@ SHAPES = (Shape(8, 512, 1024, 16, 64, 4096), Shape(2, 2048, 2048, 16, 128, 5632)
 
 
 class Form(NamedTuple):
-    """One layout of a sublayer: the shapes of its kernels, and what it computes."""
+    """One layout of a sublayer: the shapes of its kernels, and its function."""
 
     sublayer: str
     name: str
@@ -59,7 +59,7 @@ class Form(NamedTuple):
 
 
 def attend(query: jax.Array, key: jax.Array, value: jax.Array, scale: float) -> jax.Array:
-    """Scores and the sum of values by einsum, as in the package; all `[B, T, N, H]`."""
+    """Returns the weighted sum of values by einsum, as the package computes it; all arrays are `[B, T, N, H]`."""
     weights = attention_weights(query, key, mask=None, bias=None, scale=scale)
     return weighted_values(weights.astype(BFLOAT16), value)
 
@@ -81,7 +81,7 @@ def matrix_einsum(s: Shape) -> Forward:
 
 
 def matrix_transposed(s: Shape) -> Forward:
-    """Rank-2 activations throughout, and the heads moved before the positions, as BERT's code does."""
+    """Returns attention with rank-2 activations and heads transposed before the positions, as in BERT's code."""
 
     def forward(p: Params, x: jax.Array) -> jax.Array:
         flat = x.reshape(s.B * s.T, s.D)
@@ -123,7 +123,7 @@ def fused_gate_up(s: Shape) -> Forward:
 
 
 def gate_and_up_flat(s: Shape) -> Forward:
-    """The same on rank-2 activations."""
+    """Returns the gated feed-forward layer on rank-2 activations."""
 
     def forward(p: Params, x: jax.Array) -> jax.Array:
         return gate_and_up(s)(p, x.reshape(s.B * s.T, s.D)).reshape(s.B, s.T, s.D)
@@ -171,7 +171,7 @@ FORMS = (
 
 
 def measure(form: Form, shape: Shape, chip: str, device: Any, *, backward: bool) -> dict[str, Any]:
-    """What the compiler says of the sublayer."""
+    """Returns the compiler's figures for a sublayer."""
     sharding, forward = SingleDeviceSharding(device), form.forward(shape)
     params = {
         name: jax.ShapeDtypeStruct(size, FLOAT32, sharding=sharding) for name, size in form.kernels(shape).items()
@@ -205,7 +205,7 @@ def measure(form: Form, shape: Shape, chip: str, device: Any, *, backward: bool)
 
 
 def num_copies(text: str) -> int:
-    """Operations that the program schedules only to copy or transpose; moves between HBM and the chip are none of them."""
+    """Returns the number of operations that only copy or transpose, without moves between HBM and the chip."""
     return len(
         re.findall(
             r"^  (?:ROOT )?%(?:copy|transpose|copy_fusion|transpose_copy_fusion|copy_bitcast_fusion)[.\d]* = ",
@@ -229,7 +229,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chips", nargs="+", default=["v5e", "v5p", "v6e"])
     parser.add_argument("--sublayers", nargs="+", default=["attention", "feed_forward"])
-    parser.add_argument("--json", metavar="FILE", help="append the results here, one a line")
+    parser.add_argument("--json", metavar="FILE", help="append the results to this file, one per line")
     arguments = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     print(f"{'chip':<5}{'B×T×D, N×H or F':<26}{'form':<36}{'pass':<22}accessed    HBM   temp copies  GFLOP")

@@ -1,9 +1,9 @@
-"""The plans of `docs/scaling.md`: four models on slices of TPUs, at a fixed share for each chip (weak) or a fixed batch (strong).
+"""Computes the plans of `docs/scaling.md`: four models on TPU slices, with fixed rows per chip (weak) or a fixed batch (strong).
 
 python benchmarks/scaling.py [--models bert_large …] [--slices v5e:4x4 …] [--json FILE]
 
 No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Set JAX_OPTIMIZATION_LEVEL=O1 to compile in about a
-quarter of the time; the program is then less polished, and needs a little more memory.
+quarter of the time; the program is then less optimised, and needs a little more memory.
 """
 
 import argparse
@@ -33,7 +33,7 @@ SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 
 @dataclass(frozen=True)
 class Study:
-    """A model, how long its rows are, how many a chip has, and how many there are where the batch is fixed."""
+    """A model, the length of its rows, the rows per chip (weak scaling), and the rows of the fixed batch (strong scaling)."""
 
     config: Callable[[], Config]
     length: int
@@ -91,17 +91,17 @@ def llama_8b() -> Config:
     return dataclasses.replace(config, model=model)
 
 
-COPIED, CUT = MeshConfig(), MeshConfig(data=1, fsdp=-1)
+REPLICATED, SHARDED = MeshConfig(), MeshConfig(data=1, fsdp=-1)
 STUDIES = {
-    "transformer_big": Study(transformer_big, length=64, rows_per_chip=64, fixed_rows=4096, mesh=COPIED),
-    "bert_large": Study(bert_large, length=512, rows_per_chip=8, fixed_rows=1024, mesh=COPIED),
-    "llama_1b": Study(llama_1b, length=2048, rows_per_chip=2, fixed_rows=256, mesh=CUT),
-    "llama_8b": Study(llama_8b, length=2048, rows_per_chip=1, fixed_rows=256, mesh=CUT),
+    "transformer_big": Study(transformer_big, length=64, rows_per_chip=64, fixed_rows=4096, mesh=REPLICATED),
+    "bert_large": Study(bert_large, length=512, rows_per_chip=8, fixed_rows=1024, mesh=REPLICATED),
+    "llama_1b": Study(llama_1b, length=2048, rows_per_chip=2, fixed_rows=256, mesh=SHARDED),
+    "llama_8b": Study(llama_8b, length=2048, rows_per_chip=1, fixed_rows=256, mesh=SHARDED),
 }
 
 
 def with_batch(study: Study, chips: int, scaling: str) -> Config:
-    """The study's config with its batch for so many chips: in parts, one after the other, where a chip has more than its share."""
+    """Returns the study's config with its batch for a number of chips, in micro-batches where a chip has more than its share."""
     config = study.config()
     rows = study.rows_per_chip * chips if scaling == "weak" else study.fixed_rows
     parts = max(1, rows // (study.rows_per_chip * chips))
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(STUDIES), choices=STUDIES)
     parser.add_argument("--slices", nargs="+", default=SLICES)
     parser.add_argument("--scaling", nargs="+", default=["weak", "strong"], choices=("weak", "strong"))
-    parser.add_argument("--json", metavar="FILE", help="append the plans here, one a line")
+    parser.add_argument("--json", metavar="FILE", help="append the plans to this file, one per line")
     arguments = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     print(
