@@ -1,1 +1,15 @@
-"""One experiment: every setting that decides its numbers."""
+"""The config of an experiment: every setting that decides its numbers, as one tree of frozen dataclasses.
+
+`train.py` has the settings of training, `experiment.py` joins all rooms' settings to a `Config` and checks them together. `load.py`
+reads a config file and applies options, `serialize.py` writes and reads config.json; there `variants.py` names variants from
+outside the package, `old_names.py` translates the settings of older releases, and `mistakes.py` words the messages.
+`differences.py` compares two configs.
+"""
+
+from flaxformer_lite.config.differences import differences
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config.train import TrainConfig
+
+__all__ = ["Config", "TrainConfig", "differences", "from_json", "load_config", "to_json"]

@@ -1,4 +1,4 @@
-"""The config: one tree of frozen dataclasses, from a file, the command line or JSON, checked before anything runs."""
+"""The config of one experiment: the settings of all rooms in one tree, checked together before anything runs."""
 
 import typing
 from dataclasses import dataclass
@@ -25,36 +25,43 @@ class Config:
     train: TrainConfig = TrainConfig()
     decode: DecodeConfig = DecodeConfig()
     weights: str = "last"
-    """The parameters that commands use: last, best, ema, or average:N, the mean of the newest N checkpoints."""
+    """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints."""
 
     @property
     def tokenizer_sizes(self) -> tuple[int, int]:
-        """How many ids the two sides' tokenizers may have: all but those that the objective keeps for itself.
+        """The number of ids that the source's and the target's tokenizer may have: all but those reserved by the objective.
 
-        A tokenizer from another run has such ids of its own.
+        A tokenizer from another run includes such ids.
         """
 
-        def room(size: int, tokenizer: object) -> int:
+        def num_ids(size: int, tokenizer: object) -> int:
             return size if isinstance(tokenizer, FromRun) else self.objective.num_tokenizer_ids(size)
 
         source, target = self.model.vocab_sizes
-        return room(source, self.data.tokenizer), room(target, self.data.target_tokenizer or self.data.tokenizer)
+        return num_ids(source, self.data.tokenizer), num_ids(target, self.data.target_tokenizer or self.data.tokenizer)
 
     def __post_init__(self) -> None:
-        """What one part alone cannot check. Raises: ValueError with the settings, their values and the way out."""
-        model, data, train = self.model, self.data, self.train
-        # Two from another run may number their pieces alike, as Marian's do.
+        """Checks what no part alone can check. Raises: ValueError with the settings, their values and the remedy."""
+        self._check_model()
+        self._check_batches()
+        self._check_evaluation()
+        check_weights(self.weights, self)
+        self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model)
+
+    def _check_model(self) -> None:
+        model, data = self.model, self.data
+        # Two tokenizers from another run may share one numbering of pieces, as Marian's do.
         if model.share_source_target and not isinstance(data.target_tokenizer, FromRun | None):
             raise ValueError(
                 "data.target_tokenizer is set, but model.share_source_target shares one embedding table for both vocabularies: "
-                "set model.share_source_target to False, or leave out the target tokenizer"
+                "set model.share_source_target to False, or data.target_tokenizer to None"
             )
         if model.target_vocab_size is not None and data.tokenizer is not None and data.target_tokenizer is None:
             raise ValueError(
-                f"model.target_vocab_size is {model.target_vocab_size}, but there is no data.target_tokenizer to fill it: "
-                "set one, or leave out model.target_vocab_size"
+                f"model.target_vocab_size is {model.target_vocab_size}, but data.target_tokenizer is None: set it, or set "
+                "model.target_vocab_size to None"
             )
-        if data.train is not None:  # weights from elsewhere are used without an objective
+        if data.train is not None:  # imported weights are used without an objective
             self.objective.check_model(model)
         row = self.objective.longest_row(data.longest)
         if model.positions.max_positions is not None and model.positions.max_positions < max(row):
@@ -62,25 +69,36 @@ class Config:
                 f"model.positions.max_positions {model.positions.max_positions} is less than data.max_source_length "
                 f"{data.max_source_length} or data.max_target_length {data.max_target_length}: raise it, or lower them"
             )
+        if model.dtype == "float64" and jax.dtypes.canonicalize_dtype("float64") != "float64":
+            raise ValueError(
+                "model.dtype is 'float64', but JAX computes in 32 bits here: set the environment variable JAX_ENABLE_X64=1, "
+                "or choose 'float32'"
+            )
+
+    def _check_batches(self) -> None:
+        data, train = self.data, self.train
         if data.rows_multiple % train.num_micro_batches:
             raise ValueError(
                 f"data.rows_multiple {data.rows_multiple} is not divisible by train.num_micro_batches {train.num_micro_batches}: "
-                "change one, so that every batch can be cut evenly"
+                "change one, so that every batch divides evenly"
             )
         if not self.objective.rows_independent and (train.num_micro_batches > 1 or train.runner == "pmap"):
             several = train.num_micro_batches > 1
             what = f"num_micro_batches is {train.num_micro_batches}" if several else "runner is 'pmap'"
             raise ValueError(
-                f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: "
-                + ("leave it at 1" if several else "choose 'mesh'")
+                f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: set it to "
+                + ("1" if several else "'mesh'")
             )
+
+    def _check_evaluation(self) -> None:
+        data, train = self.data, self.train
         if train.best_metric not in (names := (*self.objective.metric_names, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
         if train.text_metrics and not self.objective.translates:
             raise ValueError(
-                f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: leave "
-                "them out"
+                f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
+                "it to ()"
             )
         evaluations = train.text_metrics or train.patience is not None or train.best_metric != "loss"
         if data.eval is None and (evaluations or train.keep_best > 1):
@@ -88,17 +106,13 @@ class Config:
                 "data.eval is None, but train.text_metrics, train.patience, train.best_metric or train.keep_best need "
                 "evaluations: set data.eval, or leave those at their defaults"
             )
-        if model.dtype == "float64" and jax.dtypes.canonicalize_dtype("float64") != "float64":
-            raise ValueError(
-                "model.dtype is 'float64', but JAX computes in 32 bits here: set the environment variable JAX_ENABLE_X64=1, "
-                "or choose 'float32'"
-            )
-        check_weights(self.weights, self)
-        self.optimizer.build(total_steps=train.steps, d_model=model.d_model)
 
 
 def check_weights(weights: str, config: Config) -> None:
-    """Raises: ValueError where `weights` (last, best, ema or average:N) is misspelt or such a run would not have them."""
+    """Checks `weights`: last, best, ema or average:N.
+
+    Raises: ValueError if it is none of these, or a run with this config would not have them.
+    """
     kind, _, count = weights.partition(":")
     if kind == "average" and count.isdecimal() and int(count) >= 1:
         if int(count) > config.train.keep_latest:
@@ -109,10 +123,12 @@ def check_weights(weights: str, config: Config) -> None:
     elif weights not in ("last", "best", "ema"):
         raise ValueError(f"weights is {weights!r}: choose last, best, ema or average:N, for example average:5")
     if weights == "ema" and config.optimizer.ema_decay is None:
-        raise ValueError("weights is 'ema', but no average is kept: set optimizer.ema_decay, for example to 0.999")
+        raise ValueError("weights is 'ema', but optimizer.ema_decay is None: set it, for example to 0.999")
     if weights == "best" and config.data.eval is None:
-        raise ValueError("weights is 'best', but data.eval is None, so no checkpoint is ever the best: use 'last'")
+        raise ValueError(
+            "weights is 'best', but data.eval is None, so no checkpoint is the best: set weights to 'last'"
+        )
     if weights == "best" and config.train.keep_best == 0:
         raise ValueError(
-            "weights is 'best', but train.keep_best is 0, so the best checkpoint is not kept: set it to 1 or more"
+            "weights is 'best', but train.keep_best is 0, so the best checkpoint is not kept: set train.keep_best to 1 or more"
         )

@@ -1,27 +1,41 @@
 """A config from a file and the command line."""
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import itertools
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+import typing
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import tyro
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.old_names import REMOVED, renamed_setting
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config.variants import variants_in
 from flaxformer_lite.console import suggest
+
+HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
+
+Variants are chosen in the file, not by options: the options below are those of the variants that the file has. There are
+
+{variants}
+
+A group that is None in the file, for example model.pooler, is set there too. `train.py --help` lists the options that are no
+settings, such as --workdir. The groups below are model, objective, data, optimizer, train and decode.
+"""
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
-    """The config of a `.py` file (its `get_config()`) or a `.json` file, with command-line overrides such as `--train.steps 100`.
+    """Returns the config of a `.py` file (its `get_config()`) or a `.json` file, changed by options such as `--train.steps 100`.
 
-    Raises: ValueError where the file or an override is wrong; SystemExit with status 0 after `--help`.
+    Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
     file = Path(path)
     if not file.is_file():
@@ -31,7 +45,7 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def suggest_config_files(file: Path) -> str:
-    """A hint at the config files that there are, in the same folder and in `configs`."""
+    """Returns a hint at the config files in the same folder and in `configs`."""
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
     near = "" if file.is_dir() else suggest(str(file), found)
@@ -39,22 +53,40 @@ def suggest_config_files(file: Path) -> str:
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
-    """The config with settings from the command line. Raises: ValueError in one line where tyro would draw a box."""
+    """Returns the config changed by options. Raises: ValueError in one line, in place of tyro's box."""
     if not overrides:
         return config
     box = io.StringIO()
+    variants = "\n".join(f"  {setting:<24} {', '.join(kinds)}" for setting, kinds in choices(config))
     try:
         with contextlib.redirect_stderr(box):
-            options = (tyro.conf.AvoidSubcommands,)
-            return tyro.cli(Config, default=config, args=list(overrides), prog=f"train.py {path}", config=options)
+            return tyro.cli(
+                Config,
+                default=config,
+                args=list(overrides),
+                prog=f"train.py {path}",
+                description=HELP.format(path=path, variants=variants),
+                config=(tyro.conf.AvoidSubcommands,),
+            )
     except SystemExit as end:
         if not end.code:
             raise
         raise ValueError(renamed_option(overrides) or in_one_line(box.getvalue())) from None
 
 
+def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
+    """Yields every setting of a config that has several variants, and their kinds."""
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    for field in dataclasses.fields(config):
+        kinds, value = list(variants_in(hints[field.name])), getattr(config, field.name)
+        if len(kinds) > 1:
+            yield prefix + field.name, kinds
+        if dataclasses.is_dataclass(value):
+            yield from choices(value, f"{prefix}{field.name}.")
+
+
 def renamed_option(overrides: Sequence[str]) -> str:
-    """Returns what became of the first option that has the name of an older release; empty where none has."""
+    """Returns a message on the first option that an older release had under this name; empty if there is none."""
     for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
         old = option[2:].replace("-", "_")
         if (new := renamed_setting(old)) is not None:
@@ -65,25 +97,25 @@ def renamed_option(overrides: Sequence[str]) -> str:
 
 
 def in_one_line(box: str) -> str:
-    """What a box of tyro's says: its first paragraph, and the options that it thinks were meant.
+    """Returns the first paragraph of tyro's box, and the options that it suggests.
 
-    The first row is a title; rules of "─", or "-" where the terminal has no better, part the paragraphs.
+    The first row is a title; paragraphs are separated by rules of "─", or of "-" on terminals without it.
     """
     rows = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]
-    parted = itertools.groupby(rows, lambda row: set(row) <= set(" │╭╮╰╯─-"))
-    paragraphs = [" ".join(row.strip(" │") for row in rows) for is_rule, rows in parted if not is_rule]
+    groups = itertools.groupby(rows, lambda row: set(row) <= set(" │╭╮╰╯─-"))
+    paragraphs = [" ".join(row.strip(" │") for row in rows) for is_rule, rows in groups if not is_rule]
     if not paragraphs:
         return " ".join(box.split())
-    said = re.sub(r"^Error parsing (?!-)\S+: ", "", paragraphs[0])
-    meant = [option for more in paragraphs[1:] if "you meant" in more for option in re.findall(r"(--[\w.-]+) ", more)]
-    return said + (f"; perhaps you meant {' or '.join(meant[:3])}" if meant else "")
+    mistake = re.sub(r"^Error parsing (?!-)\S+: ", "", paragraphs[0])
+    near = [option for more in paragraphs[1:] if "you meant" in more for option in re.findall(r"(--[\w.-]+) ", more)]
+    return mistake + (f"; perhaps you meant {' or '.join(near[:3])}" if near else "")
 
 
 def run_config_file(file: Path) -> Config:
-    """What the file's `get_config()` returns."""
+    """Returns the result of the file's `get_config()`. Raises: ValueError with the line of the mistake."""
     spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a config: give a .py file with a function get_config(), or a .json file")
+        raise ValueError(f"{file} is not a config: it must be a .py file with a function get_config(), or a .json file")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # so that config.json can name its classes
     try:
         spec.loader.exec_module(module)
@@ -95,5 +127,7 @@ def run_config_file(file: Path) -> Config:
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
         raise ValueError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
-        raise ValueError(f"{file} has no function get_config() that returns a flaxformer_lite.config.Config")
+        raise ValueError(
+            f"{file} has no function get_config() that returns a Config: add `def get_config() -> Config: …`"
+        )
     return config

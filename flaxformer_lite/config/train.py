@@ -1,4 +1,4 @@
-"""The settings of training: how long, on which devices, what is kept and reported."""
+"""The settings of training: its length, its devices, its checkpoints and its reports."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -13,52 +13,53 @@ TextMetric = Literal["exact_match", "bleu", "chrf"]
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """How long to train, and what to keep and report on the way. Periods are in optimizer steps."""
+    """The length of the training, its devices, checkpoints and reports. Periods are in optimizer steps."""
 
     steps: PositiveInt = 10_000
-    """Optimizer steps of the whole run."""
+    """Optimizer steps of the whole run; a finished run is continued by raising it."""
     seed: Annotated[int, Ge(0), Lt(2**32)] = 0
-    """First parameters, data order and dropout are functions of it."""
+    """Seed of the initial parameters, the order of the data and dropout."""
     num_micro_batches: PositiveInt = 1
-    """Cut each batch into that many parts, one after the other, to save memory; the gradient is the same."""
+    """Number of equal parts that each batch is cut into to save memory; their gradients are added up, so the result is the same."""
     runner: Literal["mesh", "pmap"] = "mesh"
-    """How a step is spread over devices: compiled for the whole `mesh`, or for one device and run on each (`jax.pmap`), which
-    then has the whole model. Numbers are the same, but for the dropout of a pmap, which depends on the number of devices."""
+    """mesh: one program for all devices of `mesh`. pmap: one program a device (`jax.pmap`), each with the whole model. Results are
+    equal, except that dropout under pmap depends on the number of devices."""
     mesh: MeshConfig = MeshConfig()
-    """The devices along each axis."""
+    """Number of devices along each axis."""
     log_every: PositiveInt = 50
-    """Write a `train` row to metrics.jsonl."""
+    """Steps between two `train` rows in metrics.jsonl."""
     eval_every: PositiveInt = 1_000
-    """Evaluate on `data.eval`, then save a checkpoint that knows the metrics."""
+    """Steps between two evaluations on `data.eval`, each followed by a checkpoint with its metrics."""
     checkpoint_every: PositiveInt = 1_000
-    """Save a checkpoint."""
+    """Steps between two checkpoints."""
     keep_latest: PositiveInt = 3
-    """Checkpoints to keep, newest first."""
+    """Number of newest checkpoints that are kept."""
     keep_best: NonNegativeInt = 1
-    """Checkpoints to keep beside them, best first by `best_metric`."""
+    """Number of best checkpoints by `best_metric` that are kept besides."""
     best_metric: str = "loss"
-    """What makes a checkpoint the best: loss, accuracy, another figure that the objective reports, or one of `text_metrics`."""
+    """Metric that ranks checkpoints: loss, accuracy, another metric of the objective, or one of `text_metrics`."""
     patience: PositiveInt | None = None
-    """Stop early after that many evaluations in a row without a new best; None never stops early."""
+    """Evaluations in a row without a new best after which training stops early; None: it never does."""
     init_from: str | None = None
-    """A run folder whose parameters this run starts from; its optimizer and step start fresh all the same."""
+    """Run folder whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
-    """Patterns such as `head/*` of parameters that start fresh where `init_from` has none, or none of that shape."""
+    """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
     text_metrics: tuple[TextMetric, ...] = ()
-    """Translate `data.eval` greedily at each evaluation and report these. BLEU and chrF are sacreBLEU's."""
+    """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "train")
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
-                "'mesh', or leave train.mesh at its default"
+                "'mesh', or train.mesh to its default"
             )
         if self.init_fresh and self.init_from is None:
             raise ValueError(
-                f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or leave both out"
+                f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or set train.init_fresh to ()"
             )
 
     @property
     def best_mode(self) -> Literal["min", "max"]:
+        """Whether the best checkpoint has the lowest or the highest `best_metric`."""
         return "min" if self.best_metric in ("loss", "perplexity") else "max"

@@ -225,7 +225,11 @@ def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
     with pytest.raises(SystemExit) as caught:
         load_config(str(file), ["--help"])
     assert caught.value.code == 0
-    assert "--train.checkpoint-every" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "--train.checkpoint-every" in out
+    # What options cannot choose stands at the top, before the first group of options.
+    assert "model.norm               layer_norm, rms_norm, deviation_norm\n" in out.partition("╭")[0]
+    assert "Variants are chosen in the file" in out.partition("╭")[0]
 
 
 def test_a_config_file_must_have_get_config(tmp_path: Path):
