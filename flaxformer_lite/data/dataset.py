@@ -69,7 +69,7 @@ def evaluation_records(
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
     """Returns random numbers for one row of one batch: a function of seed, step and row alone."""
-    # BatchPlan uses the same keys with counters from 0: words 2 and 3 of the counter keep the two streams apart.
+    # BatchPlan uses the same keys with counters from 0: words 2 and 3 of the counter separate the two streams.
     return np.random.Generator(np.random.Philox(key=[seed, step], counter=[0, 0, row, 1]))
 
 

@@ -53,9 +53,9 @@ class HubDataset(FieldSource):
     split: str = "train"
     """Part of the dataset; on the hub also a slice such as `train[:1000]`."""
     source_field: str | None = "translation.en"
-    """Field of the source sentences; None: each record is a document."""
+    """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
     target_field: str = "translation.de"
-    """Field of the target sentences, or of the documents."""
+    """Field of the target sentences, or of the documents; `a.b` for a nested one."""
 
     @property
     def _origins(self) -> tuple[str | None, str]:

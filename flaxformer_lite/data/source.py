@@ -71,9 +71,9 @@ class FieldSource(TextSource):
 
     path: str
     source_field: str | None = "source"
-    """Field of the source sentences; None: each record is a document."""
+    """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
     target_field: str = "target"
-    """Field of the target sentences, or of the documents."""
+    """Field of the target sentences, or of the documents; `a.b` for a nested one."""
     label_field: str | None = None
     """Field of the labels, strings or numbers; None: no labels."""
 
@@ -87,40 +87,40 @@ class FieldSource(TextSource):
         fields = (self.source_field, self.target_field, self.label_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
-    def _pair(self, record: object, place: str) -> Pair:
-        """Returns the fields of a record. Raises: ValueError with the place of the record."""
-        source = "" if self.source_field is None else text_field(record, self.source_field, place)
-        target = text_field(record, self.target_field, place)
-        return Pair(source, target, "" if self.label_field is None else label_field(record, self.label_field, place))
+    def _pair(self, record: object, location: str) -> Pair:
+        """Returns the fields of a record. Raises: ValueError with the location of the record."""
+        source = "" if self.source_field is None else text_field(record, self.source_field, location)
+        target = text_field(record, self.target_field, location)
+        return Pair(source, target, "" if self.label_field is None else label_field(record, self.label_field, location))
 
 
-def label_field(record: object, field: str, place: str) -> str:
-    """Returns the label in a field: a string as it is, a number as JSON writes it. Raises: ValueError with the place."""
-    value = _find(record, field, place)
+def label_field(record: object, field: str, location: str) -> str:
+    """Returns the label in a field: a string as it is, a number as JSON writes it. Raises: ValueError with the location."""
+    value = _find(record, field, location)
     if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)
-    return text_field(record, field, place)
+    return text_field(record, field, location)
 
 
-def text_field(record: object, field: str, place: str) -> str:
-    """Returns the string in a field of a record. Raises: ValueError with the place."""
-    value = _find(record, field, place)
+def text_field(record: object, field: str, location: str) -> str:
+    """Returns the string in a field of a record. Raises: ValueError with the location."""
+    value = _find(record, field, location)
     if not isinstance(value, str):
-        raise ValueError(f"{place}: field {field} holds {type(value).__name__} {str(value)[:60]!r}, not a string")
+        raise ValueError(f"{location}: field {field} holds {type(value).__name__} {str(value)[:60]!r}, not a string")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{place}: field {field} holds half a surrogate pair, which is no character") from None
+        raise ValueError(f"{location}: field {field} holds half a surrogate pair, which is no character") from None
     return value
 
 
-def _find(record: object, field: str, place: str) -> object:
-    """Returns the value of a field; dots descend into nested objects. Raises: ValueError with the place."""
+def _find(record: object, field: str, location: str) -> object:
+    """Returns the value of a field; dots descend into nested objects. Raises: ValueError with the location."""
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
-            raise ValueError(f"{place}: no field {field}; the fields are {available}")
+            raise ValueError(f"{location}: no field {field}; the fields are {available}")
         value = value[name]
     return value
 

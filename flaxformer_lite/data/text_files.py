@@ -83,15 +83,15 @@ class JSONLines(FieldSource):
 
     def _pairs(self) -> Iterator[Pair]:
         for number, line in enumerate(_nonempty_lines(self.path), 1):
-            place = f"{self.path}:{number}"
+            location = f"{self.path}:{number}"
             if not line.strip():
                 yield Pair("", "")
                 continue
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{place}: not JSON ({error}); each line must be one JSON object") from None
-            yield self._pair(record, place)
+                raise ValueError(f"{location}: not JSON ({error}); each line must be one JSON object") from None
+            yield self._pair(record, location)
 
 
 def _nonempty_lines(path: str) -> list[str]:

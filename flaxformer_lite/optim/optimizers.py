@@ -1,6 +1,6 @@
 """Optimizers: one chain of optax, a stage a line.
 
-Parameters are told apart by name, never by rank: with stacked layers a norm scale is `[L, D]` and a kernel `[L, D, E]`. The names
+Rules select parameters by name, never by rank: with stacked layers a norm scale is `[L, D]` and a kernel `[L, D, E]`. The names
 that count: the leaves `kernel` and `embedding`, the module `layers` (a leading layer axis), and the module `head` (the output
 layer).
 """

@@ -1,4 +1,8 @@
-"""All kinds of tokenizers: the union of their configs, and loading a saved tokenizer of any kind."""
+"""All kinds of tokenizers: the union of their configs, and loading a saved tokenizer of any kind.
+
+A tokenizer config is a frozen dataclass with a field `kind` and the method `train(lines, vocab_size)`, which returns a
+`Tokenizer`. The same lines in the same order must give the same tokenizer. `TokenizerKinds` lists it.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -50,7 +54,7 @@ class FromRun:
     path: str
     """The run folder, or any folder with a tokenizer file. The new run folder gets a copy."""
     side: Literal["source", "target"] = "source"
-    """The side whose tokenizer is taken, if that run's target has a tokenizer of its own."""
+    """The side of that run to copy the tokenizer from, if its target has a tokenizer of its own."""
 
     def train(self, lines: Iterable[str], vocab_size: int) -> Tokenizer:
         """Returns that tokenizer; the lines are not used. Raises: ValueError if there is none, or it has too many ids."""

@@ -1,4 +1,4 @@
-"""The base class of tokenizers, and what the kinds of tokenizers share.
+"""The base class of tokenizers, and the code that all kinds share.
 
 A tokenizer reports its own special ids (`special`), so no other code asks which kind it is.
 """
@@ -18,8 +18,8 @@ from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, Encod
 class Tokenizer(ABC):
     """A trained tokenizer. `encode` adds no special ids, `decode` drops them.
 
-    A new kind sets `extension` and `vocab_size`, and its special ids where they differ from the defaults. It implements
-    `encode`, `_text`, `_piece`, `to_bytes` and `from_bytes`; `tokenizer_classes` in kinds.py lists it.
+    A new kind sets `extension`, `vocab_size`, and any special id that differs from the default. It implements `encode`,
+    `_text`, `_piece`, `to_bytes` and `from_bytes`. `TOKENIZERS` in kinds.py lists it, so that a saved one is loaded.
     """
 
     extension: ClassVar[str]

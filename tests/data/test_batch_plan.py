@@ -44,7 +44,7 @@ def test_every_batch_has_its_buckets_rows_and_lengths_that_fit():
 
 
 def test_the_plan_is_a_function_of_seed_and_step():
-    """Oracle: another plan, asked in another order; another seed and another epoch differ."""
+    """Oracle: another plan, read in another order; another seed and another epoch differ."""
     lengths = some_lengths()
     plan, again, other = (
         BatchPlan(lengths, BUCKETS, seed=5),
@@ -61,7 +61,7 @@ def test_the_plan_is_a_function_of_seed_and_step():
     assert order != [tuple(plan.batch(step).examples) for step in range(n, 2 * n)]
 
 
-def test_buckets_hold_about_the_tokens_asked_for():
+def test_buckets_hold_about_tokens_per_batch():
     """Oracle: worked by hand. 100 / 10 = 10 rows, rounded to 8; 100 / 24 rounds to 4; the last length is the longest."""
     buckets = make_buckets((10, 24, 50), Lengths(30, 20), tokens_per_batch=100, rows_multiple=4)
     assert buckets == [

@@ -1,4 +1,4 @@
-"""Oracles: files written by hand with the documents they must give, and counts over Python's own help topics."""
+"""Oracles: files written by hand with the documents they must become, and counts over Python's own help topics."""
 
 import gzip
 import sys
@@ -71,7 +71,7 @@ def test_no_paragraph_is_in_both_splits():
     assert rest and train and not rest & train
 
 
-def test_a_python_without_topics_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_a_python_without_topics_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(ValueError, match="lacks pydoc_data"):
         PythonDocs().open()

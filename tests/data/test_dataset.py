@@ -3,7 +3,7 @@
 import itertools
 import math
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -47,7 +47,7 @@ def test_a_batch_is_the_plans_pairs_shifted_and_padded(dataset: Dataset):
 
 def test_prefetched_batches_come_in_order(dataset: Dataset):
     for step, batch in enumerate(dataset.batches(2, 7), start=2):
-        jax.tree.map(np.testing.assert_array_equal, batch, dataset.batch(step))
+        chex.assert_trees_all_equal(batch, dataset.batch(step))
     assert step == 6
 
 
@@ -70,12 +70,12 @@ def test_longer_pairs_are_dropped_and_counted():
         Dataset([], CONFIG.objective, CONFIG.data, seed=0)
 
 
-def test_cutting_keeps_room_for_eos_and_says_which_line():
-    said: list[str] = []
+def test_truncation_leaves_room_for_eos_and_reports_the_line():
+    warnings: list[str] = []
     records = [TokenPair(np.arange(n, dtype=np.int32), np.arange(2, dtype=np.int32)) for n in (5, 6, 7)]
-    kept = truncate(records, Lengths(6, 9), said.append, first_line=11)
+    kept = truncate(records, Lengths(6, 9), warnings.append, first_line=11)
     assert [len(record.source) for record in kept] == [5, 5, 5]
-    assert [line.split(":")[0] for line in said] == ["line 12", "line 13"]
+    assert [line.split(":")[0] for line in warnings] == ["line 12", "line 13"]
 
 
 def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tokenizers):
@@ -95,10 +95,8 @@ def test_the_fingerprint_knows_where_lines_end():
     assert len(found) == math.comb(8, 3)
 
 
-def test_a_blank_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
+def test_a_zero_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     bucket = dataset.plan.batch(0).bucket
-    blank = zero_batch(CONFIG.objective, bucket)
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), blank) == jax.tree.map(
-        lambda x: (x.shape, x.dtype), dataset.batch(0)
-    )
-    assert not blank.weights.any()
+    zeros = zero_batch(CONFIG.objective, bucket)
+    chex.assert_trees_all_equal_shapes_and_dtypes(zeros, dataset.batch(0))
+    assert not zeros.weights.any()

@@ -1,4 +1,4 @@
-"""Hand-worked pieces and packs, and laws: every token is told exactly once, no row is too full, the seed decides."""
+"""Hand-worked pieces and packs, and laws: every token is predicted exactly once, no row is too full, the seed decides."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def listed(pieces) -> list[list[int]]:
     [
         ([], [[BOS, EOS]]),
         ([7], [[BOS, 7, EOS]]),
-        ([7, 8], [[BOS, 7, 8, EOS]]),  # three to read, EOS to be told
+        ([7, 8], [[BOS, 7, 8, EOS]]),  # three inputs, EOS as a target
         ([7, 8, 9], [[BOS, 7, 8, 9], [9, EOS]]),
         ([7, 8, 9, 10, 11, 12, 13], [[BOS, 7, 8, 9], [9, 10, 11, 12], [12, 13, EOS]]),
     ],
@@ -30,7 +30,7 @@ def test_overlapping_pieces_by_hand(document: list[int], expected: list[list[int
     assert listed(overlapping_pieces(tokens(*document), 3, DEFAULT_SPECIAL_IDS)) == expected
 
 
-def test_every_token_is_told_exactly_once():
+def test_every_token_is_predicted_exactly_once():
     """Law: the tokens after the first of each piece are the document and EOS, whatever the lengths."""
     for length in range(40):
         document = np.arange(4, 4 + length, dtype=np.int32)

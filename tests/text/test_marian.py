@@ -25,7 +25,7 @@ def test_saved_and_loaded_is_the_same_and_the_language_is_one_piece(tmp_path: Pa
         assert found.as_source(ids) == [*ids, 0]
 
 
-def test_marian_tells_what_its_vocabulary_lacks():
+def test_pieces_outside_the_vocabulary_are_reported():
     model = SentencePiece().train(WORDS, 20).to_bytes()
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)

@@ -1,4 +1,4 @@
-"""Oracles worked by hand: what each kind of tokenizer does not know, told once and in one line."""
+"""Oracles worked by hand: the parts of texts that each kind of tokenizer lacks, reported once and in one line."""
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
@@ -15,7 +15,7 @@ WORDS = ["hello world", "world of words", "a word"] * 9
 SPECIAL = SpecialIds(0, 1, 2, 3)
 
 
-def test_characters_and_subwords_tell_characters():
+def test_characters_and_subwords_report_characters():
     """A space that no piece has is a character too, and SentencePiece's own spaces are no text."""
     for tokenizer, space in ((CharacterTokenizer("helowrd"), [" "]), (SentencePiece().train(WORDS, 20), [])):
         assert tokenizer.unknown_parts(["hello world", ""]) == space
@@ -23,7 +23,7 @@ def test_characters_and_subwords_tell_characters():
     assert Bytes().train([], 260).unknown_parts(["wßrld…", "\0"]) == []
 
 
-def test_word_pieces_tell_words_and_the_name_of_the_unknown_is_known():
+def test_word_pieces_report_words_and_the_name_of_the_unknown_is_known():
     """A character that there is inside of words only is known there, and makes a word unknown that begins with it."""
     found = word_pieces()
     found.add_special_tokens(["[UNK]"])
@@ -31,7 +31,7 @@ def test_word_pieces_tell_words_and_the_name_of_the_unknown_is_known():
     assert tokenizer.unknown_parts(["abc a", "ca ab", "a z [UNK]"]) == ["ca", "z"]
 
 
-def test_what_a_tokenizer_without_an_unknown_leaves_out_is_told():
+def test_dropped_characters_of_a_tokenizer_without_unk_are_reported():
     """Oracle: byte pairs over the letters a and b, without and with bytes below."""
     found = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
     found.normalizer, found.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
@@ -40,16 +40,16 @@ def test_what_a_tokenizer_without_an_unknown_leaves_out_is_told():
     assert JsonTokenizer(bytes_joined().to_str(), SpecialIds(1, None, 0, 2)).unknown_parts(["a ß\t漢 "]) == []
 
 
-def test_each_is_told_once_and_many_in_one_line():
+def test_each_is_reported_once_and_many_in_one_line():
     tokenizer: Tokenizer = CharacterTokenizer("ab")
-    unknown, said = UnknownText(tokenizer), []
-    unknown.report(["ab", "aß\t"], said.append)
-    unknown.report(["ba", "ßß"], said.append)
-    assert said == ["not in the vocabulary, so the model cannot read it: 'ß', '\\t'"]
-    unknown.report(["ß漢"], said.append)
-    unknown.report([chr(ord("A") + i) for i in range(MAX_LISTED + 3)], said.append)
+    unknown, warnings = UnknownText(tokenizer), []
+    unknown.report(["ab", "aß\t"], warnings.append)
+    unknown.report(["ba", "ßß"], warnings.append)
+    assert warnings == ["not in the vocabulary, so the model cannot read it: 'ß', '\\t'"]
+    unknown.report(["ß漢"], warnings.append)
+    unknown.report([chr(ord("A") + i) for i in range(MAX_LISTED + 3)], warnings.append)
     assert (
-        said[1].endswith(": '漢'")
-        and said[2].endswith(f"'{chr(ord('A') + MAX_LISTED - 1)}' and 3 more")
-        and len(said) == 3
+        warnings[1].endswith(": '漢'")
+        and warnings[2].endswith(f"'{chr(ord('A') + MAX_LISTED - 1)}' and 3 more")
+        and len(warnings) == 3
     )
