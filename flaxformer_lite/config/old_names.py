@@ -29,6 +29,9 @@ GROUPED: dict[str, dict[str, str]] = {
 """Settings that became fields of one value: the value's path → old path of each → its field. The value is None where all
 of them are."""
 
+MERGED: dict[str, dict[str, Any]] = {"decode.eos_ids": {"decode.eos_id": 3, "decode.more_eos_ids": []}}
+"""Settings that became one list: the list's path → old path of each → its old default. None adds nothing to the list."""
+
 REMOVED: dict[str, tuple[Any, str]] = {
     "train.coordinator": (None, "set it with the option --coordinator"),
     "train.num_processes": (None, "set it with the option --num-processes"),
@@ -51,13 +54,22 @@ def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]
             values = {field: _pop(tree, old) for old, field in fields.items()}
             given = {field: value for field, value in values.items() if value is not None}
             _put(tree, new, given or None)
+    for new, defaults in MERGED.items():
+        if any(_has(tree, old) for old in defaults) and not _has(tree, new):
+            parts = [_pop(tree, old) if _has(tree, old) else default for old, default in defaults.items()]
+            _put(
+                tree,
+                new,
+                [i for part in parts if part is not None for i in (part if isinstance(part, list) else [part])],
+            )
     return tree
 
 
 def renamed_setting(path: str) -> str | None:
     """Returns the path that a setting of an older release has now; None where there never was one, or it was removed."""
     grouped = {old: f"{new}.{field}" for new, fields in GROUPED.items() for old, field in fields.items()}
-    for old, new in (RENAMED | grouped).items():
+    merged = {old: new for new, olds in MERGED.items() for old in olds}
+    for old, new in (RENAMED | grouped | merged).items():
         if path == old or path.startswith(f"{old}."):
             return renamed_setting(now := new + path[len(old) :]) or now
     return None

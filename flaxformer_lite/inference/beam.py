@@ -155,7 +155,7 @@ def beam_step(
     length = state.step + 1
     candidates = (state.log_probs[..., None] + token_log_probs).reshape(batch, k * vocab_size)
     # Without barriers XLA sorts the whole vocabulary on a CPU; one for both arrays aborts JAX 0.10 on several devices.
-    best = jax.lax.top_k(candidates, (1 + len(config.end_ids)) * k)
+    best = jax.lax.top_k(candidates, (1 + len(config.eos_ids)) * k)
     log_probs, flat = map(jax.lax.optimization_barrier, best)
     beam, token = flat // vocab_size, flat % vocab_size
     end, limit = is_end(token, config), (length == max_lengths)[:, None]

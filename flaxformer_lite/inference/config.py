@@ -88,23 +88,16 @@ class DecodeConfig:
     renormalize: bool = False
     """Renormalize the probabilities after these rules, so that beams are compared by probabilities that sum to 1."""
     pad_id: NonNegativeInt = PAD
-    """Padding token. pad_id, bos_id and eos_id are the tokenizer's; only imported models need others."""
+    """Padding token. pad_id, bos_id and eos_ids are the tokenizer's; only imported models need others."""
     bos_id: NonNegativeInt = BOS
     """Token that starts every answer to a source, and every empty prompt."""
-    eos_id: NonNegativeInt | None = EOS
-    """Token that ends an answer; None: only the maximum length ends it."""
-    more_eos_ids: tuple[NonNegativeInt, ...] = ()
-    """Further tokens that end an answer."""
+    eos_ids: tuple[NonNegativeInt, ...] = (EOS,)
+    """Tokens that end an answer; the first one also ends the texts that the model reads. (): only the maximum length ends one."""
     batch_tokens: PositiveInt = 2048
     """Source or prompt tokens in a batch, padding included."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "decode")
-        if self.eos_id is None and self.more_eos_ids:
-            raise ValueError(
-                f"decode.more_eos_ids is {self.more_eos_ids}, but decode.eos_id None says that nothing ends an answer: "
-                "make the first of them decode.eos_id"
-            )
         if self.max_length_ratio == self.max_length_extra == 0:
             raise ValueError("decode.max_length_ratio and decode.max_length_extra are both 0: raise one of them")
         self.check_score()
@@ -132,9 +125,9 @@ class DecodeConfig:
             )
 
     @property
-    def end_ids(self) -> tuple[int, ...]:
-        """All tokens that end an answer."""
-        return () if self.eos_id is None else (self.eos_id, *self.more_eos_ids)
+    def eos_id(self) -> int | None:
+        """The first of `eos_ids`; None if there is none."""
+        return next(iter(self.eos_ids), None)
 
     def max_length(self, source_length: int) -> int:
         """Returns the maximum number of tokens, at least 1, in the answer to a source of that many tokens, ends included."""

@@ -181,8 +181,8 @@ def last_positions(
         if not alone and not shown.any(1).all():
             row = int(shown.any(1).argmin())
             raise ValueError(
-                f"input_ids, row {row} does not contain decode.eos_id {decode.eos_id}, where the classes are read: append it, or "
-                "pass attention_mask"
+                f"input_ids, row {row} does not contain the first of decode.eos_ids {decode.eos_ids}, where the classes are "
+                "read: append it, or pass attention_mask"
             )
     return np.where(shown, np.arange(ids.shape[1]), 0).max(1, initial=0)
 

@@ -47,8 +47,8 @@ def process_logits(
         logits = jnp.where(banned_ngram_tokens(history, config.no_repeat_ngram, vocab_size), -jnp.inf, logits)
     if config.suppress_ids:
         logits = logits.at[..., jnp.asarray(config.suppress_ids)].set(-jnp.inf)
-    if config.min_new_tokens and config.end_ids:
-        endless = logits.at[..., jnp.asarray(config.end_ids)].set(-jnp.inf)
+    if config.min_new_tokens and config.eos_ids:
+        endless = logits.at[..., jnp.asarray(config.eos_ids)].set(-jnp.inf)
         logits = jnp.where(step < config.min_new_tokens, endless, logits)
     if (forced := forced_ids(step, is_last, config)) is not None:
         only_forced = jnp.where(jnp.arange(vocab_size) == forced[..., None], 0.0, -jnp.inf).astype(logits.dtype)

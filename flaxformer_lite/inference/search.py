@@ -97,7 +97,7 @@ def prefill(
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
     """Returns True for the tokens that end an answer."""
-    return functools.reduce(jnp.logical_or, (token == i for i in config.end_ids), jnp.zeros(token.shape, bool))
+    return functools.reduce(jnp.logical_or, (token == i for i in config.eos_ids), jnp.zeros(token.shape, bool))
 
 
 def decode_loop(

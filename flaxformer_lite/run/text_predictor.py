@@ -153,12 +153,12 @@ class TextPredictor:
         return self.tokenizer.truncated(texts, self.max_tokens)
 
     def end_position(self, row: EncodedText) -> int:
-        """Returns the position of the last `decode.eos_id`. Raises: ValueError if the text has none."""
+        """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
         end = self.config.decode.eos_id
         if end not in row.tokens:
             raise ValueError(
-                f"the tokenizer of {self.name} ends no text with decode.eos_id {end}, where this model's classes are read: use "
-                "Run.forward from Python, with attention_mask"
+                f"the tokenizer of {self.name} ends no text with {end}, the first of decode.eos_ids, where this model's classes "
+                "are read: use Run.forward from Python, with attention_mask"
             )
         return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 

@@ -113,7 +113,7 @@ def check_special_ids(objective: BaseObjective, decode: DecodeConfig, special: S
     The objective names the ids to compare. The tokenizer's EOS may be any of several ids that end a text in decoding.
     """
     for name in objective.decoder_special_ids:
-        theirs, ours = getattr(special, name), getattr(decode, f"{name}_id")
-        allowed = decode.end_ids if name == "eos" else (ours,)
-        if theirs is not None and theirs not in allowed:
-            raise ValueError(f"decode.{name}_id is {ours}, but the tokenizer's is {theirs}: set it to that")
+        setting = "eos_ids" if name == "eos" else f"{name}_id"
+        theirs, ours = getattr(special, name), getattr(decode, setting)
+        if theirs is not None and theirs not in (ours if name == "eos" else (ours,)):
+            raise ValueError(f"decode.{setting} is {ours}, but the tokenizer's is {theirs}: set it to that")

@@ -27,11 +27,22 @@ def test_an_old_config_loads_to_the_same_values(file: Path):
     config = from_json(file.read_bytes(), str(file))
     assert from_json(to_json(config)) == config
     old, new = leaves(json.loads(file.read_text())), leaves(json.loads(to_json(config)))
+    merged = [path for olds in old_names.MERGED.values() for path in olds]
     for path, value in old.items():
-        if path not in old_names.REMOVED and (value is not None or path in new):
+        if path not in (*old_names.REMOVED, *merged) and (value is not None or path in new):
             assert new[renamed_setting(path) or path] == value
+    assert new["decode.eos_ids"] == [old["decode.eos_id"], *old["decode.more_eos_ids"]]
     if (today := ROOT / "configs" / f"{file.stem}.py").exists():
         assert load_config(str(today)) == config
+
+
+def test_the_ids_that_end_an_answer_became_one_list():
+    """Oracle: worked by hand; None was no end at all, and a setting that is not in the file had its default."""
+    cases = [({"eos_id": 5, "more_eos_ids": [8, 9]}, [5, 8, 9]), ({"eos_id": None, "more_eos_ids": []}, [])]
+    cases += [({"eos_id": 5}, [5]), ({"more_eos_ids": [9]}, [3, 9]), ({"eos_ids": [7]}, [7])]
+    for old, new in cases:
+        assert modernize({"decode": old}) == {"decode": {"eos_ids": new}}
+    assert renamed_setting("decode.more_eos_ids") == renamed_setting("decode.eos_id") == "decode.eos_ids"
 
 
 def test_renamed_grouped_and_removed_settings(monkeypatch, capsys):

@@ -19,7 +19,7 @@ from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params
 IDS = np.array([[5, 6, 7], [8, 9, 0]])
 MASK = np.array([[1, 1, 1], [1, 1, 0]])
 BOTH = {**DECODER, "num_encoder_layers": 1}
-DECODE = DecodeConfig(pad_id=0, bos_id=2, eos_id=7)
+DECODE = DecodeConfig(pad_id=0, bos_id=2, eos_ids=(7,))
 
 
 def ask(model: ModelConfig, **given: Any) -> Any:
@@ -130,5 +130,5 @@ def test_classes_are_read_at_the_last_token(
 
 def test_a_text_without_the_end_where_classes_are_read_is_named() -> None:
     model = ModelConfig(**{**BOTH, "head": None, "pooler": LAST, "share_target_output": False})
-    with pytest.raises(ValueError, match=r"input_ids, row 1 does not contain decode.eos_id 7"):
+    with pytest.raises(ValueError, match=r"input_ids, row 1 does not contain the first of decode.eos_ids \(7,\)"):
         ask(model, input_ids=IDS)

@@ -114,10 +114,10 @@ SETTINGS = [
     DecodeConfig(no_repeat_ngram=2),
     DecodeConfig(no_repeat_ngram=3, repetition_penalty=1.2),
     DecodeConfig(no_repeat_ngram=9),
-    DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, more_eos_ids=(9,)),
+    DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, eos_ids=(3, 9)),
     DecodeConfig(forced_bos_id=6, forced_eos_id=3, suppress_ids=(6,)),
     DecodeConfig(renormalize=True, forced_eos_id=3, suppress_ids=(1, 7)),
-    DecodeConfig(eos_id=None, min_new_tokens=4),
+    DecodeConfig(eos_ids=(), min_new_tokens=4),
 ]
 
 

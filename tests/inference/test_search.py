@@ -80,7 +80,7 @@ def test_demands_on_answers_equal_uncached_reference(config, settings, beam_size
 def test_without_an_end_answers_are_as_long_as_they_may_be(search):
     """Oracle: the lengths, for a model that says the id of the end more often than any other."""
     model, params = model_of(SMALL)
-    settings = replace(LIKE_THEIRS, eos_id=None, more_eos_ids=(), beam_size=1 if search is greedy else 3)
+    settings = replace(LIKE_THEIRS, eos_ids=(), beam_size=1 if search is greedy else 3)
     likely_end = [0.9 if i == EOS else 0.01 for i in range(VOCAB)]
     found = decode(search, model, constant(params, likely_end), SOURCES, replace(settings, no_repeat_ngram=0), 5)
     assert found.lengths.tolist() == 5 * [[5]] and (np.asarray(found.tokens)[:, 0, :5] == EOS).all()

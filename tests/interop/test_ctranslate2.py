@@ -130,9 +130,9 @@ def run_of(model: ModelConfig, params: Any, **decode: Any) -> Run:
 def sample(name: str) -> Run:
     """A run of one of the models above, or of a fixture."""
     if (model := (MODELS | MORE_MODELS).get(name)) is not None:
-        return run_of(model, random_params(model), eos_id=ENDS.get(name, 3))
+        return run_of(model, random_params(model), eos_ids=(ENDS.get(name, 3),))
     found = read_folder(HF / name)
-    ids = {"pad_id": found.decode.pad_id, "bos_id": found.decode.bos_id, "eos_id": found.decode.eos_id}
+    ids = {"pad_id": found.decode.pad_id, "bos_id": found.decode.bos_id, "eos_ids": found.decode.eos_ids}
     return run_of(found.model, found.params, **ids)
 
 
@@ -305,14 +305,14 @@ def test_the_command_writes_a_folder(
 def test_what_the_folder_cannot_say_of_answers_is_told(tmp_path: Path) -> None:
     """Ends but the first, and tokens that are never chosen, are arguments of each call; without any end nothing goes."""
     model = ModelConfig(**BOTH)
-    told = notes(model, DecodeConfig(more_eos_ids=(5, 6), suppress_ids=(7,)))
-    assert [("more_eos_ids (5, 6)" in note, "suppress_ids (7,)" in note) for note in told] == [
+    told = notes(model, DecodeConfig(eos_ids=(3, 5, 6), suppress_ids=(7,)))
+    assert [("eos_ids: pass (5, 6)" in note, "suppress_ids: pass (7,)" in note) for note in told] == [
         (True, False),
         (False, True),
     ]
     assert notes(model, DecodeConfig()) == []
-    run = run_of(model, {}, eos_id=None)
-    with pytest.raises(ValueError, match=r"decode\.eos_id is None"):
+    run = run_of(model, {}, eos_ids=())
+    with pytest.raises(ValueError, match=r"decode\.eos_ids is \(\)"):
         export_run(run.config, run.params, None, tmp_path / "out")
 
 

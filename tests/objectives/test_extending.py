@@ -184,7 +184,7 @@ def test_every_position_scheme_reads_a_full_prompt(positions: object, beam_size:
     model = Transformer(dataclasses.replace(MODEL, positions=positions))
     params = model.init(jax.random.key(0), Inputs(target_tokens=jnp.zeros((1, 5), jnp.int32)))["params"]
     params = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), params)
-    settings = dataclasses.replace(DECODE, beam_size=beam_size, max_new_tokens=3, eos_id=None)
+    settings = dataclasses.replace(DECODE, beam_size=beam_size, max_new_tokens=3, eos_ids=())
     decoder = Decoder(model, settings, PrefixLM.prompt_attention)
     prompts = [[5, 9, 4, 11, 6], [7], [10, 3]]
     for prompt, ((tokens, score),) in zip(prompts, decoder.generate({"params": params}, prompts), strict=True):

@@ -337,6 +337,8 @@ def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed
     (pair,) = run.classify([("w3 w4", "w5 w6 w7")])  # two ends, of which the last counts
     scores = np.exp(run.forward(input_ids=[[3, 4, 2, 5, 6, 7, 2]]).logits[0].astype(np.float64))
     assert list(pair.scores.values()) == pytest.approx(list(scores / scores.sum()), rel=1e-4)
-    endless = dataclasses.replace(run.config, decode=dataclasses.replace(run.config.decode, eos_id=40))
-    with pytest.raises(ValueError, match=r"ends no text with decode.eos_id 40, .*: use Run.forward from Python"):
+    endless = dataclasses.replace(run.config, decode=dataclasses.replace(run.config.decode, eos_ids=(40,)))
+    with pytest.raises(
+        ValueError, match=r"ends no text with 40, the first of decode.eos_ids, .*: use Run.forward from Python"
+    ):
         dataclasses.replace(run, config=endless).classify(["w3"])

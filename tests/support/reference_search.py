@@ -61,7 +61,7 @@ LIKE_THEIRS = DecodeConfig(
     no_repeat_ngram=2,
     min_new_tokens=2,
     suppress_ids=(7,),
-    more_eos_ids=(9, 4),
+    eos_ids=(EOS, 9, 4),
 )
 
 
@@ -171,7 +171,7 @@ def reference_greedy(model, params, source, max_length, config):
         row = log_probs(model, params, source, [words], max_length)[0, len(words)]
         row = processed(row, before, words, length == max_length, config)
         log_prob += row.max()
-        if row.argmax() in config.end_ids:
+        if row.argmax() in config.eos_ids:
             return [(words, reference_score(log_prob, len(words), config))]
         words += (int(row.argmax()),)
     return [(words, reference_score(log_prob, len(words), config, cut=True))]
@@ -187,10 +187,10 @@ def reference_beam(model, params, source, max_length, config):
         for (s, words), row in zip(opened, rows, strict=False):
             row = processed(row, before, words, last, config)
             candidates += [(s + row[t], (*words, t)) for t in range(len(row)) if row[t] > -math.inf]
-        candidates = sorted(candidates, reverse=True)[: (1 + len(config.end_ids)) * k]
-        still_open = [(s, words) for s, words in candidates if words[-1] not in config.end_ids][:k]
+        candidates = sorted(candidates, reverse=True)[: (1 + len(config.eos_ids)) * k]
+        still_open = [(s, words) for s, words in candidates if words[-1] not in config.eos_ids][:k]
         for s, words in candidates[:k]:
-            if words[-1] in config.end_ids:
+            if words[-1] in config.eos_ids:
                 finished.append((words[:-1], reference_score(s, length - 1, config)))
             elif last and config.at_limit == "end":
                 finished.append((words, reference_score(s, length, config, cut=True)))
@@ -222,7 +222,7 @@ def reference_process_logits(row, read, step, last, config):
     tail = tuple(read[len(read) - n + 1 :]) if n > 1 else ()
     forbidden = {gram[-1] for gram in grams if gram[:-1] == tail} | set(config.suppress_ids)
     if step < config.min_new_tokens:
-        forbidden |= set(config.end_ids)
+        forbidden |= set(config.eos_ids)
     row = [-math.inf if i in forbidden else x for i, x in enumerate(row)]
     forced = config.forced_bos_id if step == 0 else None
     forced = config.forced_eos_id if last and config.forced_eos_id is not None else forced

@@ -123,7 +123,7 @@ def decode_config(c: Mapping[str, Any], run: Mapping[str, Any]) -> DecodeConfig:
         early_stopping=scorer.get("do_early_stopping", True),
         pad_id=c["pad_idx"],
         bos_id=c["bos_idx"],
-        eos_id=c["eos_idx"],
+        eos_ids=(c["eos_idx"],),
     )
 
 

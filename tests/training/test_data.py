@@ -44,14 +44,14 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
 @pytest.mark.parametrize(
     ("objective", "decode", "complaint"),
     [
-        (CausalLM(), {"eos_id": 8, "bos_id": 7}, None),  # its padding is read by nothing
-        (CausalLM(), {"eos_id": 5, "more_eos_ids": (8,), "bos_id": 7}, None),
-        (CausalLM(), {"eos_id": 8}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
-        (CausalLM(), {"eos_id": None, "bos_id": 7}, "decode.eos_id is None, but the tokenizer's is 8"),
-        (Seq2Seq(), {"eos_id": 8, "pad_id": 6, "bos_id": 1}, None),
-        (Seq2Seq(), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
-        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_id is 3, but the tokenizer's is 8"),
-        (SpanCorruption(first_sentinel=300), {"eos_id": 8}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (CausalLM(), {"eos_ids": (8,), "bos_id": 7}, None),  # its padding is read by nothing
+        (CausalLM(), {"eos_ids": (5, 8), "bos_id": 7}, None),
+        (CausalLM(), {"eos_ids": (8,)}, "decode.bos_id is 2, but the tokenizer's is 7: set it to that"),
+        (CausalLM(), {"eos_ids": (), "bos_id": 7}, "decode.eos_ids is \\(\\), but the tokenizer's is 8"),
+        (Seq2Seq(), {"eos_ids": (8,), "pad_id": 6, "bos_id": 1}, None),
+        (Seq2Seq(), {"eos_ids": (8,)}, "decode.pad_id is 0, but the tokenizer's is 6"),
+        (SpanCorruption(first_sentinel=300), {"pad_id": 6}, "decode.eos_ids is \\(3,\\), but the tokenizer's is 8"),
+        (SpanCorruption(first_sentinel=300), {"eos_ids": (8,)}, "decode.pad_id is 0, but the tokenizer's is 6"),
         (MaskedLM(mask_token=9), {}, None),
     ],
 )

@@ -84,8 +84,10 @@ def said_of(path: str, error: ValueError) -> ValueError:
 
 def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
     """The special ids that the system's config names; this package's where it names none."""
-    theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",), "eos_id": ("eos_idx",)}
-    ids = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
+    theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
+    ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
+    if "eos_idx" in settings:
+        ids["eos_ids"] = (settings["eos_idx"],)
     return DecodeConfig(**ids)
 
 

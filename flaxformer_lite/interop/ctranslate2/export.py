@@ -46,9 +46,9 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     """
     model, data, decode = config.model, config.data, config.decode
     kind = specification(model)
-    if decode.eos_id is None:
+    if not decode.eos_ids:
         raise ValueError(
-            "decode.eos_id is None, but CTranslate2 needs a token that ends an answer: set it to a token id"
+            "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"
         )
     room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
@@ -71,7 +71,7 @@ def settings_of(
     bos = decode.bos_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     return {
         "bos_token": names[bos],
-        "eos_token": names[decode.end_ids[0]],
+        "eos_token": names[decode.eos_ids[0]],
         "layer_norm_epsilon": model.norm.epsilon,
         "multi_query_attention": is_multi_query(model),
         "unk_token": names[unk],
@@ -83,7 +83,7 @@ def source_settings(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Se
     added = [] if tokenizer is None else tokenizer.as_source([])
     return {
         "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
-        "add_source_eos": added[-1:] == [decode.eos_id],
+        "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
         "decoder_start_token": names[decode.bos_id],
     }
 
@@ -106,13 +106,12 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
             f"CTranslate2 applies model.sliding_window.size {model.sliding_window.size} while it writes. It reads longer prompts "
             "and texts to be scored in blocks, which see all of the block before or nothing: use shorter texts there"
         )
-    arguments = {
-        "more_eos_ids": "end_token, beside decode.eos_id",
-        "suppress_ids": "suppress_sequences, one token each",
-    }
-    for name, argument in arguments.items():
-        if ids := getattr(decode, name):
-            found.append(f"the folder cannot hold decode.{name} {ids}: pass these tokens to each call as {argument}")
+    for name, ids, argument in (
+        ("eos_ids", decode.eos_ids[1:], "end_token, beside the first"),
+        ("suppress_ids", decode.suppress_ids, "suppress_sequences, one token each"),
+    ):
+        if ids:
+            found.append(f"the folder cannot hold all of decode.{name}: pass {ids} to each call as {argument}")
     return found
 
 

@@ -102,7 +102,7 @@ def decode_config(
     draft["forced_bos_id"] = forced_bos_id(options, model)
     draft["pad_id"] = pad if pad is not None else next(iter(ends), 0)
     draft["bos_id"] = start_id(options, model, special, ends)
-    draft["eos_id"], draft["more_eos_ids"] = next(iter(ends), None), ends[1:]
+    draft["eos_ids"] = ends
     options.finish()
     found: DecodeConfig = draft.build()
     return found
@@ -210,7 +210,7 @@ def special_ids(decode: DecodeConfig, model: ModelConfig) -> dict[str, Any]:
     """Returns the special ids, as both files have them."""
     if model.num_decoder_layers == 0:
         return {"pad_token_id": decode.pad_id}
-    ends: Any = [decode.eos_id, *decode.more_eos_ids] if decode.more_eos_ids else decode.eos_id
+    ends: Any = list(decode.eos_ids) if len(decode.eos_ids) > 1 else decode.eos_id
     start = "decoder_start_token_id" if model.num_encoder_layers else "bos_token_id"
     return {"pad_token_id": decode.pad_id, "eos_token_id": ends, start: decode.bos_id}
 
