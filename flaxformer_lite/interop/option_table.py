@@ -29,7 +29,7 @@ class Draft:
     def __setitem__(self, path: str, value: Any) -> None:
         self._changes[path] = value
 
-    set = __setitem__
+    set = __setitem__  # as a function, for entries that are a lambda
 
     def build(self) -> Any:
         """Returns the config. A setting of a part that is None is dropped."""

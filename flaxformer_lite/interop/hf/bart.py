@@ -90,7 +90,7 @@ STACKS = (
 def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> None:
     """Sets the head, and which of the encoder's, the decoder's and the head's tables are one.
 
-    Tables that are stored separately are separate if the config says that nothing is tied, or if they differ.
+    Tables that are stored separately stay separate if the config ties nothing, or if they differ.
     """
     tied = options.flag("tie_word_embeddings", True)
     encoder, decoder, head = (tensors.get(name) for name in (*TABLES, HEAD))

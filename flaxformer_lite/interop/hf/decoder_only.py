@@ -37,8 +37,8 @@ HEAD_PREFIXES = ("lm_head.", "score.")
 def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Draft, tensors: Arrays) -> None:
     """Sets the heads. `embedding` is the name of the embedding table.
 
-    Two matrices that differ are two whatever the config says: so the library reads them. A tied language model has no tensor of its
-    own for the head; there the class decides.
+    Two matrices with different values are not tied, whatever the config states; the library does the same. A tied language model
+    has no tensor of its own for the head; there the class decides.
     """
     matrix, architecture = tensors.get("lm_head.weight"), architecture_of(options)
     if matrix is not None and not tensors_equal(matrix, tensors.get(embedding, matrix)):
@@ -152,13 +152,13 @@ LOCAL, FULL = "sliding_attention", "full_attention"
 
 
 def read_layer_types(options: Options, draft: Draft, window: int | None, usual: Sequence[str]) -> None:
-    """Sets the window of the layers for which `layer_types` says so; `usual` are the types where the option is absent."""
+    """Sets the window and its layers from `layer_types`; `usual` are the types if the option is absent."""
     types = options.items("layer_types") or list(usual)
     if len(types) != len(usual) or set(types) - {LOCAL, FULL}:
         raise options.wrong("layer_types", f"it should be {LOCAL} or {FULL}, num_hidden_layers {len(usual)} times")
     local = tuple(i for i, kind in enumerate(types) if kind == LOCAL)
     if local and window is None:
-        rule = f"layer {local[0]} has a window, but sliding_window or use_sliding_window says that there is none"
+        rule = f"layer {local[0]} has a window, but sliding_window or use_sliding_window turns windows off"
         raise options.wrong("layer_types", rule)
     layers = None if len(local) == len(types) else local
     draft["sliding_window"] = SlidingWindow(size=window, layers=layers) if local and window is not None else None

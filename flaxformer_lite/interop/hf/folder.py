@@ -74,7 +74,7 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
         if Path(file).name != file or not (folder / file).is_file():
             raise ValueError(f"{folder / INDEX} names {file}, which is not in the folder: copy it there")
         found = read_file(folder / file)
-        listed = {name for name, place in file_of.items() if place == file}
+        listed = {name for name, in_file in file_of.items() if in_file == file}
         if found.keys() != listed:
             name = min(found.keys() ^ listed)
             which = "lacks" if name in listed else "also has"

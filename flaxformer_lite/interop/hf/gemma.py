@@ -57,7 +57,7 @@ def activation(name: str) -> Entry:
         for other in ("hidden_act", "hidden_activation"):
             options.ignore(other)
             if options.has(other) and meant(options, other) != found:
-                raise options.wrong(other, "hidden_act and hidden_activation say different things, change one")
+                raise options.wrong(other, "hidden_act and hidden_activation differ: change one")
         draft["activation"] = found
 
     return Entry(read, lambda model: {name: their_gated(model.activation)})
@@ -173,6 +173,6 @@ FAMILIES = (
         Entry(read_pattern, window_options),
         Entry(read_two_rotaries, two_rotaries),
         *(SCALE, FINAL_CAP),
-        ignored("attn_logit_softcapping"),  # the library has no such cap here, whatever the option says
+        ignored("attn_logit_softcapping"),  # the library has no such cap in this family
     ),
 )

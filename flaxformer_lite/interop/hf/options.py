@@ -52,7 +52,7 @@ GATED_ACTIVATION = Kind(read_gated, their_gated)
 
 
 class SpecialIds(NamedTuple):
-    """The special ids that the library gives a family where `config.json` has none; None: none."""
+    """The library's special ids of a family, for those that `config.json` lacks; None: no such id."""
 
     pad: int | None = None
     bos: int | None = None

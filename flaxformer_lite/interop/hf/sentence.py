@@ -40,8 +40,8 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
             "Normalize are implemented"
         )
     check_texts(folder)
-    place = f"{modules[1]['path']}/config.json"
-    options = Options(read_json(folder / place), f"{place}: ")
+    pooling_file = f"{modules[1]['path']}/config.json"
+    options = Options(read_json(folder / pooling_file), f"{pooling_file}: ")
     flags = [name for name in OLDER if options.flag(name, False)]
     if "pooling_mode" in options.values or not flags:
         mode = options.text("pooling_mode", "mean", POOLINGS)

@@ -1,7 +1,7 @@
-"""What decoder-only families read in `config.json`, and what they write for models that were trained here.
+"""Decoder-only families: the options that they read in `config.json`, and those that they write for models trained here.
 
-Oracle: the options and defaults of the library's own configuration classes (version 5), written down here. That the numbers are the
-library's is the matter of test_hf.py.
+Oracle: the options and defaults of the library's own configuration classes (version 5), written down here. test_hf.py compares
+the numbers with the library's.
 """
 
 import dataclasses
@@ -290,8 +290,8 @@ REFUSED = {
     "a pattern of nothing": ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0: .*at least 1"),
     "an activation": ("gpt2", {"activation_function": "quick_gelu"}, 'activation_function is "quick_gelu": .*gelu_new'),
     "a gated activation": ("llama", {"hidden_act": "tanh"}, 'hidden_act is "tanh": of gated .*silu'),
-    "two activations": ("gemma", {"hidden_activation": "silu"}, 'hidden_activation is "silu": .*different things'),
-    "an activation that is not read": ("gemma2", {"hidden_act": "relu"}, 'hidden_act is "relu": .*different things'),
+    "two activations": ("gemma", {"hidden_activation": "silu"}, 'hidden_activation is "silu": .*differ'),
+    "an activation that is not read": ("gemma2", {"hidden_act": "relu"}, 'hidden_act is "relu": .*differ'),
     "both directions": ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),
     "scores by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
     "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),

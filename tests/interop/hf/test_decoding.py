@@ -1,4 +1,4 @@
-"""How folders say that they generate, and back. Oracle: worked by hand from the library's own rules."""
+"""Settings of generation in folders, both ways. Oracle: worked by hand from the library's own rules."""
 
 import dataclasses
 import json
