@@ -178,7 +178,7 @@ def test_texts_that_belong_together_come_together(
     with pytest.raises(ValueError, match=r"^train\.num_micro_batches is 2, but objective\.kind 'sentence_embeddings'"):
         with_train(config, num_micro_batches=2)
     with pytest.raises(
-        ValueError, match=r"^train\.runner is 'pmap', but objective\.kind 'sentence_embeddings' .*: choose 'mesh'\Z"
+        ValueError, match=r"^train\.runner is 'pmap', but objective\.kind 'sentence_embeddings' .*: set it to 'mesh'\Z"
     ):
         with_train(config, runner="pmap")
     train(config, tmp_path / "run")

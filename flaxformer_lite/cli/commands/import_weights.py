@@ -127,7 +127,7 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 
-def objective(found: hf.Imported) -> Objectives:
+def objective(found: Imported) -> Objectives:
     """Returns the objective that the model is for, with the class names of its config."""
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
     labels = found.config.get("id2label") or {}
