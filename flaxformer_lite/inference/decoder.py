@@ -26,6 +26,7 @@ from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
 from flaxformer_lite.inference.sampling import sample_keys
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.text.token_ids import check_token_ids
 
 
 class Hypothesis(NamedTuple):
@@ -224,7 +225,4 @@ def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
     """Raises: ValueError if a forced or suppressed id is outside the vocabulary."""
     forced = {"forced_bos_id": (config.forced_bos_id,), "forced_eos_id": (config.forced_eos_id,)}
     for name, ids in (forced | {"suppress_ids": config.suppress_ids}).items():
-        if wrong := [i for i in ids if i is not None and i >= vocab_size]:
-            raise ValueError(
-                f"decode.{name} has {wrong[0]}, but the model's vocabulary has the ids 0 to {vocab_size - 1}: set one of these"
-            )
+        check_token_ids(ids, vocab_size, f"decode.{name} has")

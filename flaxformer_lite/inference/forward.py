@@ -14,6 +14,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs, has_two_stacks, shifted
 from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.text.token_ids import check_token_ids
 
 
 class ForwardArguments(TypedDict, total=False):
@@ -116,9 +117,8 @@ def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
                 f"{name} has the shape {array.shape} but the tokens have {tokens.shape[:2]}: both must be equal"
             )
         size = config.vocab_sizes[1 if side and not config.one_table else 0]
-        if name.endswith("input_ids") and (array.min(initial=0) < 0 or array.max(initial=0) >= size):
-            wrong = int(array.max() if array.max() >= size else array.min())
-            raise ValueError(f"{name} has {wrong}, which is no token id: ids must be between 0 and {size - 1}")
+        if name.endswith("input_ids"):
+            check_token_ids((int(array.max(initial=0)), int(array.min(initial=0))), size, f"{name} has")
 
 
 def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Inputs:

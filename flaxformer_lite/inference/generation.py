@@ -63,15 +63,6 @@ def check_stop(stop: Sequence[str]) -> None:
         raise ValueError(f"stop is {stop!r}: it must be a list of strings that are not empty")
 
 
-def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int, first_index: int) -> None:
-    """Raises: ValueError if a prompt contains an id outside the vocabulary."""
-    for number, prompt in enumerate(prompts, first_index):
-        if wrong := [i for i in prompt if not 0 <= i < vocab_size]:
-            raise ValueError(
-                f"prompt {number}: {wrong[0]} is no token id; ids must be between 0 and model.vocab_size - 1, {vocab_size - 1}"
-            )
-
-
 def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int) -> list[int]:
     """Returns a prompt's token ids with the special ids that begin a text, without its end; `bos_id` alone if there are none."""
     ids = tokenizer.with_special_tokens(tokenizer.encode(prompt)).tokens

@@ -21,7 +21,6 @@ from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, c
 from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.inference.generation import (
     check_generates,
-    check_ids,
     generate_texts,
     generation_settings,
     stream_text,
@@ -38,6 +37,7 @@ from flaxformer_lite.run.text_predictor import (
     WarnCallback,
     check_list,
 )
+from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training.evaluation import mean_metrics
@@ -165,12 +165,9 @@ class Run:
 
         Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`.
         """
-        size, limit = self.config.model.vocab_size, self.config.data.max_source_length
+        limit = self.config.data.max_source_length
         for number, source in enumerate(sources, first_line):
-            if wrong := [i for i in source if not 0 <= i < size]:
-                raise ValueError(
-                    f"{name}, line {number}: {wrong[0]} is no token id; ids must be between 0 and model.vocab_size - 1, {size - 1}"
-                )
+            check_token_ids(source, self.config.model.vocab_size, f"{name}, line {number} has")
             if len(source) > limit:
                 raise ValueError(
                     f"{name}, line {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
@@ -261,7 +258,8 @@ class Run:
         Raises: ValueError as `completions` does, and if an id is outside the vocabulary.
         """
         decoder = self.generation_decoder(**decode)
-        check_ids(prompts, self.config.model.vocab_size, first_index)
+        for number, prompt in enumerate(prompts, first_index):
+            check_token_ids(prompt, self.config.model.vocab_size, f"prompt {number} has")
         return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first_index=first_index)
 
     def stream(

@@ -12,4 +12,6 @@ def check_token_ids(ids: Iterable[int | None], vocab_size: int, where: str) -> N
     """
     for i in ids:
         if i is not None and not 0 <= i < vocab_size:
-            raise ValueError(f"{where} {i}: token ids are 0 to {vocab_size - 1}, one less than model.vocab_size")
+            raise ValueError(
+                f"{where} {i}, which is no token id: ids must be between 0 and {vocab_size - 1}, one less than model.vocab_size"
+            )

@@ -79,7 +79,7 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
     ("text", "message"),
     [
         ("1 x", "line 1: '1 x' is no list of token ids"),
-        ("1\n21", "line 2: 21 is no token id; ids must be between 0 and model.vocab_size - 1, 20"),
+        ("1\n21", "line 2 has 21, which is no token id: ids must be between 0 and 20"),
     ],
 )
 def test_ids_that_are_none_are_named(

@@ -112,9 +112,7 @@ def test_runs_that_cannot_say_so(run: Run):
         run.generate("a")
     with pytest.raises(ValueError, match=r"stop is \['a', ''\]: it must be a list of strings that are not empty"):
         run.generate(["a"], stop=["a", ""])
-    with pytest.raises(
-        ValueError, match=r"prompt 1: 263 is no token id; ids must be between 0 and model.vocab_size - 1, 262"
-    ):
+    with pytest.raises(ValueError, match=r"prompt 1 has 263, which is no token id: ids must be between 0 and 262"):
         run.completions_of_ids([[BOS], [263]])
 
 
@@ -202,7 +200,7 @@ def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.Ca
         (tmp_path / name).write_text(text)
     for files, options, message in (
         (("a", "b"), (), f"{tmp_path}/b, line 2 has 41 tokens, but model.positions"),
-        (("ids",), ("--ids",), f"{tmp_path}/ids, line 2: 999 is no token id"),
+        (("ids",), ("--ids",), f"{tmp_path}/ids, line 2 has 999, which is no token id"),
         (("words",), ("--ids",), f"{tmp_path}/words, line 2: '4 x' is no list of token ids"),
     ):
         with pytest.raises(SystemExit, match="2"):
