@@ -159,7 +159,7 @@ class MeshRunner(Runner):
 class PmapRunner(Runner):
     """Steps compiled by `jax.pmap`: each device runs the program of one device on its rows and sums with the others.
 
-    The state is whole on every device. The rows of a device are those that would be its micro-batches on a single device.
+    Every device has the whole state. The rows of a device are those that would be its micro-batches on a single device.
     """
 
     def __init__(self, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int):
@@ -207,11 +207,11 @@ class PmapRunner(Runner):
         """Turns pmap's process-local arrays into global arrays; one process has all devices, so its arrays are global."""
         if self.num_local_devices == len(self.devices):
             return tree
-        whole = replicated(self.mesh)
+        sharding = replicated(self.mesh)
 
         def global_array(x: Array) -> Array:
             shards = [shard.data for shard in x.addressable_shards]
-            return jax.make_array_from_single_device_arrays(x.shape, whole, shards)
+            return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
 
         return jax.tree.map(global_array, tree)
 

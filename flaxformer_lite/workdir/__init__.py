@@ -1,8 +1,8 @@
 """The run folder on disk: config.json, metrics, samples and checkpoints.
 
-`folder.py` has the files of a run and its lock, `checkpoints.py` saves and restores its states through Orbax (`orbax.py`), which
-`retention.py` tells what to keep and whose files `digests.py` checks for damage. `weights.py` selects parameters: last, best,
-averaged, or those another run starts from.
+`folder.py` has the files of a run and its lock. `checkpoints.py` saves and restores states through Orbax (`orbax.py`);
+`retention.py` chooses which checkpoints are kept, and `digests.py` detects damaged files. `weights.py` selects parameters: last,
+best, ema, averaged, or those of a run to start from.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints

@@ -47,6 +47,8 @@ def locked(path: Path, mark: str) -> Iterator[None]:
     """
     with open(path, "a", encoding="utf-8") as file:
         try:
+            if sys.platform == "win32":
+                raise OSError(errno.ENOSYS, "Windows has no flock")
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(

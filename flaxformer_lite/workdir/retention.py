@@ -29,7 +29,7 @@ class Retention:
             raise ValueError(f"keep_best is {self.keep_best}: must be at least 0, and above 0 a best_metric is needed")
 
     def record(self, step: int, content: dict[str, Any]) -> None:
-        """Records what a checkpoint's `meta.json` says of its metrics and of being interim."""
+        """Records the metrics of a checkpoint, and whether it is interim, from its `meta.json`."""
         self.metrics.pop(step, None)
         if content["metrics"] is not None:
             self.metrics[step] = content["metrics"]

@@ -1,7 +1,7 @@
-"""Agreement: `Processes` is what the trainer asks of the processes at its three seams, start, data, and stop and save.
+"""Agreement: `Processes` is the trainer's interface to the other processes, at three seams: start, data, stop and save.
 
-A single process agrees with itself: the base class. `SeveralProcesses` exchanges texts and numbers with the others. All
-processes call the same methods in the same order.
+For a single process it is the base class, which agrees with itself. `SeveralProcesses` exchanges texts and numbers with the others.
+All processes call the same methods in the same order.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ class SeveralProcesses(Processes):
         if len(set(devices.values())) > 1:
             counts = ", ".join(str(devices[i]) for i in sorted(devices))
             raise SharedError(
-                f"the processes have {counts} devices: give each as many, for example with CUDA_VISIBLE_DEVICES"
+                f"the processes have {counts} devices: start all with the same number, for example by CUDA_VISIBLE_DEVICES"
             )
         settings = {setting: repr(value) for setting, value in flatten(config).items()}
         self.agree(
@@ -162,7 +162,7 @@ class SeveralProcesses(Processes):
 class StopConsensus(StopRequest):
     """A signal to any process stops all of them after the same step, at the latest the next but one.
 
-    The answer to each question is fetched when the next one is asked, so that no process waits for a step in progress.
+    The answer of each exchange is fetched at the next one, so that no process waits for a step in progress.
     An evaluation is never interrupted: the others would wait for this process.
     """
 

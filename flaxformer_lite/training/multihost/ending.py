@@ -53,7 +53,7 @@ def exit_on_error() -> Iterator[None]:
             print(f"error: {error}", file=sys.stderr, flush=True)
             time.sleep(1)  # the others end first: their connection ends with this process
         else:
-            report("this run is refused; the first process says why")
+            report("this run was refused; process 0 reports why")
         exit_process(2)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""Meeting: connects the processes of a run before anything asks JAX for devices."""
+"""Meeting: connects the processes of a run before JAX looks for devices."""
 
 import importlib.util
 import os
@@ -56,7 +56,7 @@ class ProcessConfig:
 
 
 def join(processes: ProcessConfig) -> None:
-    """Connects this process with the others, if there are any; call it before anything asks JAX for devices.
+    """Connects this process with the others, if there are any. Call it before anything uses JAX's devices.
 
     Without a coordinator the others are those that SLURM, Open MPI or the hosts of a TPU slice list.
 
@@ -99,7 +99,7 @@ def join(processes: ProcessConfig) -> None:
 
 
 def describe_failure(processes: ProcessConfig) -> tuple[str, str]:
-    """Returns what is said if the processes do not meet: the failure, and the remedy."""
+    """Returns the two parts of the message if the processes do not meet: the failure and the remedy."""
     seconds = processes.join_seconds
     remedy = (
         f"start all of them within {seconds} s (--join-seconds), check that all reach the host of the first one, and "
@@ -153,6 +153,6 @@ def on_cloud_tpu(environment: Mapping[str, str]) -> bool:
 
     Without TPU chips, JAX itself has set TPU_SKIP_MDS_QUERY when it was imported.
     """
-    asks = "TPU_SKIP_MDS_QUERY" not in environment and tpu_hosts(environment) is None
+    unlisted = "TPU_SKIP_MDS_QUERY" not in environment and tpu_hosts(environment) is None
     wanted = "tpu" in (environment.get("JAX_PLATFORMS") or "tpu")
-    return asks and wanted and importlib.util.find_spec("libtpu") is not None
+    return unlisted and wanted and importlib.util.find_spec("libtpu") is not None

@@ -272,7 +272,7 @@ def refused(processes: Processes) -> str:
     """What the first process says where both end with status 2; the other one says that it does."""
     assert processes.ends(90) == [2, 2], [processes.said(i) for i in (0, 1)]
     (other,) = [line for line in processes.said(1).splitlines() if "error" in line]
-    assert other == "error: process 1 of 2: this run is refused; the first process says why"
+    assert other == "error: process 1 of 2: this run was refused; process 0 reports why"
     assert "Traceback" not in processes.said(0) + processes.said(1)
     (line,) = [line for line in processes.said(0).splitlines() if "error" in line]
     return line
@@ -301,7 +301,7 @@ def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, c
 @pytest.mark.slow
 def test_processes_with_more_devices_than_others_do_not_train(config: Path, tmp_path: Path, cache: Path):
     with Processes(config, tmp_path / "run", cache, 2, 1, own_devices=(3, 1)) as processes:
-        assert "the processes have 3, 1 devices: give each as many" in refused(processes)
+        assert "the processes have 3, 1 devices: start all with the same number" in refused(processes)
 
 
 @pytest.mark.slow
