@@ -12,7 +12,7 @@ import pydantic_core
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import explain, unknown_setting
 from flaxformer_lite.config.old_names import modernize
-from flaxformer_lite.config.variants import TYPES, outside_class, outside_kind, variants_in
+from flaxformer_lite.config.variants import TYPES, outside_class, outside_kind, saved_as, variants_in
 
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 for _type in TYPES:
@@ -67,7 +67,7 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
     """
     if not has_outside(tree):
         try:
-            return adapter(hint).validate_json(json.dumps(tree))
+            return adapter(saved_as(hint)).validate_json(json.dumps(tree))
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(dict.fromkeys(explain(e, setting, hint) for e in error.errors()))) from None
     kind = tree.get("kind", "")

@@ -20,11 +20,11 @@ from flaxformer_lite.model.masks import Penalize
 
 Activation = Callable[[Array], Array]
 BERT_ACTIVATIONS = {"linear": "linear", "relu": "relu", "gelu": "gelu_tanh", "tanh": "tanh"}
-"""BERT's names of activations, and ours: its gelu is the tanh approximation."""
+"""Our name of each of BERT's activations: its gelu is the tanh approximation."""
 
 
 class AttentionLayer(nn.Module):
-    """Attention from one sequence to another, without an output projection; parameters `query`, `key` and `value`.
+    """Attention from one sequence to another without an output projection; parameters `query`, `key` and `value`.
 
     Scores are `query key^T / sqrt(size_per_head)`. The attention probabilities, before dropout, are sown as the intermediate
     `attention_probs`, the scores they are made of as `scores`.
@@ -33,12 +33,12 @@ class AttentionLayer(nn.Module):
     num_attention_heads: int = 1
     size_per_head: int = 512
     query_act: str | Activation | None = None
-    """Applied to the projected queries, before they are cut into heads: a function, or linear, relu, gelu (by tanh) or tanh."""
+    """Activation of the projected queries, before the split into heads: a function, or linear, relu, gelu (by tanh) or tanh."""
     key_act: str | Activation | None = None
     value_act: str | Activation | None = None
     attention_probs_dropout_prob: float = 0.0
     initializer_range: float = 0.02
-    """Kernels are drawn from a normal of that standard deviation, cut off at two."""
+    """Standard deviation of the initial kernels, normal and truncated at two standard deviations."""
     do_return_2d_tensor: bool = False
     """Return the matrix `[B*F, N*H]` instead of `[B, F, N*H]`, whatever the rank of the input."""
     dtype: Any = jnp.float32
@@ -54,12 +54,12 @@ class AttentionLayer(nn.Module):
         from_seq_length: int | None = None,
         to_seq_length: int | None = None,
     ) -> Float[Array, "B F E"] | Float[Array, "M E"]:
-        """Attention of every from-position to the to-positions; `E` is `num_attention_heads * size_per_head`.
+        """Returns the attention of every from-position to the to-positions; `E` is `num_attention_heads * size_per_head`.
 
         from_tensor, to_tensor: both `[B, F, W]` and `[B, T, W2]`, or both matrices `[B*F, W]` and `[B*T, W2]`; matrices need all
         of `batch_size`, `from_seq_length` and `to_seq_length`.
-        attention_mask: 1 where a from-position may attend to a to-position, 0 where it may not; -10000 times what is missing to
-        1 is added to the score, so that a fraction is a partial penalty and a row of zeros attends as if nothing were masked.
+        attention_mask: 1 where a from-position may attend to a to-position, 0 where it may not. The score's addend is
+        `-10000 * (1 - mask)`: a fraction is a partial penalty, and a row of zeros attends as if nothing were masked.
 
         Raises: ValueError for tensors that are not both of rank 2 or both of rank 3, for matrices without their sizes, and for an
         unknown activation.
@@ -96,16 +96,16 @@ class AttentionLayer(nn.Module):
 def as_sequences(
     from_tensor: Float[Array, "..."], to_tensor: Float[Array, "..."], sizes: tuple[int | None, int | None, int | None]
 ) -> tuple[Float[Array, "B F W"], Float[Array, "B T W2"]]:
-    """Both tensors with batch and length apart. Raises: ValueError where their ranks or the sizes do not allow it."""
+    """Returns both tensors with rank 3. Raises: ValueError where their ranks or the sizes do not allow it."""
     for name, tensor in (("from_tensor", from_tensor), ("to_tensor", to_tensor)):
         if tensor.ndim not in (2, 3):
             raise ValueError(
-                f"`{name}` has rank {tensor.ndim}, shape {tensor.shape}: give rank 3, [batch, length, width], "
-                "or rank 2, [batch * length, width]"
+                f"`{name}` has rank {tensor.ndim}, shape {tensor.shape}: it must have rank 3, [batch, length, "
+                "width], or rank 2, [batch * length, width]"
             )
     if from_tensor.ndim != to_tensor.ndim:
         raise ValueError(
-            f"`from_tensor` has rank {from_tensor.ndim} and `to_tensor` rank {to_tensor.ndim}: give both the same rank"
+            f"`from_tensor` has rank {from_tensor.ndim} and `to_tensor` rank {to_tensor.ndim}: both must have the same rank"
         )
     if from_tensor.ndim == 3:
         return from_tensor, to_tensor
@@ -119,7 +119,7 @@ def as_sequences(
         ("to_tensor", to_tensor, batch_size * to_seq_length),
     ):
         if len(tensor) != rows:
-            raise ValueError(f"`{name}` has {len(tensor)} rows, but {rows} follow from the sizes {sizes}: mend one")
+            raise ValueError(f"`{name}` has {len(tensor)} rows, but {rows} follow from the sizes {sizes}: change one")
     return (
         from_tensor.reshape(batch_size, from_seq_length, from_tensor.shape[-1]),
         to_tensor.reshape(batch_size, to_seq_length, to_tensor.shape[-1]),
@@ -127,7 +127,7 @@ def as_sequences(
 
 
 def bert_activation(act: str | Activation | None) -> Activation:
-    """The function, by itself or by BERT's name. Raises: ValueError listing the names there are."""
+    """Returns the activation: a function as it is, or by BERT's name. Raises: ValueError listing the names."""
     if callable(act):
         return act
     name = (act or "linear").lower()

@@ -1,19 +1,16 @@
-"""A layer, and the stack that repeats it. The alphabet is in `model/__init__.py`.
-
-The layers of a stack are one set of parameters with a leading axis L.
-"""
+"""A layer of the Transformer. The alphabet is in `model/__init__.py`."""
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from flaxformer_lite.model.attention import MultiHeadAttention
 from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
 from flaxformer_lite.model.feed_forward import FeedForward
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
@@ -21,28 +18,6 @@ from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.residual import apply_commands
 from flaxformer_lite.parallel.sharding import constrain_sharding
-
-
-class LayerContext(NamedTuple):
-    """What all layers of a stack see alike: mask and bias, the memory, positions, and while decoding the place being written."""
-
-    mask: Bool[Array, "..."] | None = None
-    local_mask: Bool[Array, "..."] | None = None
-    """The mask of the layers that have a window, where others have none."""
-    structure: MaskStructure | None = None
-    """What these masks are made of; None: unknown."""
-    local_structure: MaskStructure | None = None
-    memory_structure: MaskStructure | None = None
-    bias: Float[Array, "..."] | None = None
-    memory: Float[Array, "B S D"] | None = None
-    memory_mask: Bool[Array, "..."] | None = None
-    positions: Int[Array, "#B T"] | None = None
-    key_positions: Int[Array, "#B S"] | None = None
-    """Where the keys stand; None: at `positions`, as in self-attention without a cache."""
-    index: Int[Array, ""] | None = None  # type: ignore[assignment]  # tuples have a method of that name
-    slots: Int[Array, "_"] | None = None
-    """Where the last of several new keys go in a cache that keeps a window's only; None: all go to `index`. They are attended to
-    beside those that the cache had before."""
 
 
 class Block(nn.Module):
@@ -75,7 +50,26 @@ class Block(nn.Module):
         is_local: Bool[Array, ""] | None,
         context: LayerContext,
     ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        h = self.pre("attention", x)
+        """Returns the layer's output, and the cache with the new keys and values.
+
+        is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
+        """
+        h, cache = self.self_attention(self.pre("attention", x), cache, is_local, context)
+        x = self.post("attention", h, x)
+        if self.cross:
+            x = self.post("cross_attention", self.memory_attention(self.pre("cross_attention", x), cache, context), x)
+        x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
+        self.sow("intermediates", "output", x)
+        return x, cache
+
+    def self_attention(
+        self,
+        h: Float[Array, "B T D"],
+        cache: LayerCache | None,
+        is_local: Bool[Array, ""] | None,
+        context: LayerContext,
+    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
+        """Returns the attention of the tokens to themselves and to the cache, and the cache with their keys and values."""
         rotate = functools.partial(self.rotate, is_local=is_local, context=context)
         mask = context.mask
         if is_local is not None:
@@ -87,7 +81,7 @@ class Block(nn.Module):
             structure = ByLayer(is_local, context.local_structure, context.structure)
         own = self.attention.key_value(h, rotate=rotate)
         if cache is not None and context.slots is not None:
-            own, cache = cache.own.concat(own), cache._replace(own=cache.own.keep(own, context.slots))
+            own, cache = cache.own.concat(own), cache._replace(own=cache.own.write_window(own, context.slots))
         elif cache is not None:
             assert context.index is not None
             own = cache.own.write(own, context.index)
@@ -96,22 +90,21 @@ class Block(nn.Module):
         h = self.attention.attend(
             h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
         )
-        x = self.post("attention", h, x)
-        if self.cross:
-            h = self.pre("cross_attention", x)
-            memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
-            assert memory is not None
-            structure = context.memory_structure
-            h = self.cross_attention.attend(h, memory, mask=context.memory_mask, structure=structure, cached=cached)
-            x = self.post("cross_attention", h, x)
-        x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
-        self.sow("intermediates", "output", x)
-        return x, cache
+        return h, cache
+
+    def memory_attention(
+        self, h: Float[Array, "B T D"], cache: LayerCache | None, context: LayerContext
+    ) -> Float[Array, "B T D"]:
+        """Returns the attention of the tokens to the memory."""
+        memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
+        assert memory is not None
+        mask, structure = context.memory_mask, context.memory_structure
+        return self.cross_attention.attend(h, memory, mask=mask, structure=structure, cached=cache is not None)
 
     def rotate(
         self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: LayerContext
     ) -> Float[Array, "B T N H"]:
-        """The heads of queries or keys, rotated by their positions, by the scheme of this layer."""
+        """Returns the heads of queries or keys, rotated by their positions with the scheme of this layer."""
         assert context.positions is not None
         rotated = self.config.positions.rotate(heads, context.positions)
         window = self.config.sliding_window
@@ -122,7 +115,7 @@ class Block(nn.Module):
     def memory_key_value(
         self, carry: None, cache: None, is_local: None, context: LayerContext
     ) -> tuple[None, KeyValue]:
-        """What cross-attention needs of the memory: decoding asks once a sentence. Shaped like `__call__`, for the scan."""
+        """Returns keys and values of the memory, once a sentence in decoding. The signature is that of `__call__`, for the scan."""
         assert context.memory is not None
         return carry, self.cross_attention.key_value(context.memory)
 
@@ -137,19 +130,19 @@ class Block(nn.Module):
         )
 
 
-def remat_block(remat: str, *, in_a_loop: bool) -> type[Block]:
-    """The layer as the backward pass remembers it, by `model.remat`."""
+def remat_block(remat: str, *, in_loop: bool) -> type[Block]:
+    """Returns the layer that recomputes its activations in the backward pass as `model.remat` says."""
     if remat == "none":
         return Block
     policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
-    # Where there is no loop the compiler would find that it computes the same twice, and keep it.
-    return nn.remat(Block, policy=policy, prevent_cse=not in_a_loop)
+    # Without a loop the compiler would merge the recomputation with the first computation, and store its result.
+    return nn.remat(Block, policy=policy, prevent_cse=not in_loop)
 
 
 def residual_commands(
     module: nn.Module, rates: DropoutRates, commands: str, norm: Normalize, x: Array, residual: Array | None = None
 ) -> Array:
-    """The residual commands with dropout at the rates given, by the module's random key."""
+    """Applies residual commands, with dropout by the module's random key."""
 
     def dropout(x: Array) -> Array:
         return apply_dropout(module, x, rates.residual_rate, rates.residual_scaling)

@@ -1,4 +1,12 @@
-"""Keys and values that a decoder keeps between steps."""
+"""The decode cache: keys and values of the tokens that a decoder has read.
+
+A cache has `room` slots; the key of position p is in slot p modulo `room`. A cache with room for every token never wraps around.
+A cache as wide as the sliding window keeps the window only: each new key overwrites the oldest.
+
+    room 6, positions 0 … 3 written               [ 0 | 1 | 2 | 3 | · | · ]
+    room 3 (window of 3), 0 … 2 written           [ 0 | 1 | 2 ]
+    room 3, then 3 and 4                          [ 3 | 4 | 2 ]
+"""
 
 from typing import NamedTuple
 
@@ -8,33 +16,33 @@ from jaxtyping import Array, Float, Int
 
 
 class KeyValue(NamedTuple):
-    """What there is to attend to, projected and split into heads. As a decode cache S is the room, not the fill."""
+    """Projected keys and values, in heads. In a decode cache S is the room, not the number of tokens."""
 
     key: Float[Array, "B S K H"]
     value: Float[Array, "B S K Hv"]
 
-    def write(self, new: "KeyValue", index: Int[Array, ""]) -> "KeyValue":
-        """The cache with `new` (one or more positions) put at `index`."""
+    def write(self, new: "KeyValue", slot: Int[Array, ""]) -> "KeyValue":
+        """Returns the cache with `new` (one position or more) in consecutive slots from `slot` on."""
         return KeyValue(
-            *(jax.lax.dynamic_update_slice_in_dim(old, n, index, 1) for old, n in zip(self, new, strict=True))
+            *(jax.lax.dynamic_update_slice_in_dim(old, n, slot, 1) for old, n in zip(self, new, strict=True))
         )
 
-    def keep(self, new: "KeyValue", slots: Int[Array, "_"]) -> "KeyValue":
-        """The cache with the last of `new`, as many as there are slots, put there."""
+    def write_window(self, new: "KeyValue", slots: Int[Array, "_"]) -> "KeyValue":
+        """Returns the cache with the last positions of `new`, as many as there are `slots`, in these slots."""
         return KeyValue(*(old.at[:, slots].set(n[:, -len(slots) :]) for old, n in zip(self, new, strict=True)))
 
     def concat(self, new: "KeyValue") -> "KeyValue":
-        """What the cache holds, and then `new`."""
+        """Returns the keys and values of the cache, followed by `new`."""
         return KeyValue(*(jnp.concatenate(pair, 1) for pair in zip(self, new, strict=True)))
 
 
 class LayerCache(NamedTuple):
-    """What a decoder keeps between steps, stacked over its layers: its own keys and values, and the memory's."""
+    """Keys and values of the decoder's own tokens and of the memory, stacked over the layers."""
 
     own: KeyValue
     memory: KeyValue | None
 
 
 def slot_positions(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:
-    """Of which place a cache holds the key in each slot, when `newest` is the last that was written; negative: of none."""
+    """Returns the position stored in each slot once position `newest` was written; negative for an empty slot."""
     return newest - (newest - jnp.arange(room)) % room

@@ -243,6 +243,12 @@ class ModelConfig:
         return dataclasses.replace(self, attention=dataclasses.replace(self.attention, implementation="auto"))
 
     @property
+    def cache_window(self) -> int | None:
+        """Number of slots of a decode cache if all layers have a sliding window; None: a cache holds every token."""
+        window = self.sliding_window
+        return None if window is None or window.layers is not None else window.size
+
+    @property
     def one_table(self) -> bool:
         """Whether one embedding table serves all tokens."""
         return self.share_source_target or 0 in (self.num_encoder_layers, self.num_decoder_layers)

@@ -1,4 +1,4 @@
-"""Dropout: the rates, place by place, and the one function that drops."""
+"""Dropout: the rates, and the one function that applies dropout."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,11 +15,11 @@ DropoutScaling = Literal["training", "evaluation"]
 
 
 def dropout(x: Float[Array, "*B T D"], rate: float, key: Array, *, rescale: bool = True) -> Float[Array, "*B T D"]:
-    """Zeroes elements with probability `rate` and divides the rest by `1 - rate`, unless told not to `rescale`.
+    """Zeroes elements with probability `rate` and divides the rest by `1 - rate`; without `rescale` it does not divide.
 
-    One 32-bit random word serves two elements, 16 bits each, which halves the cost of the random bits (a quarter of a
-    training step on a CPU otherwise). The rate is so rounded to a multiple of 2^-16; the division uses the rounded rate,
-    hence the expectation is exact. The two are T/2 rows apart, not neighbours: so nothing has to be moved, least of all on a TPU.
+    One 32-bit random word serves two elements, 16 bits each, which halves the cost of the random bits (otherwise a quarter of a
+    training step on a CPU). So the rate is rounded to a multiple of 2^-16. The division uses the rounded rate, hence the
+    expectation is exact. The two elements are T/2 rows apart, not neighbours, so that no data moves within a row.
 
     Reference: Srivastava et al. 2014, Journal of Machine Learning Research 15, section 4 (there scaled at test time).
     """
@@ -27,25 +27,25 @@ def dropout(x: Float[Array, "*B T D"], rate: float, key: Array, *, rescale: bool
     threshold = min(round(rate * 2**16), 2**16 - 1)
     words = jax.random.bits(key, (*batch, (length + 1) // 2, width), jnp.uint32)
     low, high = (words & 0xFFFF) >= threshold, words >= jnp.uint32(threshold << 16)
-    keep = jnp.concatenate([low, high], axis=-2)[..., :length, :]
+    is_kept = jnp.concatenate([low, high], axis=-2)[..., :length, :]
     kept = x.astype(accumulation_dtype(x)) / (1 - threshold / 2**16) if rescale else x
-    return jnp.where(keep, kept, 0).astype(x.dtype)
+    return jnp.where(is_kept, kept, 0).astype(x.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DropoutRates:
-    """The probability of dropping an element, for each place separately."""
+    """Dropout rates: the probability of zeroing an element, by place."""
 
     embedding_rate: Rate = 0.1
-    """On the sum of token and position embeddings."""
+    """Rate on the sum of token and position embeddings."""
     attention_rate: Rate = 0.1
-    """On the attention weights, after the softmax."""
+    """Rate on the attention weights."""
     feed_forward_rate: Rate = 0.1
-    """On the inner activations of the feed-forward layer."""
+    """Rate on the inner activations of the feed-forward layer."""
     residual_rate: Rate = 0.1
-    """Wherever a residual command says `d`: by convention on a sublayer's output, before it joins the residual."""
+    """Rate at each `d` of a residual command: usually on a sublayer's output, before the residual sum."""
     residual_scaling: DropoutScaling = "training"
-    """When residual dropout makes up for what it drops: in training (divide by 1 - rate) or in evaluation (multiply by it)."""
+    """When residual dropout is rescaled: in training (divided by 1 - rate), or in evaluation (multiplied by 1 - rate)."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "model.dropout")
@@ -54,7 +54,7 @@ class DropoutRates:
 def apply_dropout(
     module: nn.Module, x: Float[Array, "*B T D"], rate: float, scaling: DropoutScaling = "training"
 ) -> Float[Array, "*B T D"]:
-    """`dropout` with the module's next "dropout" key. Without one the module evaluates: `x`, times `1 - rate` if scaled then."""
+    """Applies `dropout` with the module's next "dropout" key. Without a key (evaluation) returns `x`, rescaled by `scaling`."""
     if rate == 0:
         return x
     if module.has_rng("dropout"):

@@ -21,7 +21,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "geglu_tanh": (lambda x: nn.gelu(x, approximate=True), True),
     "swiglu": (nn.silu, True),
 }
-"""Name: the function, and whether it gates a second projection. `gelu` is x·Φ(x) by erf; `gelu_tanh` its tanh approximation.
+"""Function by name, and whether it gates a second projection. `gelu` is x·Φ(x) by erf; `gelu_tanh` its tanh approximation.
 
 Reference: Shazeer 2020, arXiv:2002.05202 (gated forms); Hendrycks and Gimpel 2016, arXiv:1606.08415 (gelu)."""
 
@@ -30,7 +30,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "linear", "reg
 
 
 class FeedForward(nn.Module):
-    """`down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`; kernels are matrices `[D, F]` and `[F, D]`."""
+    """Feed-forward layer: `down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`; kernels `[D, F]` and `[F, D]`."""
 
     d_model: int
     d_ff: int

@@ -19,24 +19,24 @@ from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
 )
 @dataclass(frozen=True, kw_only=True)
 class LazyLogits:
-    """Logits that are not there yet: what they are made from, and how many positions of each row to score at a time."""
+    """Logits that are computed on demand, from the last layer and the head's kernel."""
 
     hidden: Float[Array, "B T D"]
     kernel: Float[Array, "D V"]
     bias: Float[Array, "V"] | None = None
     soft_cap: float | None = None
     chunk: int | None = None
-    """None: all at once."""
+    """Positions of each row whose logits a loss computes at a time; None: all."""
 
     def logits(self) -> Float[Array, "B T V"]:
-        """All of them."""
+        """Returns all logits."""
         logits = self.hidden @ self.kernel.astype(self.hidden.dtype)
         logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
         return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
 
 
 class Head(nn.Module):
-    """The language-model head; `kernel` `[D, V]` where it is not the embedding table, `bias` `[V]` where it has one."""
+    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`."""
 
     config: ModelConfig
 
@@ -57,7 +57,7 @@ class Head(nn.Module):
 
 
 class Pooling(nn.Module):
-    """Holds the parameters of a pooler, and of the classes scored from what it pools: `dense` and `classes`."""
+    """Module for a pooler and its classes; parameters `dense` and `classes`, if it has them."""
 
     config: ModelConfig
 
@@ -82,7 +82,7 @@ class Pooling(nn.Module):
 def last_token(
     hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
 ) -> Float[Array, "B D"]:
-    """The last token of each text: at `last`, or else the last that is not padding."""
+    """Returns the vector of each text's last token: at position `last`; None: the last token that is not padding."""
     if last is None:
         if mask is None:
             return hidden[:, -1]
@@ -93,7 +93,7 @@ def last_token(
 def sentence_embedding(
     settings: SentenceEmbedding, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
 ) -> Float[Array, "B D"]:
-    """One vector for each text, in at least float32."""
+    """Returns one vector for each text, in at least float32."""
     x = hidden.astype(accumulation_dtype(hidden))
     shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
     if settings.pooling == "mean":
@@ -106,5 +106,5 @@ def sentence_embedding(
 
 
 def unit_length(x: Float[Array, "B D"]) -> Float[Array, "B D"]:
-    """Each vector divided by its length; the gradient at 0 is 0."""
+    """Returns each vector divided by its length; the gradient at 0 is 0."""
     return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))

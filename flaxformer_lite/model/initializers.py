@@ -1,4 +1,4 @@
-"""First values of kernels and embeddings."""
+"""Initial values of kernels and embeddings."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -25,11 +25,11 @@ class XavierUniform:
 
 @dataclass(frozen=True, kw_only=True)
 class Normal:
-    """Kernels and embeddings normal around 0, cut off at two standard deviations, as BERT draws them."""
+    """Kernels and embeddings normal around 0, truncated at two standard deviations, as in BERT."""
 
     kind: Literal["normal"] = "normal"
     stddev: float = 0.02
-    """Standard deviation before the cut."""
+    """Standard deviation before truncation."""
 
     def kernel(self) -> nn.initializers.Initializer:
         return nn.initializers.truncated_normal(self.stddev)

@@ -1,4 +1,4 @@
-"""What goes into a model and what comes out, with the checks of both."""
+"""Inputs and outputs of a model, and the checks of the inputs."""
 
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from flaxformer_lite.model.heads import LazyLogits
 
 
 class Inputs(NamedTuple):
-    """What goes into the model: token ids, and which of them are tokens (True) rather than padding. No mask: all are.
+    """Inputs of a model: token ids, and masks that are True at tokens and False at padding. Without a mask all are tokens.
 
-    Sources are for the encoder, targets for the decoder. A model without embeddings (`vocab_size` 0) takes vectors `[B, S, D]`
-    in place of token ids.
+    The encoder reads the source, the decoder the target. A model without embeddings (`vocab_size` 0) reads vectors `[B, S, D]` in
+    place of token ids.
     """
 
     source_tokens: Int[Array, "B S"] | Float[Array, "B S D"] | None = None
@@ -21,30 +21,30 @@ class Inputs(NamedTuple):
     source_mask: Bool[Array, "B S"] | None = None
     target_mask: Bool[Array, "B T"] | None = None
     token_types: Int[Array, "B S"] | None = None
-    """Of which kind each source token is, where `num_token_types` is not 0."""
+    """Type of each source token, below `num_token_types`."""
     source_bias: Float[Array, "#B #N #S #S"] | None = None
-    """Added to the scores of the encoder's self-attention."""
+    """Addend of the scores of the encoder's self-attention."""
     target_attention: Bool[Array, "#B 1 #T #T"] | None = None
-    """Which target position may attend to which; None: each to itself and to what came before."""
+    """True where a target token (T) may attend to another one; None: each attends to itself and to all before it."""
     predict_positions: Int[Array, "B P"] | None = None
-    """The positions whose tokens the head scores, in a model without a decoder; None: all."""
+    """Positions that the head scores, in a model without a decoder; None: all."""
     source_positions: Int[Array, "#B S"] | None = None
-    """Where each source token stands; None: 0, 1, 2, … Packed texts each start at 0."""
+    """Position of each source token; None: 0, 1, 2, … Every packed text starts at 0."""
     target_positions: Int[Array, "#B T"] | None = None
-    """The same for target tokens."""
+    """Position of each target token."""
     source_segments: Int[Array, "B S"] | None = None
-    """Which of several packed texts each source token belongs to, from 1; 0 is padding. Texts do not see each other."""
+    """Number of the packed text that each source token belongs to, from 1; 0 is padding. Texts do not see each other."""
     target_segments: Int[Array, "B T"] | None = None
-    """The same for target tokens; a target sees the source of its own number."""
+    """The same for target tokens; a target text sees the source text of its own number."""
     last_positions: Int[Array, "B"] | None = None
-    """Where each text's last token is, for a pooler that reads it; None: the mask shows it."""
+    """Position of each text's last token, for a pooler that reads it; None: found by the mask."""
 
 
 class Outputs(NamedTuple):
-    """What comes out: what the model has no part for is None."""
+    """Outputs of a model; None where the model lacks the part."""
 
     logits: Float[Array, "B T V"] | None = None
-    """Scores of the vocabulary: of the next token in a decoder, of the token itself in an encoder (T is then S or P)."""
+    """Logits of the vocabulary: for the next token in a decoder, for the token itself in an encoder (T is then S or P)."""
     hidden: Float[Array, "B T D"] | None = None
     """The decoder's last layer."""
     memory: Float[Array, "B S D"] | None = None
@@ -52,48 +52,46 @@ class Outputs(NamedTuple):
     pooled: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.pooler`."""
     class_logits: Float[Array, "B C"] | None = None
-    """Scores of the classes."""
+    """Logits of the classes."""
     embedding: Float[Array, "B D"] | None = None
     """One vector for each text, by `model.sentence_embedding`."""
     scores: LazyLogits | None = None
-    """What the logits are made of, where `model.head.loss_chunk` wants them made piece by piece."""
+    """Logits that are computed on demand, where `model.head.loss_chunk` is set."""
 
     @property
     def loss_logits(self) -> Float[Array, "B T V"] | LazyLogits:
-        """What losses read. Where it is `scores`, nobody reads the logits, and the compiler never makes them."""
+        """The logits for a loss. Where these are `scores`, nothing reads `logits`, and the compiler removes their computation."""
         assert self.logits is not None
         return self.logits if self.scores is None else self.scores
 
 
 def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
-    """Raises: ValueError where the inputs are not what the model reads."""
+    """Raises: ValueError where the inputs do not fit the model."""
     for side, num_layers in (("source", config.num_encoder_layers), ("target", config.num_decoder_layers)):
         tokens = getattr(inputs, f"{side}_tokens")
         if num_layers == 0:
             continue
         if tokens is None:
-            raise ValueError(f"the inputs have no {side}_tokens, which this model reads: give them")
+            raise ValueError(f"the inputs have no {side}_tokens: this model reads them")
         if config.vocab_size and tokens.ndim != 2:
             raise ValueError(
-                f"{side}_tokens have rank {tokens.ndim}, shape {tokens.shape}: give token ids [batch, length]"
+                f"{side}_tokens have rank {tokens.ndim}, shape {tokens.shape}: they must be token ids [batch, length]"
             )
         if config.vocab_size == 0 and (tokens.ndim != 3 or tokens.shape[-1] != config.d_model):
             raise ValueError(
-                f"{side}_tokens have shape {tokens.shape}, and model.vocab_size is 0: give vectors of width model.d_model, "
-                f"[batch, length, {config.d_model}]"
+                f"{side}_tokens have shape {tokens.shape}, and model.vocab_size is 0: they must be vectors of width "
+                f"model.d_model, [batch, length, {config.d_model}]"
             )
     both = config.num_encoder_layers and config.num_decoder_layers
     if both and (inputs.source_segments is None) != (inputs.target_segments is None):
-        given, lacking = ("source", "target") if inputs.target_segments is None else ("target", "source")
+        present, missing = ("source", "target") if inputs.target_segments is None else ("target", "source")
         raise ValueError(
-            f"the inputs have {given}_segments, but no {lacking}_segments to tell which belongs to which: give both"
+            f"the inputs have {present}_segments, but no {missing}_segments: both are needed to pair packed texts"
         )
     if inputs.token_types is not None and not config.num_token_types:
         raise ValueError("the inputs have `token_types`, but model.num_token_types is 0: leave them out")
     if inputs.predict_positions is not None and config.num_decoder_layers:
-        raise ValueError(
-            "the inputs have `predict_positions`, which only a model without a decoder reads: leave them out"
-        )
+        raise ValueError("the inputs have `predict_positions`, but the model has a decoder: leave them out")
     if inputs.target_attention is not None and config.sliding_window is not None:
         raise ValueError(
             "the inputs have `target_attention`, but model.sliding_window is set, and both say which tokens a token attends to: "
@@ -101,13 +99,13 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         )
     if config.num_token_types and inputs.token_types is None:
         raise ValueError(
-            f"model.num_token_types is {config.num_token_types}, but the inputs have no `token_types`: give one for each "
-            "source token, 0 where there is one sentence only"
+            f"model.num_token_types is {config.num_token_types}, but the inputs have no `token_types`: pass the type of "
+            "each source token, 0 where there is one sentence only"
         )
 
 
 def example_inputs(config: ModelConfig) -> Inputs:
-    """The smallest inputs that the model reads, for making its parameters."""
+    """Returns the smallest inputs that the model reads, for initializing its parameters."""
     tokens = jnp.zeros((1, 1), jnp.int32) if config.vocab_size else jnp.zeros((1, 1, config.d_model))
     return Inputs(
         source_tokens=tokens if config.num_encoder_layers else None,
@@ -119,7 +117,7 @@ def example_inputs(config: ModelConfig) -> Inputs:
 def default_positions(
     tokens: Int[Array, "B T"] | Float[Array, "B T D"], position_padding_id: int | None = None
 ) -> Int[Array, "#B T"]:
-    """0, 1, 2, … for every row; tokens that do not count are at -1."""
+    """Returns positions 0, 1, 2, … for every row; -1 for tokens with id `position_padding_id`, which take up no position."""
     if position_padding_id is None:
         return jnp.arange(tokens.shape[1])[None]
     counts = tokens != position_padding_id
@@ -127,12 +125,12 @@ def default_positions(
 
 
 def shifted(tokens: Int[Array, "B S"], start: int) -> Int[Array, "B S"]:
-    """The tokens one place later, after `start`; the last drops out."""
+    """Returns the tokens shifted right by one, with `start` in front; the last token is dropped."""
     return jnp.concatenate([jnp.full_like(tokens[:, :1], start), tokens[:, :-1]], 1)
 
 
 def read_types(model: ModelConfig, types: Int[Array, "B S"] | None) -> Int[Array, "B S"] | None:
-    """The token types as far as the model has them: None where it has none, none above the last that it has."""
+    """Returns token types that the model has: None where it has none; types above the model's last become the last."""
     return None if types is None or not model.num_token_types else jnp.minimum(types, model.num_token_types - 1)
 
 
@@ -142,7 +140,7 @@ def text_inputs(
     mask: Bool[Array, "B S"],
     types: Int[Array, "B S"] | None = None,
 ) -> Inputs:
-    """What a model reads of some texts with its first stack, an encoder or a decoder alone."""
+    """Returns the inputs for texts that the model's first stack reads: the encoder, or a decoder alone."""
     if model.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask)
     return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
@@ -153,10 +151,10 @@ def has_two_stacks(model: ModelConfig) -> bool:
 
 
 def check_one_stack(model: ModelConfig, what: str) -> None:
-    """Raises: ValueError where the model has two stacks; `what` says who reads one."""
+    """Raises: ValueError where the model has two stacks. `what` names the caller that needs one stack."""
     if has_two_stacks(model):
         raise ValueError(
             f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
-            f"model.num_decoder_layers {model.num_decoder_layers}), but {what} reads whole texts with one of them: use a model "
-            "with one"
+            f"model.num_decoder_layers {model.num_decoder_layers}), but {what} needs a model with one of them: set one of "
+            "the two to 0"
         )

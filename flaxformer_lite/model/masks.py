@@ -1,4 +1,4 @@
-"""Which key a query may attend to, and what becomes of the scores of those that it may not."""
+"""Attention masks: the keys that a query may attend to, and the treatment of the scores of the others."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from pydantic import Discriminator
 
 
 def padding_mask(is_token: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Every query may attend to the keys that are tokens.
+    """Returns the mask in which every query may attend to the keys that are tokens.
 
     keys  a b ·        query 0   x x .
                        query 1   x x .
@@ -23,7 +23,7 @@ def padding_mask(is_token: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
 
 
 def causal_mask(length: int, window: int | None = None) -> Bool[Array, "1 1 T T"]:
-    """Each query may attend to itself and to what came before; with a `window` to that many at most, itself included.
+    """Returns the mask in which a query may attend to itself and to all before it; with a `window` to that many, itself included.
 
     query 0   x . .
     query 1   x x .
@@ -35,29 +35,39 @@ def causal_mask(length: int, window: int | None = None) -> Bool[Array, "1 1 T T"
 def prefix_mask(
     index: Int[Array, ""], length: int, num_queries: int = 1, window: int | None = None
 ) -> Bool[Array, "1 1 T S"]:
-    """Queries at `index`, `index + 1` … of a cache with room for `length` keys may attend to keys 0 … their own."""
+    """Returns the rows `index`, `index + 1` … of the causal mask over `length` keys."""
     return before_mask(index + jnp.arange(num_queries), jnp.arange(length), window)
 
 
 def before_mask(queries: Int[Array, "T"], keys: Int[Array, "S"], window: int | None = None) -> Bool[Array, "1 1 T S"]:
-    """Queries at these places may attend to the keys that stand at or before theirs; with a `window` to those less far away."""
+    """Returns the mask in which queries may attend to keys at or before their position, less than `window` positions away."""
     distance = queries[:, None] - keys
     allowed = distance >= 0
     return (allowed if window is None else allowed & (distance < window))[None, None]
 
 
 def segment_mask(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Packed texts do not see each other: a query may attend to the keys of its own segment. Segment 0 is padding."""
+    """Returns the mask in which a query may attend to the keys of its own packed text. Segment 0 is padding."""
     return ((queries[:, :, None] == keys[:, None, :]) & (keys != 0)[:, None, :])[:, None]
 
 
 def combine_masks(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
-    """Where all the given masks allow it; None (everything allowed) if there are none."""
-    given = [mask for mask in masks if mask is not None]
-    return functools.reduce(jnp.logical_and, given) if given else None
+    """Returns the mask that allows what all masks allow; None allows everything."""
+    present = [mask for mask in masks if mask is not None]
+    return functools.reduce(jnp.logical_and, present) if present else None
 
 
-# What a mask is made of, for kernels that never see it whole ------------------------------------------------------------
+def padding(is_token: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
+    """Returns the padding mask; None if there is no padding."""
+    return None if is_token is None else padding_mask(is_token)
+
+
+def segments(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
+    """Returns the segment mask; None if texts are not packed."""
+    return None if queries is None or keys is None else segment_mask(queries, keys)
+
+
+# The parts of a mask, for kernels that never store it whole -------------------------------------------------------------
 
 
 @functools.partial(
@@ -65,22 +75,22 @@ def combine_masks(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | Non
 )
 @dataclass(frozen=True, kw_only=True)
 class MaskStructure:
-    """What a mask is made of. A query may attend to a key of its own number that neither comes after it nor lies too far back."""
+    """The parts that a mask is made of: causal, a window, and the number of the packed text of each query and key."""
 
     causal: bool = False
-    """No key comes after its query."""
+    """Whether keys after their query are masked."""
     window: int | None = None
-    """That many keys at most, the query's own included, where the mask is causal; None: all."""
+    """Largest number of keys that a query attends to, its own included, in a causal mask; None: no limit."""
     queries: Int[Array, "B T"] | None = None
-    """The number of each query's text; None: 1 for all, where there are `keys`."""
+    """Number of each query's text; None: 1 for all, if there are `keys`."""
     keys: Int[Array, "B S"] | None = None
-    """The number of each key's text, 0 for what nobody may attend to; None: every query may attend to every key."""
+    """Number of each key's text, 0 for padding; None: every query may attend to every key."""
     answered: Bool[Array, "B #T"] | None = None
-    """Whether a query has anything to attend to; None: each has."""
+    """Whether a query has a key to attend to; None: each has one."""
 
 
 class ByLayer(NamedTuple):
-    """The mask of a layer that is one of two kinds, which is known only as the layers run."""
+    """The parts of a mask in a loop over layers of two kinds: the kind is known only while the loop runs."""
 
     is_local: Bool[Array, ""]
     local: MaskStructure
@@ -96,7 +106,7 @@ def mask_structure(
     causal: bool = False,
     window: int | None = None,
 ) -> MaskStructure:
-    """What `mask` is made of: padding, the segments of queries and keys, and where a key may stand."""
+    """Returns the parts of `mask`: padding (`is_token`), segments of queries and keys, causality and window."""
     if is_token is None and keys is None:
         return MaskStructure(causal=causal, window=window)
     assert mask is not None
@@ -110,12 +120,12 @@ def mask_structure(
     )
 
 
-# What becomes of masked scores ------------------------------------------------------------------------------------------
+# The treatment of masked scores -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exclude:
-    """A masked key has weight 0 exactly; a query with nothing to attend to answers zero and passes no gradient."""
+    """A masked key has weight 0 exactly; a query without keys has a zero answer and a zero gradient."""
 
     kind: Literal["exclude"] = "exclude"
 
@@ -126,9 +136,9 @@ class Exclude:
 
 @dataclass(frozen=True, kw_only=True)
 class Replace:
-    """A masked score is replaced; a query with nothing to attend to then attends to all S keys alike, padding and future too.
+    """A masked score is replaced; a query without keys then attends to all S keys alike, also to padding and future.
 
-    Replacing before the scale is the same with `value` times the scale.
+    A system that replaces scores before the scale is matched by `value` times the scale.
     """
 
     kind: Literal["replace"] = "replace"
@@ -141,14 +151,14 @@ class Replace:
 
 @dataclass(frozen=True, kw_only=True)
 class Penalize:
-    """A masked score is lowered; a query with nothing to attend to then attends as if nothing were masked, as in BERT.
+    """A masked score is lowered, as in BERT; a query without keys then attends as if nothing were masked.
 
-    Not quite: in float32 a score less 10,000 keeps steps of 2^-10 only.
+    That holds up to rounding: in float32 a score around -10,000 has steps of 2^-10.
     """
 
     kind: Literal["penalize"] = "penalize"
     value: float = -10_000.0
-    """Added to the score of a masked key."""
+    """Addend of the score of a masked key."""
 
     def softmax(self, scores: Float[Array, "B N T S"], mask: Bool[Array, "..."]) -> Float[Array, "B N T S"]:
         return jax.nn.softmax(scores + jnp.where(mask, 0, jnp.asarray(self.value, scores.dtype)))
@@ -156,11 +166,3 @@ class Penalize:
 
 Masking = Annotated[Exclude | Replace | Penalize, Discriminator("kind")]
 EXCLUDE = Exclude()
-
-
-def padding(mask: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
-    return None if mask is None else padding_mask(mask)
-
-
-def segments(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
-    return None if queries is None or keys is None else segment_mask(queries, keys)

@@ -14,13 +14,14 @@ from pydantic import Discriminator
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 Param = Callable[..., Array]
-"""The `param` method of the Linen module that a setting acts for: `param(name, init, shape)`."""
+"""The `param` method of a Linen module, `param(name, init, shape, dtype)`: a setting makes its parameters by it."""
 
 
 def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-    """`x` less its mean over the last axis: exactly 0 where a row is constant, since it starts from the distance to one element.
+    """Returns `x` minus its mean over the last axis: exactly 0 where a row is constant.
 
-    The plain mean of D equal numbers can be off by a rounding step, which a small epsilon then blows up.
+    One element is subtracted first: the plain mean of D equal numbers may be off by a rounding step, which a small epsilon
+    then amplifies.
     """
     y = x.astype(accumulation_dtype(x))
     y = y - jax.lax.stop_gradient(y[..., :1])  # the shift cancels, and so would its gradient
@@ -31,7 +32,7 @@ def centred(x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
 def layer_norm(
     x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"] | None, epsilon: float
 ) -> Float[Array, "*B D"]:
-    """`scale * (x - mean) / sqrt(var + epsilon) + bias` over the last axis, with the biased variance.
+    """Returns `scale * (x - mean) / sqrt(var + epsilon) + bias` over the last axis, with the biased variance.
 
     Reference: Ba et al. 2016, arXiv:1607.06450, section 3.
     """
@@ -42,7 +43,7 @@ def layer_norm(
 
 @functools.partial(jax.checkpoint, static_argnums=2, prevent_cse=False)
 def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) -> Float[Array, "*B D"]:
-    """`scale * x / sqrt(mean(x^2) + epsilon)` over the last axis.
+    """Returns `scale * x / sqrt(mean(x^2) + epsilon)` over the last axis.
 
     Reference: Zhang and Sennrich 2019, arXiv:1910.07467, section 3.
     """
@@ -54,9 +55,9 @@ def rms_norm(x: Float[Array, "*B D"], scale: Float[Array, "D"], epsilon: float) 
 def deviation_norm(
     x: Float[Array, "*B D"], scale: Float[Array, "D"], bias: Float[Array, "D"], epsilon: float
 ) -> Float[Array, "*B D"]:
-    """`scale * (x - mean) / (std + epsilon) + bias` over the last axis, with the unbiased deviation (divisor D - 1).
+    """Returns `scale * (x - mean) / (std + epsilon) + bias` over the last axis, with the unbiased deviation (divisor D - 1).
 
-    Where a row is constant the deviation is 0 and so is, by convention, its derivative.
+    In a constant row the deviation is 0, and so is its derivative, by convention.
 
     Reference: the "annotated" Transformer's LayerNorm (Rush 2018, Proceedings of NLP-OSS, section "Encoder").
     """
@@ -73,9 +74,9 @@ class LayerNorm:
 
     kind: Literal["layer_norm"] = "layer_norm"
     epsilon: float = 1e-6
-    """Added to the variance."""
+    """Addend of the variance."""
     bias: bool = True
-    """Learn a bias beside the scale."""
+    """Learn a bias in addition to the scale."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
         scale = param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32)
@@ -85,13 +86,13 @@ class LayerNorm:
 
 @dataclass(frozen=True, kw_only=True)
 class RMSNorm:
-    """Root-mean-square normalisation: no mean is taken off and there is no bias."""
+    """Root-mean-square normalisation: without mean and bias."""
 
     kind: Literal["rms_norm"] = "rms_norm"
     epsilon: float = 1e-6
-    """Added to the mean square."""
+    """Addend of the mean square."""
     offset: float = 0.0
-    """Added to the learned scale, whose first values are 1 - offset (Gemma: 1, so that weight decay pulls scales to 1)."""
+    """Addend of the learned scale, whose initial values are 1 - offset (Gemma: 1, so that weight decay pulls scales to 1)."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
         scale = param("scale", nn.initializers.constant(1 - self.offset), x.shape[-1:], jnp.float32)
@@ -104,7 +105,7 @@ class DeviationNorm:
 
     kind: Literal["deviation_norm"] = "deviation_norm"
     epsilon: float = 1e-6
-    """Added to the standard deviation."""
+    """Addend of the standard deviation."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
         scale = param("scale", nn.initializers.ones, x.shape[-1:], jnp.float32)
@@ -112,7 +113,7 @@ class DeviationNorm:
 
 
 class Normalize(nn.Module):
-    """Holds the parameters of one norm: `scale` `[D]` and, where the norm has one, `bias` `[D]`."""
+    """Module for a norm; parameters `scale` `[D]` and, if the norm has one, `bias` `[D]`."""
 
     norm: "Norm"
 

@@ -1,4 +1,4 @@
-"""Number types: what a model computes in, and what sums are taken in."""
+"""Number types of the computation and of sums."""
 
 from typing import Any
 
@@ -9,5 +9,5 @@ DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float
 
 
 def accumulation_dtype(x: Array) -> Any:
-    """The type in which softmax, norms and losses add up: at least float32, float64 where the input is."""
+    """Returns the number type of sums in softmax, norms and losses: at least float32, float64 for float64 input."""
     return jnp.promote_types(x.dtype, jnp.float32)

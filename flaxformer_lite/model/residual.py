@@ -1,4 +1,4 @@
-"""Residual commands: what surrounds each sublayer."""
+"""Residual commands: norm, dropout and residual sum around each sublayer."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from jaxtyping import Array, Float
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """What surrounds a sublayer `f`: `post(f(pre(x)), x)`, each a string of letters applied left to right.
+    """Commands around a sublayer `f`, `post(f(pre(x)), x)`: strings of letters, applied left to right.
 
-    `n` normalises, `d` drops out, `a` adds the residual (nothing where there is none).
+    `n` normalises, `d` applies dropout, `a` adds the residual, which is the sublayer's input.
     """
 
     pre: str = "n"
-    """Before each sublayer; there is no residual to add here."""
+    """Commands before each sublayer; `a` does nothing here."""
     post: str = "da"
-    """After each sublayer; the residual is the sublayer's input."""
+    """Commands after each sublayer."""
     final: str = "n"
-    """Once after the last layer of a stack."""
+    """Commands after the last layer of a stack; `a` does nothing here."""
 
     def __post_init__(self) -> None:
         for name in ("pre", "post", "final"):
@@ -31,13 +31,13 @@ class Residual:
 
 
 PRE_NORM = Residual(pre="n", post="da", final="n")
-"""Norm before every sublayer and one after the last layer: trains without much warm-up.
+"""Norm before every sublayer, and one after the last layer: trains with little warm-up.
 
 Reference: Xiong et al. 2020, arXiv:2002.04745."""
 
 
 POST_NORM = Residual(pre="", post="dan", final="")
-"""Norm after every residual sum, as the first Transformer had it. Reference: Vaswani et al. 2017, arXiv:1706.03762, section 5.4."""
+"""Norm after every residual sum, as in the original Transformer. Reference: Vaswani et al. 2017, arXiv:1706.03762, section 5.4."""
 
 
 def apply_commands(
@@ -48,7 +48,7 @@ def apply_commands(
     norm: Callable[[Array], Array],
     dropout: Callable[[Array], Array],
 ) -> Float[Array, "*B D"]:
-    """The residual commands (see `Residual`) applied to `x`, left to right."""
+    """Applies residual commands (see `Residual`) to `x`, left to right."""
     for command in commands:
         if command == "n":
             x = norm(x)

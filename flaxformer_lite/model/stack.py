@@ -1,12 +1,13 @@
-"""The stack: one layer repeated, with positions below it and the last norm above."""
+"""A stack: one layer repeated, with positions and dropout below and the last norm above."""
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.model.blocks import LayerContext, remat_block, residual_commands
+from flaxformer_lite.model.blocks import remat_block, residual_commands
 from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
@@ -15,7 +16,7 @@ from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
 class PositionEmbedding(nn.Module):
-    """Holds the parameters of a position scheme, where it has any."""
+    """Module for the `embed` hook of a position scheme; holds its parameters."""
 
     scheme: PositionScheme
 
@@ -25,7 +26,7 @@ class PositionEmbedding(nn.Module):
 
 
 class PositionBias(nn.Module):
-    """Holds the parameters of a position scheme's bias on the scores, where it has any."""
+    """Module for the `bias` hook of a position scheme; holds its parameters."""
 
     scheme: PositionScheme
     num_heads: int
@@ -37,7 +38,7 @@ class PositionBias(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions, dropout, the layers, and the last residual commands. The parameters of the layers are `[L, …]`."""
+    """Positions, dropout, the layers, and the last residual commands. All layers are one set of parameters, `[L, …]`."""
 
     config: ModelConfig
     num_layers: int
@@ -49,7 +50,7 @@ class Stack(nn.Module):
         self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
         unroll = min(self.config.scan_unroll, self.num_layers)
         self.layers = nn.scan(
-            remat_block(self.config.remat, in_a_loop=unroll < self.num_layers),
+            remat_block(self.config.remat, in_loop=unroll < self.num_layers),
             variable_axes={"params": 0, "intermediates": 0},
             split_rngs={"params": True, "dropout": True},
             in_axes=(0, 0, nn.broadcast),
@@ -82,7 +83,7 @@ class Stack(nn.Module):
         return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x), cache
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
-        """A cache with the memory's keys and values, and zeros for `room` positions of the decoder's own."""
+        """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
         c = self.config
         heads = c.attention.heads(c.d_model, c.num_heads)
         sizes = (heads.d_key, heads.d_value)

@@ -1,31 +1,18 @@
 """The Transformer: embeddings below, stacks in the middle, heads on top. The alphabet is in `model/__init__.py`.
 
-One page reads as the paper does; `blocks.py` holds a layer, `model_config.py` the settings. With both stacks it is the
-encoder–decoder; with one of them the encoder or the decoder alone.
+With both stacks it is the encoder–decoder; with one of them the encoder or the decoder alone. `stack.py` repeats a layer,
+`blocks.py` has the layer, `contexts.py` builds the masks, `config.py` has the settings.
 """
-
-from collections.abc import Callable
-from typing import Any
 
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.blocks import LayerContext
-from flaxformer_lite.model.cache import LayerCache, slot_positions
+from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions
-from flaxformer_lite.model.masks import (
-    MaskStructure,
-    before_mask,
-    causal_mask,
-    combine_masks,
-    mask_structure,
-    padding,
-    padding_mask,
-    segments,
-)
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.stack import Stack
 from flaxformer_lite.parallel.sharding import constrain_sharding
@@ -58,7 +45,7 @@ class Transformer(nn.Module):
             self.pooler = Pooling(c)
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Everything the model can say of the inputs; a decoder scores the token after every target token (teacher forcing)."""
+        """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing)."""
         c = self.config
         check_inputs(c, inputs)
         memory = hidden = pooled = class_logits = embedding = None
@@ -79,108 +66,26 @@ class Transformer(nn.Module):
         return Outputs(logits, hidden, memory, pooled, class_logits, embedding, chunked)
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
-        """The memory: the encoder's answer to the source."""
+        """Returns the memory: the encoder's last layer."""
         tokens = inputs.source_tokens
         assert tokens is not None
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
-        own = inputs.source_segments
-        mask = combine_masks(padding(inputs.source_mask), segments(own, own))
         positions = inputs.source_positions
         if positions is None:
             positions = default_positions(tokens, self.config.position_padding_id)
-        structure = mask_structure(mask, inputs.source_mask, own, own)
-        return self.encoder(x, positions, LayerContext(mask=mask, structure=structure, bias=inputs.source_bias))[0]
+        return self.encoder(x, positions, encoder_context(inputs))[0]
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
-        """The decoder's answer to all target tokens at once."""
+        """Returns the decoder's last layer for all target tokens at once."""
         tokens = inputs.target_tokens
         assert tokens is not None
-        own = inputs.target_segments
-
-        def mask(window: int | None) -> Bool[Array, "#B 1 T T"] | None:
-            allowed = causal_mask(tokens.shape[1], window) if (given := inputs.target_attention) is None else given
-            return combine_masks(allowed, padding(inputs.target_mask), segments(own, own))
-
-        def structure(window: int | None) -> MaskStructure | None:
-            if inputs.target_attention is not None:
-                return None
-            return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
-
-        memory_mask = combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments))
-        context = LayerContext(
-            **self.masks("mask", mask),
-            **self.masks("structure", structure),
-            memory=memory,
-            memory_mask=memory_mask,
-            memory_structure=mask_structure(memory_mask, inputs.source_mask, own, inputs.source_segments),
-        )
         positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
+        context = decoder_context(self.config, inputs, memory)
         return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
 
-    def masks(self, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:
-        """A context's `mask` or `structure`, as `make` has it for a window: where only some layers have one, two."""
-        window = self.config.sliding_window
-        if window is None or window.layers is None:
-            return {name: make(None if window is None else window.size)}
-        return {name: make(None), f"local_{name}": make(window.size)}
-
-    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
-        """An empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
-        return self.decoder.start_cache(memory, self.cache_room(room), batch if memory is None else len(memory))
-
-    def cache_room(self, length: int) -> int:
-        """How many keys the cache has room for while so many tokens are read: where all layers have a window, no more than that."""
-        window = self.config.sliding_window
-        return length if window is None or window.layers is not None else min(length, window.size)
-
-    def decode_step(
-        self,
-        tokens: Int[Array, "B T"],
-        index: Int[Array, ""],
-        cache: LayerCache,
-        source_mask: Bool[Array, "B S"] | None = None,
-        padded: Int[Array, "B"] | None = None,
-        *,
-        causal: bool = True,
-    ) -> tuple[Float[Array, "B T V"], LayerCache]:
-        """Scores of what follows each of `tokens`, and the cache with these in it, from place `index` on.
-
-        `padded` says how many places at the start of each row are padding: positions then count from there. The key of place p is
-        at p modulo the room, so that a cache that is as wide as the window keeps the window.
-
-        causal: each of `tokens` attends to itself and to what came before. False: each attends to all of them, as a prompt does
-        that a prefix language model reads.
-
-        Raises: ValueError where `causal` is False and the model has a window, which both say what a token attends to.
-        """
-        window = self.config.sliding_window
-        if not causal and window is not None:
-            raise ValueError(
-                f"objective.prompt_attention is 'full', but model.sliding_window.size is {window.size}: set model.sliding_window "
-                "to None, or choose an objective whose prompts are causal"
-            )
-        count, room = tokens.shape[1], cache.own.key.shape[2]
-        first = jnp.zeros((1, 1), jnp.int32) if padded is None else padded[:, None]
-        places, slots = index + jnp.arange(count), None
-        keys = slot_positions(index + count - 1, room)
-        if count > 1 and room == self.cache_room(room + 1):  # it keeps a window
-            keys = jnp.concatenate([slot_positions(index - 1, room), places])
-            slots = places[-room:] % room
-        started = padding_mask(keys >= first)
-        last_seen = places if causal else jnp.full_like(places, index + count - 1)
-        context = LayerContext(
-            **self.masks("mask", lambda window: combine_masks(before_mask(last_seen, keys, window), started)),
-            memory_mask=padding(source_mask),
-            key_positions=keys - first,
-            index=index % room,
-            slots=slots,
-        )
-        positions = jnp.maximum(places - first, 0)
-        hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
-        assert filled is not None
-        return self.logits(hidden), filled
+    # Embeddings and logits --------------------------------------------------------------------------------------------
 
     @property
     def source_table(self) -> nn.Embed | None:
@@ -193,10 +98,11 @@ class Transformer(nn.Module):
         return None if c.vocab_size == 0 else self.embedding if c.one_table else self.target_embedding
 
     def embed(self, tokens: Int[Array, "B T"] | Float[Array, "B T D"], table: nn.Embed | None) -> Float[Array, "B T D"]:
+        """Returns the embeddings of tokens; without a table, the vectors that were passed in their place."""
         if table is None:
             x = tokens.astype(DTYPES[self.config.dtype])
         else:
-            # As `table(tokens)`, but what another axis than the vocabulary's cuts is gathered before tokens are looked up.
+            # As `table(tokens)`, but the table is gathered over every mesh axis except the vocabulary's before the look-up.
             x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
@@ -206,3 +112,39 @@ class Transformer(nn.Module):
     def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:
         table = self.target_table if self.config.share_target_output else None
         return self.head(hidden, None if table is None else table.embedding)
+
+    # Decoding with a cache --------------------------------------------------------------------------------------------
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
+        """Returns an empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
+        return self.decoder.start_cache(memory, self.cache_room(room), batch if memory is None else len(memory))
+
+    def cache_room(self, length: int) -> int:
+        """Returns the number of slots of a cache for `length` tokens: never more than a sliding window of all layers."""
+        window = self.config.cache_window
+        return length if window is None else min(length, window)
+
+    def decode_step(
+        self,
+        tokens: Int[Array, "B T"],
+        index: Int[Array, ""],
+        cache: LayerCache,
+        source_mask: Bool[Array, "B S"] | None = None,
+        padded: Int[Array, "B"] | None = None,
+        *,
+        causal: bool = True,
+    ) -> tuple[Float[Array, "B T V"], LayerCache]:
+        """Returns the logits of the token after each of `tokens`, and the cache with these tokens in it.
+
+        index: column of the first of these tokens in its row. padded: columns of padding at the start of each row; positions
+        count from there. None: there is none.
+        causal: True: a token attends to itself and to all before it. False: each attends to all of `tokens`, as in the prompt of
+        a prefix language model.
+
+        Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
+        """
+        room = cache.own.key.shape[2]
+        positions, context = step_context(self.config, index, tokens.shape[1], room, source_mask, padded, causal)
+        hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
+        assert filled is not None
+        return self.logits(hidden), filled

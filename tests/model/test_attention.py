@@ -1,7 +1,6 @@
 """Oracles: float64 numpy one head at a time, the masks' own pictures, hand-worked rows, zero gradients."""
 
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from flaxformer_lite.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.model.cache import KeyValue
-from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
 
@@ -28,55 +26,6 @@ pytestmark = pytest.mark.usefixtures("float64")
 def normal(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=shape)
 
-
-# Masks ---------------------------------------------------------------------------------------------------------------
-
-
-def picture(function) -> list[list[bool]]:
-    """The rows of crosses and dots that the docstring draws."""
-    rows = re.findall(r"query \d+ +((?:[x.] ?)+)$", function.__doc__, re.MULTILINE)
-    assert len(rows) == 3
-    return [[mark == "x" for mark in row.split()] for row in rows]
-
-
-def test_causal_mask_is_what_its_docstring_draws():
-    np.testing.assert_array_equal(causal_mask(3), [[picture(causal_mask)]])
-
-
-def test_a_window_ends_what_a_query_sees():
-    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
-    assert causal_mask(4, 2)[0, 0].astype(int).tolist() == expected
-    assert prefix_mask(jnp.int32(2), 4, 2, 2)[0, 0].astype(int).tolist() == expected[2:]
-    np.testing.assert_array_equal(causal_mask(4, 4), causal_mask(4))
-
-
-def test_segments_see_themselves_and_padding_nothing():
-    mask = segment_mask(jnp.array([[1, 1, 2, 0]]), jnp.array([[1, 2, 2, 0, 1]]))
-    assert mask[0, 0].astype(int).tolist() == [[1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]]
-
-
-def test_padding_mask_is_what_its_docstring_draws():
-    mask = padding_mask(jnp.array([[True, True, False], [False, True, False]]))
-    assert mask.shape == (2, 1, 1, 3)
-    np.testing.assert_array_equal(np.broadcast_to(mask, (2, 1, 3, 3))[0, 0], picture(padding_mask))
-    assert mask[1, 0, 0].tolist() == [False, True, False]
-
-
-@pytest.mark.parametrize(("index", "expected"), [(0, [1, 0, 0, 0]), (2, [1, 1, 1, 0]), (3, [1, 1, 1, 1])])
-def test_prefix_mask_is_a_row_of_the_causal_mask(index, expected):
-    assert prefix_mask(jnp.asarray(index), 4).tolist() == [[[[bool(x) for x in expected]]]]
-    np.testing.assert_array_equal(prefix_mask(jnp.asarray(index), 4)[0, 0, 0], causal_mask(4)[0, 0, index])
-
-
-def test_combined_masks_allow_what_all_allow():
-    left, right = jnp.array([[True, True, False, False]]), jnp.array([[True, False, True, False]]).T
-    assert combine_masks() is None and combine_masks(None, None) is None
-    assert combine_masks(None, left) is left
-    expected = [[True, True, False, False], [False] * 4, [True, True, False, False], [False] * 4]
-    assert combine_masks(left, None, right).tolist() == expected
-
-
-# The module against the reference ------------------------------------------------------------------------------------
 
 some = np.random.default_rng(3).random
 MASKS = {

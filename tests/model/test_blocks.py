@@ -1,5 +1,4 @@
-"""Laws of a stack: unrolled = rolled, bit for bit where they start; dropout by its key; each place at its own rate; a position
-scheme's bias = the same numbers given as a bias."""
+"""Oracles: the same model that stores everything for the backward pass, and the sizes in the compiled program itself."""
 
 import dataclasses
 import functools
@@ -9,89 +8,71 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model import dropout as dropout_module
-from flaxformer_lite.model.blocks import LayerContext
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias
-from flaxformer_lite.model.stack import Stack
-from tests.support import reference
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.transformer import Transformer
 
-B, T, S, D, F, N = 2, 5, 11, 14, 17, 2
-RATES = DropoutRates(embedding_rate=0.11, attention_rate=0.13, feed_forward_rate=0.17, residual_rate=0.19)
-CONFIG = ModelConfig(vocab_size=3, d_model=D, num_heads=N, d_ff=F, dropout=RATES)
-KEYS = [jax.random.key(seed) for seed in (6, 7)]
-X = jnp.asarray(np.random.default_rng(1).normal(size=(B, T, D)), jnp.float32)
-POSITIONS = jnp.broadcast_to(jnp.arange(T), (B, T))
+KEY = jax.random.key(3)
+
+B, T, L = 3, 16, 3
+PLAIN = ModelConfig(
+    vocab_size=11,
+    d_model=8,
+    num_heads=2,
+    d_ff=24,
+    num_encoder_layers=0,
+    num_decoder_layers=L,
+    dropout=DropoutRates(residual_rate=0.2, attention_rate=0.1),
+)
+
+
+def loss_of(remat: str, unroll: int = 1):
+    """A loss with dropout, and random parameters."""
+    model = Transformer(dataclasses.replace(PLAIN, remat=remat, scan_unroll=unroll))
+    tokens = jnp.asarray(np.random.default_rng(1).integers(0, 11, (B, T)))
+    inputs = Inputs(target_tokens=tokens, target_mask=tokens != 0)
+    shapes = jax.eval_shape(model.init, KEY, inputs)["params"]
+    rng = np.random.default_rng(2)
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.3, size=x.shape), x.dtype), shapes)
+
+    def loss(params):
+        return (model.apply({"params": params}, inputs, rngs={"dropout": KEY}).logits ** 2).mean()
+
+    return loss, params
 
 
 @functools.cache
-def stack(scan_unroll: int):
-    """First values, and the function from random keys to the answer, of an encoder of two layers."""
-    module = Stack(dataclasses.replace(CONFIG, scan_unroll=scan_unroll), num_layers=2)
-    values = jax.jit(module.init)(KEYS[0], X, POSITIONS, LayerContext())
-    return values, jax.jit(lambda values, keys: module.apply(values, X, POSITIONS, LayerContext(), rngs=keys)[0])
+def compiled(remat: str):
+    """Loss and gradient, and the bytes of what is neither input nor output."""
+    loss, params = loss_of(remat)
+    program = jax.jit(jax.value_and_grad(loss)).lower(params).compile()
+    return program(params), program.memory_analysis().temp_size_in_bytes
 
 
-def test_unrolled_scan_has_the_same_tree_and_first_values_bit_for_bit():
-    (rolled, _), (unrolled, _) = stack(1), stack(2)
-    assert jax.tree.structure(rolled) == jax.tree.structure(unrolled)
-    jax.tree.map(np.testing.assert_array_equal, rolled, unrolled)
+@functools.cache
+def kept(remat: str, unroll: int) -> int:
+    """Elements that the forward pass hands to the backward pass."""
+    loss, params = loss_of(remat, unroll)
+    _, back = jax.eval_shape(lambda p: jax.vjp(loss, p), params)
+    return sum(x.size for x in jax.tree.leaves(back))
 
 
-def test_unrolled_scan_gives_the_same_answer():
-    (values, rolled), (_, unrolled) = stack(1), stack(2)
-    np.testing.assert_allclose(rolled(values, {}), unrolled(values, {}), atol=1e-6, rtol=1e-6)
-
-
-def test_dropout_is_a_function_of_the_key():
-    values, run = stack(1)
-    one, other, one_again = (run(values, {"dropout": key}) for key in (*KEYS, KEYS[0]))
-    np.testing.assert_array_equal(one, one_again)
-    assert not np.allclose(one, other) and not np.allclose(one, run(values, {}))
-
-
-def test_every_place_drops_out_at_its_own_rate(monkeypatch):
-    """The shapes and rates that reach `dropout` while an encoder and a decoder are traced."""
-    calls = []
-    monkeypatch.setattr(dropout_module, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
-    memory = jnp.zeros((B, S, D))
-    for cross, context in ((False, LayerContext()), (True, LayerContext(memory=memory))):
-        module = Stack(CONFIG, 2, cross)
-        values = jax.eval_shape(module.init, {"params": KEYS[0]}, X, POSITIONS, context)
-        assert calls == []  # no key, no dropout
-        jax.eval_shape(functools.partial(module.apply, rngs={"dropout": KEYS[1]}), values, X, POSITIONS, context)
-        lengths = [(T, T), (T, S)] if cross else [(T, T)]
-        assert set(calls) == {
-            (0.11, (B, T, D)),
-            *((0.13, (B, N, *pair)) for pair in lengths),
-            (0.17, (B, T, F)),
-            (0.19, (B, T, D)),
-        }
-        calls.clear()
-
-
-@pytest.mark.parametrize("causal", [False, True], ids=["encoder", "decoder"])
-@pytest.mark.parametrize("scheme", [ALiBi(), RelativeBias(num_buckets=8, max_distance=5)], ids=["alibi", "relative"])
-def test_a_scheme_adds_its_bias_to_the_one_that_is_given(scheme, causal):
-    """Oracle: a stack without positions that is given the sum; positions differ from row to row."""
-    places, given = np.array([[0, 1, 2, 0, 1], [3, 4, 5, 9, 7]]), np.random.default_rng(2).normal(size=(B, N, T, T))
-    offsets = places[:, None] - places[:, :, None]
-    if scheme == ALiBi():
-        added = -np.array(reference.alibi_slopes(N))[:, None, None] * np.abs(offsets)[:, None]
-        params = {}
-    else:
-        table = np.random.default_rng(3).normal(size=(8, N)).astype(np.float32)
-        rows = np.vectorize(lambda offset: reference.relative_bucket(int(offset), 8, 5, causal))(offsets)
-        added, params = table[rows].transpose(0, 3, 1, 2), {"position_bias": {"embedding": table}}
-
-    def run(positions, params, bias):
-        config = dataclasses.replace(CONFIG, positions=positions)
-        module = Stack(config, num_layers=2, causal=causal)
-        context = LayerContext(bias=jnp.asarray(bias, jnp.float32))
-        return jax.jit(lambda params: module.apply({"params": params}, X, jnp.asarray(places), context)[0])(params)
-
-    plain = {name: leaf for name, leaf in stack(1)[0]["params"].items() if not name.startswith("position")}
-    np.testing.assert_allclose(
-        run(scheme, plain | params, given), run(NoPositions(), plain, given + added), atol=1e-5, rtol=1e-5
+@pytest.mark.parametrize("remat", ["full", "dots"])
+def test_what_is_computed_again_is_the_same(remat):
+    """Law: loss and gradient with dropout, from a smaller program."""
+    (loss, gradient), plain_bytes = compiled("none")
+    (again, gradient_again), fewer_bytes = compiled(remat)
+    np.testing.assert_allclose(again, loss, rtol=1e-6)
+    largest = max(float(abs(x).max()) for x in jax.tree.leaves(gradient))
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6 * largest), gradient_again, gradient
     )
+    assert fewer_bytes < 0.8 * plain_bytes
+
+
+@pytest.mark.parametrize("unroll", [1, L])
+def test_less_is_kept_for_the_backward_pass(unroll):
+    """full keeps less than dots, and dots less than everything: no scores and nothing as wide as a dropout mask."""
+    assert kept("full", unroll) < 0.6 * kept("dots", unroll)
+    assert kept("dots", unroll) < 0.5 * kept("none", unroll)

@@ -1,14 +1,13 @@
-"""Oracles: one vector of a text, by plain loops over its tokens; the position of tokens where some do not count."""
+"""Oracle: one vector of a text, by plain loops over its tokens."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding, SlidingWindow
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.heads import last_token, sentence_embedding
-from flaxformer_lite.model.inputs import Inputs, check_inputs, default_positions
-from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 
 RNG = np.random.default_rng(4)
@@ -71,30 +70,3 @@ def test_a_pooler_reads_the_last_token_of_the_last_stack(encoder, decoder):
     last = np.asarray(outputs.hidden if decoder else outputs.memory)[[0, 1], [2, 4]]
     np.testing.assert_allclose(outputs.pooled, last, rtol=1e-6)
     np.testing.assert_allclose(outputs.class_logits, last @ kernel, rtol=1e-4, atol=1e-6)
-
-
-def test_tokens_that_do_not_count_have_no_position():
-    tokens = jnp.array([[5, 7, 1, 8, 1, 1], [1, 5, 6, 1, 7, 8]])
-    np.testing.assert_array_equal(default_positions(tokens, 1), [[0, 1, -1, 2, -1, -1], [-1, 0, 1, -1, 2, 3]])
-    np.testing.assert_array_equal(default_positions(tokens), [[0, 1, 2, 3, 4, 5]])
-
-
-def test_an_offset_moves_the_rows_of_a_position_table():
-    table = RNG.normal(size=(6, 3))
-    scheme = Learned(max_positions=4, offset=2)
-    asked = []
-
-    def param(name, init, shape, dtype):
-        asked.append(shape)
-        return jnp.asarray(table)
-
-    x = scheme.embed(jnp.zeros((1, 3, 3)), jnp.array([[0, -1, 3]]), param)
-    assert asked == [(6, 3)]
-    np.testing.assert_allclose(x[0], table[[2, 1, 5]], rtol=1e-6)
-
-
-def test_a_window_and_an_attention_of_ones_own_do_not_go_together():
-    config = ModelConfig(vocab_size=13, num_encoder_layers=0, sliding_window=SlidingWindow(size=3))
-    inputs = Inputs(target_tokens=jnp.zeros((1, 2), int), target_attention=jnp.ones((1, 1, 2, 2), bool))
-    with pytest.raises(ValueError, match=r"`target_attention`.* model\.sliding_window is set.*: leave one out\Z"):
-        check_inputs(config, inputs)

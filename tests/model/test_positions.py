@@ -197,18 +197,6 @@ def test_scores_of_turned_heads_depend_on_the_distance_only(name):
     assert len(set(np.concatenate([scores[0], scores[1:, 0]]).round(9))) == 25
 
 
-def test_llama3_slows_down_long_waves_only():
-    """The waves are 2π · 101^(j / 11) long: two are shorter than 31 / 3.1, two more than 31 / 1.3, the other seven are longer."""
-    scheme, width, pairs = ROTARY["llama3"]
-    plain = np.array(reference.rotary_rates(pairs, scheme.base))
-    with jax.enable_x64(True):
-        slower = np.asarray(LLAMA3(jnp.asarray(plain), scheme.base)) / plain
-    np.testing.assert_allclose(slower, np.array(rates(scheme, width)) / plain, rtol=1e-12)
-    groups = [np.isclose(slower, 1), (slower > 1 / 3 + 1e-9) & (slower < 1 - 1e-9), np.isclose(slower, 1 / 3)]
-    assert [int(group.sum()) for group in groups] == [2, 2, 7]
-    assert (np.diff(slower) <= 1e-12).all()
-
-
 def test_rotary_keeps_the_type_and_turns_in_float32():
     """There is no 1021 in bfloat16, so the angles are not in it; only what comes out is rounded, by 2^-9 of it at most."""
     x = jnp.asarray(some[:1, :1, :, :10], jnp.bfloat16)
@@ -307,35 +295,6 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
             r"^model\.positions\.base is 1\.0: it must be above 1; the default is 10000",
         ),
         *(
-            (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: it must be at least 1; ")
-            for of in (LinearScaling, Llama3Scaling, YarnScaling)
-        ),
-        *(
-            (
-                functools.partial(Llama3Scaling, low_frequency_factor=low),
-                rf"^model\.positions\.scaling\.low_frequency_factor is {low}: it must be {rule}",
-            )
-            for low, rule in ((0.0, "above 0"), (4.0, "less than .*high_frequency_factor, which is 4"))
-        ),
-        *(
-            (
-                functools.partial(of, original_length=0),
-                r"^model\.positions\.scaling\.original_length is 0: it must be at least 1; ",
-            )
-            for of in (Llama3Scaling, YarnScaling)
-        ),
-        *(
-            (
-                functools.partial(YarnScaling, slow_turns=slow),
-                rf"^model\.positions\.scaling\.slow_turns is {slow}: it must be {rule}",
-            )
-            for slow, rule in ((0.0, "above 0"), (33.0, "at most .*fast_turns, which is 32"))
-        ),
-        (
-            functools.partial(YarnScaling, amplitude=0.0),
-            r"^model\.positions\.scaling\.amplitude is 0\.0: it must be above 0 .*, or None",
-        ),
-        *(
             (
                 functools.partial(RelativeBias, num_buckets=n),
                 rf"^model\.positions\.num_buckets is {n}: it must be {rule}",
@@ -352,3 +311,17 @@ def test_impossible_schemes_are_named(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_an_offset_moves_the_rows_of_a_position_table():
+    table = np.random.default_rng(4).normal(size=(6, 3))
+    scheme = Learned(max_positions=4, offset=2)
+    shapes = []
+
+    def param(name, init, shape, dtype):
+        shapes.append(shape)
+        return jnp.asarray(table)
+
+    x = scheme.embed(jnp.zeros((1, 3, 3)), jnp.array([[0, -1, 3]]), param)
+    assert shapes == [(6, 3)]
+    np.testing.assert_allclose(x[0], table[[2, 1, 5]], rtol=1e-6)

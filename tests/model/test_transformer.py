@@ -14,7 +14,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, SlidingWindow
-from flaxformer_lite.model.inputs import Inputs, check_inputs
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
@@ -212,16 +212,6 @@ def test_the_first_pair_moves_nothing_of_the_second():
     jax.tree.map(np.testing.assert_array_equal, gradient, moved_gradient)
     touched = (np.asarray(gradient["embedding"]["embedding"]) != 0).any(-1)
     assert set(np.flatnonzero(touched)) == {*SOURCE[SECOND[0]], *TARGET[SECOND[1]]}
-
-
-@pytest.mark.parametrize(("given", "lacking"), [("source", "target"), ("target", "source")])
-def test_segments_of_one_side_only_are_named(given, lacking):
-    """Were they taken, every target would see all sources."""
-    inputs = Inputs(**dict.fromkeys(("source_tokens", "target_tokens", f"{given}_segments"), jnp.ones((B, T), int)))
-    with pytest.raises(
-        ValueError, match=rf"^the inputs have {given}_segments, but no {lacking}_segments .*: give both\Z"
-    ):
-        check_inputs(CONFIGS[LIKE_T5], inputs)
 
 
 # Decoding ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,89 @@
+"""A position scheme written here, outside the package, is trained and decoded as those inside: no other file knows it.
+
+Oracles: the loss falls in the real train step; decoding with a cache equals the full pass; its limit is one for all commands.
+"""
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.positions import PositionScheme, sinusoids
+from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from tests.support.experiments import tiny_config
+from tests.support.small_models import by_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnedWaves(PositionScheme):
+    """Sinusoids times a learned factor, and a learned slope of the scores for each head; up to `max_positions`."""
+
+    kind: Literal["learned_waves"] = "learned_waves"
+    max_positions: int = 40
+
+    def embed(self, x, positions, param):
+        amplitude = param("amplitude", jax.nn.initializers.ones, (), jnp.float32)
+        return x + (amplitude * sinusoids(positions, x.shape[-1], "interleaved")).astype(x.dtype)
+
+    def bias(self, queries, keys, num_heads, causal, param):
+        slope = param("slope", jax.nn.initializers.constant(0.1), (num_heads,), jnp.float32)
+        return -slope[:, None, None] * jnp.abs(queries[:, None, :, None] - keys[:, None, None, :])
+
+
+CONFIG = tiny_config(
+    model=dataclasses.replace(tiny_config().model, positions=LearnedWaves(), num_encoder_layers=1, num_decoder_layers=1)
+)
+
+
+@functools.cache
+def trained():
+    """The task, the parameters before and after twelve steps on one batch, and the losses."""
+    task, rng = TrainTask.of(CONFIG), np.random.default_rng(3)
+    pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
+    examples = [task.objective.example(pair, Lengths(7, 6)) for pair in pairs]
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
+    state = first = init_state(task, batch)
+    step, losses = jax.jit(functools.partial(train_step, task)), []
+    for _ in range(12):
+        state, measured = step(state, batch)
+        losses.append(float(measured["loss"]))
+    return task, first.params, state.params, losses
+
+
+def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
+    _, first, last, losses = trained()
+    assert np.isfinite(losses).all() and losses[-1] < 0.7 * losses[0]
+    first, last = by_path(first), by_path(last)
+    for stack in ("encoder", "decoder"):
+        for name in ("positions/amplitude", "position_bias/slope"):
+            assert (np.asarray(last[f"{stack}/{name}"]) != np.asarray(first[f"{stack}/{name}"])).all()
+
+
+def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
+    task, _, params, _ = trained()
+    source = list(range(5, 12))
+    decoder = Decoder(task.model, DecodeConfig(eos_id=None, max_new_tokens=5))
+    (((answer, _),),) = decoder.generate({"params": params}, [source])
+    tokens = jnp.array([[decoder.config.bos_id, *answer]])
+    inputs = Inputs(source_tokens=jnp.array([source]), target_tokens=tokens)
+    logits = task.model.apply({"params": params}, inputs).logits
+    assert logits[0, :-1].argmax(-1).tolist() == answer
+    with pytest.raises(ValueError, match=r"has 41 tokens, but model\.positions\.max_positions is 40"):
+        decoder.check([source * 5 + source[:6]], 0)
+
+
+def test_config_checks_lengths_against_the_limit_and_json_names_the_class():
+    assert from_json(to_json(CONFIG)) == CONFIG
+    model = dataclasses.replace(CONFIG.model, positions=LearnedWaves(max_positions=39))
+    with pytest.raises(ValueError, match=r"max_positions 39 is less than data\.max_source_length 40"):
+        tiny_config(model=model)

@@ -1,0 +1,53 @@
+"""Oracles: the pictures in the masks' own docstrings; masks by hand."""
+
+import re
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+
+
+def picture(function) -> list[list[bool]]:
+    """The rows of crosses and dots that the docstring draws."""
+    rows = re.findall(r"query \d+ +((?:[x.] ?)+)$", function.__doc__, re.MULTILINE)
+    assert len(rows) == 3
+    return [[mark == "x" for mark in row.split()] for row in rows]
+
+
+def test_causal_mask_is_what_its_docstring_draws():
+    np.testing.assert_array_equal(causal_mask(3), [[picture(causal_mask)]])
+
+
+def test_a_window_ends_what_a_query_sees():
+    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert causal_mask(4, 2)[0, 0].astype(int).tolist() == expected
+    assert prefix_mask(jnp.int32(2), 4, 2, 2)[0, 0].astype(int).tolist() == expected[2:]
+    np.testing.assert_array_equal(causal_mask(4, 4), causal_mask(4))
+
+
+def test_segments_see_themselves_and_padding_nothing():
+    mask = segment_mask(jnp.array([[1, 1, 2, 0]]), jnp.array([[1, 2, 2, 0, 1]]))
+    assert mask[0, 0].astype(int).tolist() == [[1, 0, 0, 0, 1], [1, 0, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 0, 0]]
+
+
+def test_padding_mask_is_what_its_docstring_draws():
+    mask = padding_mask(jnp.array([[True, True, False], [False, True, False]]))
+    assert mask.shape == (2, 1, 1, 3)
+    np.testing.assert_array_equal(np.broadcast_to(mask, (2, 1, 3, 3))[0, 0], picture(padding_mask))
+    assert mask[1, 0, 0].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(("index", "expected"), [(0, [1, 0, 0, 0]), (2, [1, 1, 1, 0]), (3, [1, 1, 1, 1])])
+def test_prefix_mask_is_a_row_of_the_causal_mask(index, expected):
+    assert prefix_mask(jnp.asarray(index), 4).tolist() == [[[[bool(x) for x in expected]]]]
+    np.testing.assert_array_equal(prefix_mask(jnp.asarray(index), 4)[0, 0, 0], causal_mask(4)[0, 0, index])
+
+
+def test_combined_masks_allow_what_all_allow():
+    left, right = jnp.array([[True, True, False, False]]), jnp.array([[True, False, True, False]]).T
+    assert combine_masks() is None and combine_masks(None, None) is None
+    assert combine_masks(None, left) is left
+    expected = [[True, True, False, False], [False] * 4, [True, True, False, False], [False] * 4]
+    assert combine_masks(left, None, right).tolist() == expected
