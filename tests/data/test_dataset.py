@@ -100,3 +100,16 @@ def test_a_zero_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     zeros = zero_batch(CONFIG.objective, bucket)
     chex.assert_trees_all_equal_shapes_and_dtypes(zeros, dataset.batch(0))
     assert not zeros.weights.any()
+
+
+def test_a_process_reads_its_rows_of_a_batch_only():
+    """Law: some rows are those of the whole batch, also those that only fill up."""
+    generator = np.random.default_rng(0)
+    tokens = [generator.integers(4, 99, 3).astype(np.int32) for _ in range(5)]
+    data = Dataset([TokenPair(t, t) for t in tokens], CONFIG.objective, CONFIG.data, 0)
+    whole = data.batch(0)
+    for rows in (np.arange(0, 4), np.array([3, 1, 7])):
+        part = data.batch(0, lambda _, rows=rows: rows)
+        jax.tree.map(lambda x, y, rows=rows: np.testing.assert_array_equal(x, y[rows]), part, whole)
+    empty = np.flatnonzero(~whole.weights.any(1))[-1]
+    assert not data.batch(0, lambda _: np.array([empty])).weights.any()

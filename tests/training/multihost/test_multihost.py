@@ -14,15 +14,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import unsealed
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
@@ -316,19 +313,3 @@ def test_processes_that_wait_in_vain_end_with_a_word(config: Path, tmp_path: Pat
     last = said.splitlines()[-1]
     assert last.startswith("error: the processes did not meet at --coordinator 127.0.0.1:")
     assert "start all of them within 3 s (--join-seconds)" in last
-
-
-# Parts -----------------------------------------------------------------------------------------------------------------
-
-
-def test_a_process_reads_its_rows_of_a_batch_only():
-    """Law: some rows are those of the whole batch, also those that only fill up."""
-    generator = np.random.default_rng(0)
-    tokens = [generator.integers(4, 99, 3).astype(np.int32) for _ in range(5)]
-    data = Dataset([TokenPair(t, t) for t in tokens], CONFIG.objective, CONFIG.data, 0)
-    whole = data.batch(0)
-    for rows in (np.arange(0, 4), np.array([3, 1, 7])):
-        part = data.batch(0, lambda _, rows=rows: rows)
-        jax.tree.map(lambda x, y, rows=rows: np.testing.assert_array_equal(x, y[rows]), part, whole)
-    empty = np.flatnonzero(~whole.weights.any(1))[-1]
-    assert not data.batch(0, lambda _: np.array([empty])).weights.any()
