@@ -342,10 +342,21 @@ def test_every_id_has_a_name_of_its_own() -> None:
         ({"num_decoder_layers": 0}, "num_decoder_layers"),
     ],
 )
-def test_what_it_cannot_say_is_named(changes: dict[str, Any], setting: str, tmp_path: Path) -> None:
+def test_what_it_cannot_express_is_named(changes: dict[str, Any], setting: str, tmp_path: Path) -> None:
     model = ModelConfig(**BOTH | changes)
     assert [complaint.partition(" is ")[0] for complaint in unsupported_settings(model)] == [f"model.{setting}"]
     run = run_of(model, {})
     with pytest.raises(ValueError, match=rf"^CTranslate2 has no model like this one: model\.{setting} is "):
         export_run(run.config, run.params, None, tmp_path / "folder")
     assert not any(tmp_path.iterdir())
+
+
+class Sharper(DotProduct):
+    """A variant that computes other scores from the same parameters."""
+
+
+def test_variants_count_by_their_exact_type() -> None:
+    """A subclass may compute something else, so it is refused."""
+    assert unsupported_settings(ModelConfig(**BOTH | {"attention": Sharper()}))[0].startswith(
+        "model.attention is Sharper("
+    )

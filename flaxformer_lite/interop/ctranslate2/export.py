@@ -18,6 +18,7 @@ from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import (
     ALiBi,
@@ -124,7 +125,7 @@ def specification(model: ModelConfig) -> Specification:
 
 def unsupported_settings(model: ModelConfig) -> list[str]:
     """Returns the settings that CTranslate2 does not support, with their values."""
-    attention, both = model.attention, model.num_encoder_layers > 0
+    attention, window, both = model.attention, model.sliding_window, model.num_encoder_layers > 0
     schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
     wrong = {
         "num_decoder_layers": model.num_decoder_layers == 0,
@@ -138,12 +139,12 @@ def unsupported_settings(model: ModelConfig) -> list[str]:
         "norm": type(model.norm) not in (LayerNorm, RMSNorm),
         "activation": model.activation not in ACTIVATION_NUMBERS,
         "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
-        "positions.scaling": not is_known_scaling(model.positions),
-        "sliding_window": not (model.sliding_window is None or is_known_scaling(model.sliding_window.positions)),
+        "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
+        "sliding_window": not (window is None or window.positions is None or is_known_rotary(window.positions)),
         "attention": type(attention) is not DotProduct,
         "attention.soft_cap": attention.soft_cap is not None,
         "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
-        "attention.masking": getattr(attention.masking, "value", MASKED_SCORE) > MASKED_SCORE,
+        "attention.masking": not has_zero_weights(attention.masking),
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }
     if isinstance(attention, DotProduct):
@@ -157,6 +158,11 @@ def setting(model: ModelConfig, path: str) -> Any:
     return functools.reduce(getattr, path.split("."), model)
 
 
-def is_known_scaling(scheme: PositionScheme | None) -> bool:
-    """Returns whether a position scheme has no scaling, or one that CTranslate2 has too."""
-    return not isinstance(scheme, Rotary) or type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))
+def is_known_rotary(scheme: PositionScheme) -> bool:
+    """Returns whether a position scheme is rotary, with no scaling or one that CTranslate2 has too."""
+    return type(scheme) is Rotary and type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))
+
+
+def has_zero_weights(masking: Masking) -> bool:
+    """Returns whether masked keys have weight 0, as in CTranslate2."""
+    return type(masking) in (Exclude, Penalize, Replace) and getattr(masking, "value", MASKED_SCORE) <= MASKED_SCORE

@@ -97,9 +97,7 @@ def test_damaged_vocabularies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"source\.spm with vocab\.json"):
         read(folder)
     folder = copied("bert", tmp_path, cls_token="[BEGIN]")
-    with pytest.raises(
-        ValueError, match=r"vocab\.txt holds no BertTokenizer that can be read: .*lacks .* \[BEGIN\]"
-    ):
+    with pytest.raises(ValueError, match=r"vocab\.txt holds no BertTokenizer that can be read: .*lacks .* \[BEGIN\]"):
         read(folder, "bert")
     folder = copied("gpt2", tmp_path, added_tokens_decoder={"7000": {"content": "<far>"}})
     with pytest.raises(ValueError, match="'<far>' should be the added token 7000"):
