@@ -1,4 +1,4 @@
-"""The range of token ids, checked before they reach a model: an accelerator reads wrong ids without a word."""
+"""The range of token ids, checked before they reach a model: an accelerator looks up wrong ids silently."""
 
 from collections.abc import Iterable
 

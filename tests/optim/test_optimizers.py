@@ -2,6 +2,8 @@
 
 import math
 import typing
+from dataclasses import dataclass
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 
+from flaxformer_lite.bounds import NonNegativeFloat
 from flaxformer_lite.optim.optimizers import (
     SGD,
     Adafactor,
@@ -16,6 +19,7 @@ from flaxformer_lite.optim.optimizers import (
     Algorithm,
     Lion,
     Muon,
+    OptimizerAlgorithm,
     OptimizerConfig,
     clip,
     decay_mask,
@@ -287,3 +291,43 @@ def test_clipping_divides_by_the_norm_and_a_millionth():
         small = {"a": jnp.array([3e-6]), "b": jnp.array([4e-6])}  # where the millionth matters
         clipped, _ = clip(1e-6).update(small, clip(1e-6).init(small))
         np.testing.assert_allclose(clipped["a"], [3e-6 * 1e-6 / 6e-6], rtol=1e-12)
+
+
+# An algorithm from outside the package
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignDescent(OptimizerAlgorithm):
+    """The sign of every gradient.
+
+    Reference: Bernstein et al. 2018, arXiv 1802.04434, algorithm 1.
+    """
+
+    kind: Literal["sign_descent"] = "sign_descent"
+    dead_zone: NonNegativeFloat = 0.0
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.stateless_with_tree_map(lambda g, _: jnp.sign(g) * (jnp.abs(g) > self.dead_zone))
+
+
+(KINDS, _) = typing.get_args(Algorithm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtendedOptimizer(OptimizerConfig):
+    """The settings of the optimizer with the new name in the union of algorithms."""
+
+    algorithm: KINDS | SignDescent
+
+
+def test_an_algorithm_from_outside_the_package_moves_weights():
+    """Oracle: by hand; rate, decay and bounds are those of every algorithm."""
+    config = ExtendedOptimizer(
+        algorithm=SignDescent(dead_zone=0.5), schedule=Constant(peak_rate=0.1), weight_decay=0.5, clip_norm=None
+    )
+    params = {"kernel": np.array([2.0, 2.0, 2.0]), "scale": np.array([3.0])}
+    moved = train(config.build(**SETTINGS), params, [{"kernel": np.array([7.0, -0.6, 0.4]), "scale": np.array([-1.0])}])
+    np.testing.assert_allclose(moved["kernel"], [2 - 0.1 * 2, 2 - 0.1 * 0, 2 - 0.1 * 1])
+    np.testing.assert_allclose(moved["scale"], [3 + 0.1])
+    with pytest.raises(ValueError, match=r"^optimizer\.algorithm\.dead_zone is -1\.0: it must be at least 0"):
+        SignDescent(dead_zone=-1.0)
