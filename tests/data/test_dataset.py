@@ -4,6 +4,7 @@ import itertools
 import math
 
 import chex
+import jax
 import numpy as np
 import pytest
 
