@@ -55,16 +55,16 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
     names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
     if kind is ENCODER_DECODER:
-        settings = settings_of(model, decode, source, names[1]) | source_settings(decode, source, names[1])
+        options = shared_options(model, decode, source, names[1]) | source_options(decode, source, names[1])
         vocabularies = vocabulary_files(*names)
     else:
-        settings, vocabularies = settings_of(model, decode, target, names[1]), vocabulary_files(names[1], None)
+        options, vocabularies = shared_options(model, decode, target, names[1]), vocabulary_files(names[1], None)
     found = variables(model, params, room)
-    write_folder(output, kind, found, settings, vocabularies)
+    write_folder(output, kind, found, options, vocabularies)
     return sum(x.ndim > 0 for x in found.values()), notes(model, decode)
 
 
-def settings_of(
+def shared_options(
     model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
 ) -> dict[str, Any]:
     """Returns the part of `config.json` that both kinds of models have; `names` are the target's tokens."""
@@ -79,7 +79,7 @@ def settings_of(
     }
 
 
-def source_settings(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
+def source_options(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
     """Returns the tokens that CTranslate2 adds to a source and starts an answer from. Without a tokenizer it adds none."""
     added = [] if tokenizer is None else tokenizer.as_source([])
     return {

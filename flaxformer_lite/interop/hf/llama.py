@@ -27,7 +27,6 @@ from flaxformer_lite.interop.option_table import (
     Draft,
     Entry,
     Kind,
-    Table,
     option,
     replaced,
     required,
@@ -104,9 +103,8 @@ def upper_window_options(model: ModelConfig) -> dict[str, Any]:
     return {
         "use_sliding_window": LOCAL in types,
         "sliding_window": model.sliding_window and model.sliding_window.size,
-        "max_window_layers": types.index(LOCAL)
-        if LOCAL in types
-        else len(types),  # older releases know no `layer_types`
+        # older releases know no `layer_types`
+        "max_window_layers": types.index(LOCAL) if LOCAL in types else len(types),
         "layer_types": types,
     }
 
@@ -177,25 +175,29 @@ def family(
     )
 
 
-LLAMA: Table = (ATTENTION_BIAS, option("mlp_bias", "feed_forward_bias"), ACTIVATION, ROTARY, HEADS_DIVIDE)
-WINDOW = Kind(
-    lambda options, name, default: (
-        None if (size := options.optional_integer(name, default)) is None else SlidingWindow(size=size)
-    ),
-    lambda window: window and window.size,
-)
-MISTRAL = option("sliding_window", "sliding_window", kind=WINDOW)
-"""The window of all layers; null: none."""
+def read_window(options: Options, name: str, default: int | None) -> SlidingWindow | None:
+    """Returns Mistral's window of all layers; null: none."""
+    size = options.optional_integer(name, default)
+    return None if size is None else SlidingWindow(size=size)
+
+
+WINDOW = option("sliding_window", "sliding_window", kind=Kind(read_window, lambda window: window and window.size))
 ENDS = SpecialIds(bos=1, eos=2)
 
 FAMILIES = (
-    family("llama", "Llama", ENDS, TEMPLATE, *LLAMA),
+    family(
+        "llama",
+        "Llama",
+        ENDS,
+        TEMPLATE,
+        *(ATTENTION_BIAS, option("mlp_bias", "feed_forward_bias"), ACTIVATION, ROTARY, HEADS_DIVIDE),
+    ),
     family(
         "mistral",
         "Mistral",
         ENDS,
         replaced(TEMPLATE, {"attention.num_kv_heads": 8, "sliding_window": SlidingWindow(size=4096)}),
-        *(ACTIVATION, ROTARY, MISTRAL),
+        *(ACTIVATION, ROTARY, WINDOW),
     ),
     family(
         "qwen2",
