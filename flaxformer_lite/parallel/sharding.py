@@ -60,7 +60,7 @@ ACTIVATIONS: dict[str, tuple[str | tuple[str, ...] | None, ...]] = {
 The compiler derives all other shardings from these and from the parameters."""
 
 
-# Parameters and what belongs to them -----------------------------------------------------------------------------------
+# Parameters and their optimizer state ------------------------------------------------------------------------------------
 
 
 Owner = tuple[tuple[int, ...], tuple[str | None, ...]]

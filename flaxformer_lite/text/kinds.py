@@ -17,7 +17,7 @@ from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 
-TOKENIZERS: tuple[type[Tokenizer], ...] = (
+TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
     SentencePieceTokenizer,
     CharacterTokenizer,
     ByteTokenizer,
@@ -32,7 +32,7 @@ def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
 
     Raises: ValueError if there is none, more than one, or a damaged one.
     """
-    files = {folder / (stem + kind.extension): kind for kind in TOKENIZERS}
+    files = {folder / (stem + kind.extension): kind for kind in TOKENIZER_CLASSES}
     there = [path for path in files if path.is_file()]
     if not there:
         raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(path.name for path in files)} is needed")

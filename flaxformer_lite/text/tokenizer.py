@@ -19,7 +19,7 @@ class Tokenizer(ABC):
     """A trained tokenizer. `encode` adds no special ids, `decode` drops them.
 
     A new kind sets `extension`, `vocab_size`, and any special id that differs from the default. It implements `encode`,
-    `_text`, `_piece`, `to_bytes` and `from_bytes`. `TOKENIZERS` in kinds.py lists it, so that a saved one is loaded.
+    `_text`, `_piece`, `to_bytes` and `from_bytes`. `TOKENIZER_CLASSES` in kinds.py lists it, so that a saved one is loaded.
     """
 
     extension: ClassVar[str]
