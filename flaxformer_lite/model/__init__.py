@@ -6,6 +6,39 @@ The alphabet of every shape in this package:
     N query heads  K key/value heads           G query heads per key/value head (N / K)
     H head width   F feed-forward width        V vocabulary              L layers
 
+`transformer.py` reads as the paper: embeddings, stacks, heads. A stack (`stack.py`) repeats a layer (`blocks.py`): attention
+(`attention.py`, fused by `kernels.py`) and feed-forward, each between the commands of `residual.py`. `contexts.py` builds masks and
+positions once from the inputs (`inputs.py`). Decoding stores keys and values in a cache (`cache.py`). `config.py` has the settings;
+attention variants, position schemes and norms are values, each in the file of its subject. `bert_attention.py` stands alone.
+
 The mathematics are plain functions; the Linen modules only hold parameters. Dropout is on exactly when a module is applied
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.
 """
+
+from flaxformer_lite.model.attention import Attention, DotProduct, MultiHeadAttention
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import Learned, Rotary
+from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
+from flaxformer_lite.model.transformer import Transformer
+
+__all__ = [
+    "POST_NORM",
+    "PRE_NORM",
+    "Attention",
+    "DotProduct",
+    "DropoutRates",
+    "Inputs",
+    "LayerNorm",
+    "Learned",
+    "ModelConfig",
+    "MultiHeadAttention",
+    "Normal",
+    "Outputs",
+    "RMSNorm",
+    "Rotary",
+    "Transformer",
+]

@@ -112,7 +112,7 @@ def as_sequences(
     batch_size, from_seq_length, to_seq_length = sizes
     if batch_size is None or from_seq_length is None or to_seq_length is None:
         raise ValueError(
-            f"for inputs of rank 2 `batch_size`, `from_seq_length` and `to_seq_length` are all needed, got {sizes}"
+            f"the sizes `batch_size`, `from_seq_length`, `to_seq_length` are {sizes}: inputs of rank 2 need all of them"
         )
     for name, tensor, rows in (
         ("from_tensor", from_tensor, batch_size * from_seq_length),

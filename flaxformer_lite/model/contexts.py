@@ -113,7 +113,7 @@ def step_context(
         slots = columns[-room:] % room
     is_token = padding_mask(key_columns >= first)
     last_seen = columns if causal else jnp.full_like(columns, index + count - 1)
-    return jnp.maximum(columns - first, 0), LayerContext(
+    context = LayerContext(
         **by_window(
             config, "mask", lambda window: combine_masks(before_mask(last_seen, key_columns, window), is_token)
         ),
@@ -122,6 +122,7 @@ def step_context(
         index=index % room,
         slots=slots,
     )
+    return jnp.maximum(columns - first, 0), context
 
 
 def by_window(config: ModelConfig, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:

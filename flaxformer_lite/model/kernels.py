@@ -59,7 +59,7 @@ Kernel = Callable[[AttentionCall], Float[Array, "B T N Hv"]]
 
 
 class KernelChoice(NamedTuple):
-    """What computes an attention, and why."""
+    """The program that computes an attention, with the reason for it."""
 
     kernel: Kernel | None
     """None: no fused kernel, the formula in `attention.py` (xla)."""

@@ -81,8 +81,8 @@ class Transformer(nn.Module):
         """Returns the decoder's last layer for all target tokens at once."""
         tokens = inputs.target_tokens
         assert tokens is not None
-        positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
         context = decoder_context(self.config, inputs, memory)
+        positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
         return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
 
     # Embeddings and logits --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
-from tests.inference import test_inference as test_decoding
+from tests.support import reference_search
 from tests.support.small_models import (
     CONFIGS,
     GROUPED,
@@ -281,18 +281,18 @@ GROUPED_ROTARY = dataclasses.replace(
 )
 BEAM = DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping=False)
 SEARCHES = {
-    "greedy_like_t5_window": (greedy, test_decoding.reference_greedy, DecodeConfig(), LIKE_T5_WINDOW),
-    "beam_like_t5_window": (beam_search, test_decoding.reference_beam, BEAM, LIKE_T5_WINDOW),
-    "beam_rotary": (beam_search, test_decoding.reference_beam, BEAM, GROUPED_ROTARY),
+    "greedy_like_t5_window": (greedy, reference_search.reference_greedy, DecodeConfig(), LIKE_T5_WINDOW),
+    "beam_like_t5_window": (beam_search, reference_search.reference_beam, BEAM, LIKE_T5_WINDOW),
+    "beam_rotary": (beam_search, reference_search.reference_beam, BEAM, GROUPED_ROTARY),
 }
 
 
 @pytest.mark.parametrize(("search", "uncached", "settings", "config"), SEARCHES.values(), ids=SEARCHES)
 def test_searches_with_relative_positions_equal_uncached_reference(search, uncached, settings, config):
     """Oracle: the algorithm in plain Python over full passes, to 1e-10; some answers reach far beyond the window."""
-    model, params = test_decoding.model_of(config, seed=0)
-    sources = [source for source in test_decoding.SOURCES if len(source) == 4]
-    found = test_decoding.decode(search, model, params, sources, settings, 11)
+    model, params = reference_search.model_of(config, seed=0)
+    sources = [source for source in reference_search.SOURCES if len(source) == 4]
+    found = reference_search.decode(search, model, params, sources, settings, 11)
     expected = [uncached(model, params, source, 11, settings) for source in sources]
-    test_decoding.assert_same(test_decoding.answers(found), expected, tolerance=1e-10)
+    reference_search.assert_same(reference_search.answers(found), expected, tolerance=1e-10)
     assert found.lengths.max() == 11
