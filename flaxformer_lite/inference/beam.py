@@ -24,7 +24,7 @@ from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import TokenHistory, process_logits
 from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill
 from flaxformer_lite.model.cache import LayerCache, slot_positions
-from flaxformer_lite.model.contexts import LayerContext
+from flaxformer_lite.model.contexts import LayerContext, by_window
 from flaxformer_lite.model.masks import combine_masks, padding, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import Transformer
@@ -131,7 +131,7 @@ def beam_log_probs(
         return combine_masks(own, started, None if window is None else position - key_positions < window)
 
     context = LayerContext(
-        **model.masks("mask", mask),
+        **by_window(model.config, "mask", mask),
         memory_mask=padding(inputs.memory_mask),
         key_positions=key_positions - first,
         index=shared + state.step * k,
