@@ -1,4 +1,4 @@
-"""Files and folders that come to be whole, in a place of their own, or not at all."""
+"""Files and folders that appear complete, or not at all."""
 
 import contextlib
 import os
@@ -8,21 +8,21 @@ from pathlib import Path
 
 
 def require_absent(path: Path, kind: str = "folder") -> None:
-    """Raises: ValueError where something is there already, or nothing can be made there."""
+    """Raises: ValueError if the path exists already, or cannot be created."""
     if os.path.lexists(path):
-        raise ValueError(f"{path} exists already: give a {kind} that does not")
+        raise ValueError(f"{path} exists already: give a {kind} that does not exist")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir():
-        raise ValueError(f"{path} cannot be made: {parent} is no folder")
+        raise ValueError(f"{path} cannot be created: {parent} is no folder")
     if not os.access(parent, os.W_OK):
-        raise ValueError(f"{path} cannot be made: the folder {parent} may not be written to")
+        raise ValueError(f"{path} cannot be created: the folder {parent} is not writable")
 
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Where to write what is to be at `path`, a file or a folder: at the end it takes its place there.
+    """Yields a temporary path for a file or folder, which is moved to `path` at the end.
 
-    Folders above it are made if need be. Nothing is left of what fails.
+    Creates missing parent folders. Leaves nothing behind after an error.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
@@ -37,6 +37,6 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes the file entirely or not at all."""
+    """Writes a text file completely, or not at all."""
     with atomic_write(path) as unfinished:
         unfinished.write_text(text, encoding="utf-8")

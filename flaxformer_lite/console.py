@@ -1,4 +1,4 @@
-"""What a person sees while they wait: a progress bar on a terminal, plain lines elsewhere. Always on stderr."""
+"""Progress and warnings on stderr: a bar on a terminal, plain lines elsewhere; and suggestions for mistyped names."""
 
 import difflib
 import os
@@ -15,7 +15,7 @@ from rich.progress import Progress as Bar
 
 
 class Stderr:
-    """sys.stderr as it is now, and the null device once writing fails: a closed terminal or pipe stops no training."""
+    """The current sys.stderr, replaced by the null device once writing fails: a closed terminal stops no training."""
 
     def __init__(self) -> None:
         self.file = sys.stderr  # None where it was closed before Python started
@@ -29,19 +29,19 @@ class Stderr:
                 self.file.write(text)
                 self.file.flush()
         except OSError:
-            # In its place, not beside it: what is still in its buffer would fail again when Python ends.
+            # Replaces the file itself: what is still in its buffer would fail again when Python ends.
             with open(os.devnull, "wb") as null:
                 os.dup2(null.fileno(), self.file.fileno())
         return len(text)
 
     def flush(self) -> None:
-        """Nothing: every write has been flushed."""
+        """Does nothing: every write flushes."""
 
 
 class Progress:
-    """A bar over `total` steps and lines above it; lines also go to `log`, a file that only grows, with the time of day.
+    """A bar over `total` steps and lines above it; lines are also appended to the file `log`, with the time of day.
 
-    A silent one says and writes nothing.
+    A silent one shows and writes nothing.
     """
 
     def __init__(self, total: int, log: Path | None = None, *, silent: bool = False):
@@ -69,14 +69,14 @@ class Progress:
             self.log.close()
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Writes a line that stays."""
         self.console.print(line, markup=False)
         if self.log:
             self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
             self.log.flush()
 
     def update(self, description: str, step: int | None = None, details: str | None = None) -> None:
-        """What is going on now."""
+        """Updates the bar: the current activity, the step, and details."""
         self.bar.update(self.task, description=description, completed=step)
         if details is not None:
             self.bar.update(self.task, details=details)
@@ -89,5 +89,5 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
 
 def warn(line: str) -> None:
-    """A warning on stderr, of one line."""
+    """Writes a one-line warning to stderr."""
     Stderr().write(f"warning: {line}\n")

@@ -1,4 +1,4 @@
-"""Lines for a command to answer, in blocks: of files, of a pipe as they arrive, or typed at a prompt."""
+"""Input lines of a command, in chunks: of files, of a pipe as they arrive, or typed."""
 
 import argparse
 import contextlib
@@ -12,31 +12,41 @@ from flaxformer_lite.console import warn
 from flaxformer_lite.text.files import read_lines, stream_lines
 
 LINES_AT_ONCE = 4096
-"""Results are written after that many lines of a file, so that a long one does not wait for its end."""
+"""Lines of a file in a chunk; results are written after each chunk."""
 
 
 class LineChunk(NamedTuple):
-    """Lines that are answered together."""
+    """Lines that are processed together."""
 
     lines: list[str]
     name: str
-    """Where they are from, for messages."""
+    """Source of the lines, for messages."""
     before: int
-    """How many lines there are before them."""
+    """Number of lines before these in the source."""
     unit: str = "line"
-    """What one of them is called."""
+    """Name of one line in messages."""
 
     def place(self, number: int) -> str:
-        """Where the line is that has this number in the block."""
+        """Returns source and number of line `number` of the chunk, for messages."""
         return f"{self.name}, {self.unit} {self.before + number + 1}"
 
+    def token_ids(self, number: int) -> list[int]:
+        """Returns the token ids in line `number` of the chunk. Raises: ValueError if it contains anything else."""
+        words = self.lines[number].split()
+        if not all(word.isdecimal() for word in words):
+            line = self.lines[number][:40]
+            raise ValueError(
+                f"{self.place(number)}: {line!r} is no list of token ids: write numbers separated by spaces"
+            )
+        return [int(word) for word in words]
+
     def warn(self, line: str) -> None:
-        """A warning on stderr that says where the lines are from."""
+        """Writes a warning with the source of the lines to stderr."""
         warn(f"{self.name}: {line}")
 
     @contextlib.contextmanager
     def naming(self, first: int = 0) -> Iterator[None]:
-        """Says of an error that begins with the number of a line where that is; prompts are counted from `first`."""
+        """Adds the source to errors that name the number of a line or prompt; prompts are counted from `first`."""
         try:
             yield
         except ValueError as error:
@@ -46,34 +56,34 @@ class LineChunk(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments of every command that answers lines with a run."""
+    """Adds the arguments of commands that process lines with a run."""
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument(
-        "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; by default stdin"
+        "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; default: stdin"
     )
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[str]:
-    """The texts of a line with tabs between them, one or two. Raises: ValueError where there are others than `wanted`."""
+    """Returns the one or two texts of a line, separated by a tab. Raises: ValueError if their number is not `wanted`."""
     texts = block.lines[number].split("\t")
     if len(texts) > 2 or wanted not in (None, len(texts)):
         raise ValueError(
-            f"{block.place(number)}: {len(texts)} texts with tabs between them, but {wanted or 'one or two'} are read"
+            f"{block.place(number)}: {len(texts)} texts separated by tabs: there must be {wanted or 'one or two'}"
         )
     return texts
 
 
-def chosen_blocks(paths: list[str], wish: str) -> Iterator[LineChunk]:
-    """The blocks of the files, or of stdin; `wish` says at a prompt what a line is typed for.
+def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
+    """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
 
-    Raises: ValueError where a file cannot be read, or there is no stdin.
+    Raises: ValueError if a file cannot be read, or there is no stdin.
     """
     if paths:
         return file_blocks([(path, read_lines(path)) for path in paths])
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
-    return typed_blocks(wish) if sys.stdin.isatty() else piped_blocks()
+    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
 
 
 def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[LineChunk]:
@@ -89,12 +99,12 @@ def piped_blocks() -> Iterator[LineChunk]:
         before += len(lines)
 
 
-def typed_blocks(wish: str) -> Iterator[LineChunk]:
-    """Line by line until the end of input."""
-    with contextlib.suppress(ImportError):  # where there is none, input() has no line editing
+def typed_blocks(action: str) -> Iterator[LineChunk]:
+    """Yields typed lines, each as a chunk, until the end of input."""
+    with contextlib.suppress(ImportError):  # without it, input() has no line editing
         import readline  # noqa: F401
 
-    print(f"Type a line to {wish}; Ctrl-D ends.", file=sys.stderr)
+    print(f"Type a line to {action}; Ctrl-D ends.", file=sys.stderr)
     for before in itertools.count():
         try:
             yield LineChunk([input("> " if sys.stdout.isatty() else "")], "stdin", before)

@@ -1,4 +1,4 @@
-"""Options of commands that are settings of decoding: as settings what was typed, and as it was typed what is said of settings."""
+"""Options of commands that are settings of decoding, and messages on settings in the words of these options."""
 
 import argparse
 import re
@@ -9,26 +9,26 @@ from typing import Any
 def add_setting(
     parser: argparse.ArgumentParser, option: str, setting: str, kind: Callable[[str], Any], metavar: str, about: str
 ) -> None:
-    """Adds an option that is the setting `decode.` and then `setting`, for example `beam_size` or `sampling.top_k`."""
+    """Adds an option for the setting `decode.{setting}`, for example `beam_size` or `sampling.top_k`."""
     parser.add_argument(option, dest=setting, type=kind, metavar=metavar, help=about)
     parser.set_defaults(settings={**(parser.get_default("settings") or {}), setting: option})
 
 
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that were typed, by the last part of their names."""
+    """Returns the values of the typed settings, by the last part of their names."""
     return {setting.rpartition(".")[2]: getattr(arguments, setting) for setting in typed_options(arguments)}
 
 
 def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options that were typed, by their settings."""
+    """Returns the typed options, by their settings."""
     settings: dict[str, str] = getattr(arguments, "settings", {})
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
 
 
 def as_flags(message: str, arguments: argparse.Namespace) -> str:
-    """A message about settings, with what was typed in their places: options, for a group of settings all that are in it.
+    """Returns a message with each setting replaced by the option that was typed for it, and a group by all its typed options.
 
-    A setting that was not typed, but could be, keeps its name, and its option stands beside it.
+    A setting that was not typed keeps its name; its option is added in parentheses.
     """
     typed = typed_options(arguments)
 

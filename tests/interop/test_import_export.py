@@ -145,7 +145,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
     monkeypatch.setattr("flaxformer_lite.cli.commands.export.load", None)
     for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
-        reason = f"cannot be made: {file} is no folder" if output.parent == file else "exists already: give a f"
+        reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
         with pytest.raises(SystemExit) as end:
             type_command(monkeypatch, *words, output)
         error = capsys.readouterr().err
@@ -189,7 +189,7 @@ def test_an_error_names_a_path_once(
     ("words", "message"),
     [
         ((), "imported.json cannot be read as JSON"),
-        (("--family", "elmo"), "error: --family elmo is none of the families: choose gpt2, "),
+        (("--family", "elmo"), "error: --family is elmo: choose one of gpt2, "),
     ],
 )
 def test_an_export_that_cannot_be_is_one_line(

@@ -223,7 +223,7 @@ def test_a_mesh_is_read_or_refused():
             parse_mesh(wrong)
     assert parse_mesh("fsdp=-1") == MeshConfig(data=1, fsdp=-1)
     assert parse_mesh("tensor=2,fsdp=-1") == MeshConfig(data=1, fsdp=-1, tensor=2)
-    with pytest.raises(ValueError, match=r"'data=2,data=4', which gives an axis twice"):
+    with pytest.raises(ValueError, match=r"'data=2,data=4', which has an axis twice"):
         parse_mesh("data=2,data=4")
 
 
@@ -232,7 +232,7 @@ def test_a_mesh_is_read_or_refused():
     [
         (["train.steps"], "'train.steps' is not a setting: write SETTING=VALUE"),
         (["train.steps=0"], "train.steps is 0: it must be at least 1"),
-        (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which gives an axis twice"),
+        (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which has an axis twice"),
     ],
 )
 def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
@@ -261,8 +261,8 @@ def test_a_run_folder_stands_for_its_config(tmp_path: Path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--devices", "0"], "--devices is 0: give at least 1"),
-        (["--devices", "-4"], "--devices is -4: give at least 1"),
+        (["--devices", "0"], "--devices is 0: it must be at least 1"),
+        (["--devices", "-4"], "--devices is -4: it must be at least 1"),
         (["--step", "3"], "--step and --weights say whose"),
         (["--weights", "best"], "--step and --weights say whose"),
         (["--devices", "4", "--mesh", "fsdp=2,fsdp=4"], "an axis twice"),

@@ -179,7 +179,7 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
         (("a", "--beam", "3", "--seed", "1"), "--seed is for drawing, --beam for searching"),
         (("a", "--seed", "99999999999"), "error: --seed is 99999999999: it must be between 0 and 2^32 - 1"),
         (("a", "--seed", "-1"), "error: --seed is -1: it must be between"),
-        (("a", "--file", "b"), "there are prompts and --file: give one or the other"),
+        (("a", "--file", "b"), "there are prompts and --file: leave one of them out"),
         (("a", "--ids"), "the arguments, prompt 1: 'a' is no list of token ids"),
         (("3", "--ids", "--stop", "x"), "--stop is for texts"),
         (("a", "a" * 40), "error: the arguments, prompt 2 has 41 tokens, but model.positions.max_positions is 40"),

@@ -219,12 +219,12 @@ def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture)
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        (["classify"], b"a\tb\tc\n", "stdin, line 1: 3 texts with tabs between them, but one or two are read"),
-        (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts with tabs between them, but 2 are read"),
+        (["classify"], b"a\tb\tc\n", "stdin, line 1: 3 texts separated by tabs: there must be one or two"),
+        (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts separated by tabs: there must be 2"),
         (["embed", "--similarity", "--output", "x"], b"", "--output is for vectors and --similarity for their cosines"),
-        (["fill-mask", "--top", "0"], b"", "--top is 0: give at least 1"),
+        (["fill-mask", "--top", "0"], b"", "--top is 0: it must be at least 1"),
         (["embed", "--output", "{tmp}"], b"", "{tmp} exists already: give a file that does not"),
-        (["embed", "--output", "{tmp}/file/x.npy"], b"", "{tmp}/file/x.npy cannot be made: {tmp}/file is no folder"),
+        (["embed", "--output", "{tmp}/file/x.npy"], b"", "{tmp}/file/x.npy cannot be created: {tmp}/file is no folder"),
         (["classify", "--scores", "nowhere.txt"], b"", "nowhere.txt: no such file"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The commands, one file each: `add_arguments(parser)` says what can be typed, `run(arguments)` does it."""
+"""The commands, one file each: `add_arguments(parser)` declares the arguments, `run(arguments)` runs the command."""

@@ -1,6 +1,6 @@
-"""Averages the parameters of a run's newest checkpoints into a run folder of its own, ready for use.
+"""Averages the parameters of a run's newest checkpoints and writes them as a new run folder.
 
-(`--weights average:N` does the same on the fly, for any command.)
+Every command does the same without a new folder by `--weights average:N`.
 """
 
 import argparse
@@ -14,8 +14,10 @@ from flaxformer_lite.workdir.folder import RunFolder
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument("output", metavar="OUT", help="the folder to make")
-    parser.add_argument("--last", type=int, metavar="N", help="how many of the newest; by default train.keep_latest")
+    parser.add_argument("output", metavar="OUT", help="the new run folder")
+    parser.add_argument(
+        "--last", type=int, metavar="N", help="number of newest checkpoints; default: train.keep_latest"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:

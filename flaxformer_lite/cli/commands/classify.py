@@ -1,6 +1,6 @@
-"""Writes the class of each line, a tab, and its probability; of a run that has learned numbers, the number.
+"""Writes the class of each line, a tab, and its probability; for a regression, the number.
 
-A line is a text, or two with a tab between them where the run has learned from pairs.
+A line is one text, or two texts separated by a tab if the run was trained on pairs.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from flaxformer_lite.run import ClassPrediction, Run, load
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
     parser.add_argument(
-        "--scores", action="store_true", help="write the probabilities of all classes, a JSON object a line"
+        "--scores", action="store_true", help="write the probabilities of all classes, one JSON object for each line"
     )
 
 
@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
     pooler = loaded.config.model.pooler
     if arguments.scores and pooler is not None and pooler.num_classes == 1:
-        raise ValueError("--scores is for classes, and model.pooler.num_classes is 1, a number: leave it out")
+        raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
     for block in blocks:
         for answer in answers(loaded, block):
             print(written(answer, scores=arguments.scores))
@@ -44,7 +44,7 @@ def answers(loaded: Run, block: LineChunk) -> list[ClassPrediction]:
 
 
 def written(answer: ClassPrediction, *, scores: bool) -> str:
-    """The line that an answer is."""
+    """Returns the line to write for a prediction."""
     if scores:
         return json.dumps({name: round(p, 6) for name, p in answer.scores.items()}, ensure_ascii=False)
     return f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"

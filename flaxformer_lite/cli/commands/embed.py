@@ -1,6 +1,6 @@
-"""Writes one vector for each line: as JSON, a list a line, or all of them into an .npy file.
+"""Writes one vector for each line: as a JSON list, or all of them into an .npy file.
 
-With --similarity each line is two texts with a tab between them, and the answer is the cosine of their vectors.
+With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from flaxformer_lite.run import Run, load
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    parser.add_argument("--output", metavar="FILE.npy", help="write all vectors, [N, D], into this file instead")
-    parser.add_argument("--similarity", action="store_true", help="lines are pairs: write their cosines")
+    parser.add_argument("--output", metavar="FILE.npy", help="write all vectors, [N, D], into this new file")
+    parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None and arguments.similarity:
-        raise ValueError("--output is for vectors and --similarity for their cosines: leave one of them out")
+        raise ValueError("--output writes vectors and --similarity cosines: leave one of them out")
     if arguments.output is not None:
         require_absent(Path(arguments.output), "file")
     blocks = chosen_blocks(arguments.files, "embed")
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             kept.append(embedded(loaded, block))
         else:
             for vector in embedded(loaded, block):
-                print(json.dumps([float(str(x)) for x in vector]))  # as many digits as tell float32 numbers apart
+                print(json.dumps([float(str(x)) for x in vector]))  # the shortest digits that give the same float32
         sys.stdout.flush()
     if arguments.output is not None:
         with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
@@ -60,6 +60,6 @@ def embedded(loaded: Run, block: LineChunk) -> Float[np.ndarray, "N D"]:
 
 
 def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N"]:
-    """The cosine of the angle between the vectors of each row."""
+    """Returns the cosine of the angle between the vectors of each row."""
     lengths = np.linalg.norm(first, axis=1) * np.linalg.norm(second, axis=1)
     return (first * second).sum(1) / np.maximum(lengths, 1e-12)

@@ -1,7 +1,7 @@
-"""Scores a run on its test data, or on files, as JSON on stdout.
+"""Scores a run on its test data or on files, and writes the scores as JSON.
 
-These are the objective's figures (loss, accuracy, F1 and the like), and for translations BLEU, chrF and exact match. The
-translations are kept in RUN/hypotheses/, the scores in RUN/evaluations/.
+The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match. Translations are
+saved in RUN/hypotheses/, scores in RUN/evaluations/.
 """
 
 import argparse
@@ -21,11 +21,11 @@ from flaxformer_lite.run import Run, load
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument(
-        "--split", choices=("eval", "test"), help="data.eval or data.test; by default test, where the config has one"
+        "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"
     )
-    parser.add_argument("--source", metavar="FILE", help="score this file instead, with --target")
-    parser.add_argument("--target", metavar="FILE", help="its reference translation, line by line")
-    beam = "beam size; by default the config's decode.beam_size"
+    parser.add_argument("--source", metavar="FILE", help="translate this file instead; needs --target")
+    parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
+    beam = "beam size; default: decode.beam_size of the config"
     add_setting(parser, "--beam", "beam_size", int, "N", beam)
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
     if loaded.config.objective.translates:
         scores = evaluate(loaded, pairs, name, decode)
     elif decode:
-        raise ValueError("--beam is for translations, and this run makes none: leave it out")
+        raise ValueError("--beam is for translations, but this run does not translate: leave it out")
     else:
         with Progress(len(pairs)) as progress:
             scores = {
@@ -55,29 +55,31 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
-    """What to score, and a name for it. Raises: ValueError where the config has no such split, or a file is missing."""
+    """Returns a name for the data to score, and its pairs. Raises: ValueError if there is no such split or file."""
     if arguments.source or arguments.target:
         if arguments.split or not (arguments.source and arguments.target):
-            raise ValueError("give --source and --target together and no --split, or --split alone")
+            raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
         if not loaded.config.objective.translates:
-            raise ValueError("--source and --target are for translations: name the data with data.test in the config")
+            raise ValueError(
+                "--source and --target are for translations, which this run does not make: set data.test in the config"
+            )
         return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
     data = loaded.config.data
     split = arguments.split or ("test" if data.test is not None else "eval")
     source = getattr(data, split)
     if source is None:
-        raise ValueError(f"the config has no data.{split}: give --source and --target, or another --split")
+        raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
     return split, list(source.open(f"data.{split}"))
 
 
 def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) -> dict[str, Any]:
-    """All scores of the run's translations of `pairs`."""
+    """Returns all scores of the run's translations of `pairs`."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
         metrics = loaded.metrics(
             pairs, progress=lambda done, of: progress.update("scoring"), warn=lambda line: warn(f"{name}: {line}")
         )
-        # Sources that are too long have been named by now.
+        # `metrics` has already warned of sources that are too long.
         answers = loaded.hypotheses(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )

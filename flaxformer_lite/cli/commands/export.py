@@ -1,8 +1,7 @@
-"""Writes the parameters of a run as another system names and shapes them.
+"""Writes the parameters of a run with the names and shapes of another system.
 
-SYSTEM is hf, ctranslate2 or one of those in docs/systems. For hf, OUT is a new Hugging Face folder; for ctranslate2 a new folder
-that CTranslate2 reads; for the others an .npz or .safetensors file. The model has to be one that the system knows; what was
-imported goes back bit for bit.
+SYSTEM is hf, ctranslate2 or a system of docs/systems. OUT is a new folder for Hugging Face or CTranslate2, for other systems an
+.npz or .safetensors file. The system must support the model. An imported run is exported bit for bit.
 """
 
 import argparse
@@ -30,10 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
-    parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, where its names depend on it")
+    parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, if its names depend on it")
     families = ", ".join(FAMILIES)
     parser.add_argument(
-        "--family", metavar="FAMILY", help=f"hf: {families}; by default the one the run is from, or the first that fits"
+        "--family",
+        metavar="FAMILY",
+        help=f"hf: {families}; default: the family the run was imported from, or the first that fits",
     )
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
@@ -42,9 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
     is_hf = arguments.system == "hf"
     for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
         if (value := getattr(arguments, option)) is not None and not fits:
-            raise ValueError(f"--{option} {value}: {arguments.system} has no such option; leave it out")
+            raise ValueError(f"--{option} is {value}, but {arguments.system} has no such option: leave it out")
     if arguments.family not in (None, *FAMILIES):
-        raise ValueError(f"--family {arguments.family} is none of the families: choose {', '.join(FAMILIES)}")
+        raise ValueError(f"--family is {arguments.family}: choose one of {', '.join(FAMILIES)}")
     require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
@@ -71,7 +72,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def export_hf(loaded: Run, origin: dict[str, Any], family: str | None, output: Path) -> tuple[int, list[str]]:
-    """The number of tensors, and notes. What came with an imported run goes along as it is, else the run's own tokenizer."""
+    """Returns the number of tensors, and notes. Copies the files of an imported run, or else writes the run's own tokenizer."""
     config = loaded.config
     if origin:
         return export_run(config, loaded.params, origin, loaded.folder.path / "huggingface", family, output)
@@ -82,6 +83,6 @@ def export_hf(loaded: Run, origin: dict[str, Any], family: str | None, output: P
 
 
 def imported(loaded: Run, system: str) -> dict[str, Any]:
-    """What `imported.json` says of a run that came from that system; nothing for another run."""
+    """Returns the `imported.json` of a run that was imported from that system; {} for other runs."""
     origin = read_json(loaded.folder.path / "imported.json")
     return origin if origin.get("system") == system else {}

@@ -1,7 +1,7 @@
-"""Says what may stand at each [MASK] of each line.
+"""Predicts the token at each [MASK] of each line.
 
-Answers are lines `index ||| mask ||| token ||| probability`, the most probable first; index counts the input lines and mask the
-masks of a line, both from 0. A line without a mask has no answer, and is told on stderr.
+Results are lines `index ||| mask ||| token ||| probability`, the most probable first. index counts input lines and mask the masks
+of a line, both from 0. A line without a mask gets no result but a warning on stderr.
 """
 
 import argparse
@@ -15,21 +15,25 @@ from flaxformer_lite.run import Run, TokenPrediction, load
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    parser.add_argument("--top", type=int, default=5, metavar="K", help="how many tokens for each mask; by default 5")
+    parser.add_argument("--top", type=int, default=5, metavar="K", help="number of tokens for each mask; default: 5")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.top < 1:
-        raise ValueError(f"--top is {arguments.top}: give at least 1")
+        raise ValueError(f"--top is {arguments.top}: it must be at least 1")
     index = 0
     blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
     loaded = load(arguments.folder, weights=arguments.weights)
     for block in blocks:
         for masks in filled(loaded, block, arguments.top):
-            for number, guesses in enumerate(masks):
-                for guess in guesses:
-                    token = guess.token.encode("unicode_escape").decode() if guess.token.isspace() else guess.token
-                    print(f"{index} ||| {number} ||| {token} ||| {guess.probability:.6f}")
+            for number, predictions in enumerate(masks):
+                for prediction in predictions:
+                    token = (
+                        prediction.token.encode("unicode_escape").decode()
+                        if prediction.token.isspace()
+                        else prediction.token
+                    )
+                    print(f"{index} ||| {number} ||| {token} ||| {prediction.probability:.6f}")
             index += 1
         sys.stdout.flush()
 

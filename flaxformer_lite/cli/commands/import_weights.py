@@ -1,9 +1,8 @@
 """Makes a run folder from the weights of another system.
 
-SYSTEM is hf or one of those in docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors; for
-the others an .npz or .safetensors file under the names of the system, with --config, for bert-tf also a TensorFlow checkpoint. The
-run can be inspected, used by the commands for such a model, be the start of a training (`--train.init-from RUN`) and be exported
-again.
+SYSTEM is hf or a system of docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors. For other
+systems it is an .npz or .safetensors file with the system's names, or for bert-tf a TensorFlow checkpoint, and needs --config. The
+run can be inspected, used, trained further (`--train.init-from RUN`) and exported again.
 """
 
 import argparse
@@ -35,9 +34,9 @@ NAMES = sorted([*SYSTEMS, "hf"])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
-    parser.add_argument("weights", metavar="WEIGHTS", help="the weights: a folder for hf, else a file")
-    parser.add_argument("folder", metavar="RUN", help="the run folder to make")
-    parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; hf has it in its folder")
+    parser.add_argument("weights", metavar="WEIGHTS", help="the weights: a folder for hf, a file for other systems")
+    parser.add_argument("folder", metavar="RUN", help="the new run folder")
+    parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; for hf it is in the folder")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -46,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.system == "hf":
         if arguments.config is not None:
             raise ValueError(
-                f"--config {arguments.config}: hf reads the config.json in {arguments.weights}; leave it out"
+                f"--config is {arguments.config}, but hf reads the config.json in {arguments.weights}: leave it out"
             )
         count, arrays = import_folder(Path(arguments.weights), output)
     elif arguments.config is None:
@@ -57,17 +56,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def import_file(name: str, weights: str, config_file: str, output: RunFolder) -> tuple[int, int]:
-    """Returns the number of parameters, and in how many arrays they were."""
+    """Imports a file of weights; returns the number of parameters and of the file's arrays."""
     system = SYSTEMS[name]
     settings = read_settings(config_file)
     try:
         model, names = system.model_config(settings), system.name_map(settings)
     except ValueError as error:
-        raise said_of(config_file, error) from None
+        raise with_path(config_file, error) from None
     try:
         params = to_params(read_weights(weights), names, model)
     except ValueError as error:
-        raise said_of(weights, error) from None
+        raise with_path(weights, error) from None
     limit = model.positions.max_positions or DataConfig.max_source_length
     data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
     origin = {"system": name, "weights": weights, "config": settings}
@@ -77,13 +76,13 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
     return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
 
 
-def said_of(path: str, error: ValueError) -> ValueError:
-    """The error with the path that it is about, if it does not name it."""
+def with_path(path: str, error: ValueError) -> ValueError:
+    """Returns the error with the path added, unless its message has it."""
     return error if path in str(error) else ValueError(f"{path}: {error}")
 
 
 def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
-    """The special ids that the system's config names; this package's where it names none."""
+    """Returns the special ids of the system's config, or this package's defaults."""
     theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
     ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
     if "eos_idx" in settings:
@@ -95,12 +94,12 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
 
 
 def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
-    """Returns the number of parameters, and in how many arrays they were. What was left out is told on stderr."""
+    """Imports a Hugging Face folder; returns the number of parameters and of its arrays. Reports skipped tensors on stderr."""
     try:
         found = read_folder(folder)
         tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
-        raise said_of(str(folder), error) from None
+        raise with_path(str(folder), error) from None
     config = Config(
         model=found.model,
         objective=objective(found),
@@ -115,15 +114,15 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
         "architecture": found.architecture,
     }
     with atomic_write(output.path) as unfinished:
-        made, said = RunFolder(unfinished), f"imported from {folder}"
-        write_run(made, config, 0, found.params, said, tokenizers=tokenizers, imported=origin)
+        made, source = RunFolder(unfinished), f"imported from {folder}"
+        write_run(made, config, 0, found.params, source, tokenizers=tokenizers, imported=origin)
         copy_companions(folder, made.path / "huggingface")
-    for told in found.notes:
-        print(told, file=sys.stderr)
+    for note_line in found.notes:
+        print(note_line, file=sys.stderr)
     for name in found.skipped:
         print(f"skipped {name}: a constant of this architecture, and its values are the expected ones", file=sys.stderr)
     if note:
-        print(f"the run has no tokenizer, so it reads and writes token ids: {note}", file=sys.stderr)
+        print(f"the run has no tokenizer, it reads and writes token ids: {note}", file=sys.stderr)
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 
@@ -135,7 +134,7 @@ def objective(found: Imported) -> Objectives:
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
-    """Texts may be as long as the folder says that the model reads; T5 says nothing, and reads any length."""
+    """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length."""
     limit = found.max_length or DataConfig.max_source_length
     one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)
     return DataConfig(

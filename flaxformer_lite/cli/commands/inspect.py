@@ -1,6 +1,6 @@
-"""Shows what is in a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 over all parameters.
+"""Shows the contents of a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 of all parameters.
 
-With --sharding it shows instead how `train.mesh` cuts the training state over devices; a config file will do for that.
+With --sharding it shows instead how `train.mesh` shards the training state over devices, of a run or a config file.
 """
 
 import argparse
@@ -26,29 +26,27 @@ from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder; with --sharding also a config file")
-    parser.add_argument("--step", type=int, help="the checkpoint to look at; by default the newest")
-    parser.add_argument("--weights", help="last (the default), best, ema or average:N")
-    parser.add_argument("--sharding", action="store_true", help="how the training state is cut over devices")
+    parser.add_argument("folder", metavar="RUN", help="the run folder, or with --sharding a config file")
+    parser.add_argument("--step", type=int, help="the checkpoint to show; default: the newest")
+    parser.add_argument("--weights", help="last, best, ema or average:N; default: last")
+    parser.add_argument("--sharding", action="store_true", help="show how the training state is sharded over devices")
     parser.add_argument(
         "--devices",
         type=int,
-        help="with --sharding: as on that many devices; by default as many as the mesh says, or those here",
+        help="with --sharding: number of devices; default: that of the mesh, or of this machine",
     )
-    parser.add_argument("--mesh", metavar="AXIS=N,…", help="with --sharding: instead of the config's train.mesh")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument("--mesh", metavar="AXIS=N,…", help="with --sharding: in place of train.mesh")
+    parser.add_argument("--json", action="store_true", help="write JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
     if arguments.sharding:
         if arguments.step is not None or arguments.weights is not None:
-            raise ValueError(
-                "--step and --weights say whose parameters to show, and --sharding shows no numbers: leave them out"
-            )
+            raise ValueError("--step and --weights choose parameters, but --sharding shows none: leave them out")
         show_sharding(arguments.folder, arguments.devices, arguments.mesh, arguments.json)
         return
     if arguments.devices is not None or arguments.mesh is not None:
-        raise ValueError("--devices and --mesh say how --sharding cuts the state: give that too, or leave them out")
+        raise ValueError("--devices and --mesh are for --sharding: add it, or leave them out")
     report = describe(arguments.folder, arguments.weights or "last", arguments.step)
     if arguments.json:
         print(json.dumps(report, indent=2))
@@ -65,7 +63,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
-    """Everything there is to say about the run, ready for JSON."""
+    """Returns all facts about a run, ready for JSON."""
     folder = RunFolder(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
@@ -93,9 +91,9 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
 
 
 def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
-    """Prints where every array of the training state lies."""
+    """Prints the sharding of every array of the training state."""
     if devices is not None and devices < 1:
-        raise ValueError(f"--devices is {devices}: give at least 1")
+        raise ValueError(f"--devices is {devices}: it must be at least 1")
     config = config_of(path)
     report = sharding(config, config.train.mesh if mesh is None else parse_mesh(mesh), devices)
     if as_json:
@@ -117,7 +115,7 @@ def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: boo
 
 
 def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
-    """Where every array of the training state lies, ready for JSON. Raises: ValueError where the mesh does not fit."""
+    """Returns the sharding of every array of the training state, ready for JSON. Raises: ValueError if the mesh does not fit."""
     along = dataclasses.astuple(mesh_config)
     here = jax.device_count() if -1 in along else math.prod(along)
     shape = mesh_config.shape(here if devices is None else devices)

@@ -1,6 +1,6 @@
-"""Compiles a config's step for a TPU slice, on any machine, and says whether it fits, what bounds it, and what it sends.
+"""Compiles a config's step for a TPU slice, on any machine: memory, operations, exchanges and the time at least.
 
-SETTINGs change the config, such as data.rows-multiple=256. It needs libtpu: pip install "flaxformer-lite[tpu]".
+SETTINGs change the config, for example data.rows-multiple=256. Needs libtpu: pip install "flaxformer-lite[tpu]".
 """
 
 import argparse
@@ -26,19 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
     )
-    parser.add_argument("--mesh", metavar="AXIS=N,…", help="data, fsdp and tensor; by default the config's train.mesh")
-    parser.add_argument("--decode", action="store_true", help="the step that makes one more token of every row")
-    parser.add_argument("--json", action="store_true", help="the same as JSON")
+    parser.add_argument(
+        "--mesh", metavar="AXIS=N,…", help="sizes of data, fsdp and tensor; default: train.mesh of the config"
+    )
+    parser.add_argument("--decode", action="store_true", help="plan the decoding step, one more token for every row")
+    parser.add_argument("--json", action="store_true", help="write JSON")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    # Nothing is computed here, and an accelerator that there is may be in use.
+    # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
     overrides: list[str] = []
     for setting in arguments.overrides:
         name, given, value = setting.partition("=")
         if not given:
-            raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, such as model.dtype=bfloat16")
+            raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, for example model.dtype=bfloat16")
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
@@ -47,25 +49,25 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def config_of(path: str, overrides: Sequence[str] = ()) -> Config:
-    """The config in a file, or the one that a run folder was made with."""
+    """Returns the config in a file, or the config of a run folder."""
     if path.endswith((".py", ".json")):
         return load_config(path, overrides)
     folder = RunFolder(path)
-    folder.config()  # which says what is wrong with a folder that is none
+    folder.config()  # reports what is wrong if it is no run folder
     return load_config(str(folder.path / "config.json"), overrides)
 
 
 def parse_mesh(text: str) -> MeshConfig:
-    """The mesh that `data=4,fsdp=2` means; data is what the others leave, also where one of them is that.
+    """Returns the mesh of a text such as `data=4,fsdp=2`. By default data has all remaining devices, unless another axis has -1.
 
-    Raises: ValueError where it means none.
+    Raises: ValueError if the text is no mesh.
     """
     if not re.fullmatch(rf"({'|'.join(MESH_AXES)})=(-?\d+)(,({'|'.join(MESH_AXES)})=(-?\d+))*", text):
-        raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(MESH_AXES)}, such as data=-1,fsdp=4")
+        raise ValueError(f"--mesh is {text!r}: give sizes of {', '.join(MESH_AXES)}, for example data=-1,fsdp=4")
     given = [(axis, int(size)) for axis, size in re.findall(r"(\w+)=(-?\d+)", text)]
     sizes = dict(given)
     if len(sizes) < len(given):
-        raise ValueError(f"--mesh is {text!r}, which gives an axis twice: give one size for each")
+        raise ValueError(f"--mesh is {text!r}, which has an axis twice: give one size for each")
     return MeshConfig(**({"data": 1 if -1 in sizes.values() else -1} | sizes))
 
 
@@ -77,7 +79,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
 
 
 def in_words(plan: Plan) -> str:
-    """The plan for a terminal; every figure with what it is from."""
+    """Returns the plan for a terminal, every figure with its origin."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)
     lines = [

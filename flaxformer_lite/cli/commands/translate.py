@@ -1,8 +1,7 @@
-"""Translates lines: from files, from a pipe, or typed.
+"""Translates lines from files, from a pipe, or typed.
 
-Only results go to stdout, one line for each input line, in order; everything else goes to stderr. A pipe is answered
-as its lines arrive. With --n-best each hypothesis is a line `index ||| text ||| score`, the index counting input lines
-from 0.
+Only results go to stdout: one line for each input line, in order. The lines of a pipe are translated as they arrive. With --n-best
+each hypothesis is a line `index ||| text ||| score`; index counts input lines from 0.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from flaxformer_lite.run import Run, load
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    beam = "beam size, 1 is greedy; by default the config's decode.beam_size"
+    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
     add_setting(parser, "--beam", "beam_size", int, "N", beam)
     add_setting(
         parser,
@@ -27,11 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "num_hypotheses",
         int,
         "N",
-        "write the N best of the beam; by default decode.num_hypotheses, if over 1",
+        "write the N best of the beam; default: decode.num_hypotheses, if above 1",
     )
     parser.add_argument("--scores", action="store_true", help="add a tab and the score to each line")
     parser.add_argument(
-        "--ids", action="store_true", help="read and write token ids, apart by spaces; EOS is not added"
+        "--ids", action="store_true", help="read and write token ids separated by spaces; EOS is not added"
     )
 
 
@@ -63,14 +62,7 @@ def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[li
 
 
 def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
-    sources = []
-    for number, line in enumerate(block.lines, block.before + 1):
-        words = line.split()
-        if not all(word.isdecimal() for word in words):
-            raise ValueError(
-                f"{block.name}, line {number}: {line[:40]!r} is no list of token ids, numbers apart by spaces"
-            )
-        sources.append([int(word) for word in words])
+    sources = [block.token_ids(number) for number in range(len(block.lines))]
     with Progress(len(sources)) as progress:
         answers = loaded.hypotheses_of_ids(
             sources,
@@ -83,7 +75,7 @@ def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> lis
 
 
 def written(index: int, hypotheses: list[ScoredText], *, n_best: bool, scores: bool) -> list[str]:
-    """The lines that answer input line `index`."""
+    """Returns the lines to write for input line `index`."""
     if n_best:
         return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]
     text, score = hypotheses[0]

@@ -251,8 +251,10 @@ def test_commands_refuse_what_makes_no_sense(
     assert "no model like this one: model.num_token_types" in refused(
         "export", "hf", tmp_path / "run", tmp_path / "o", "--family", "bert"
     )
-    assert "none of the families" in refused("export", "hf", tmp_path / "run", tmp_path / "o", "--family", "elmo")
-    assert "--family bert: paddle has no such option" in refused(
+    assert "--family is elmo: choose one of" in refused(
+        "export", "hf", tmp_path / "run", tmp_path / "o", "--family", "elmo"
+    )
+    assert "--family is bert, but paddle has no such option" in refused(
         "export", "paddle", tmp_path / "run", "o", "--family", "bert"
     )
     assert not (tmp_path / "o").exists() and not list(tmp_path.glob(".*unfinished"))
