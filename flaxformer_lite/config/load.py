@@ -39,17 +39,17 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """
     file = Path(path)
     if not file.is_file():
-        raise ValueError(f"there is no config file {path}{suggest_config_files(file)}")
+        raise ValueError(missing_file(file))
     config = from_json(file.read_bytes(), path) if file.suffix == ".json" else run_config_file(file)
     return from_json(to_json(apply_overrides(config, overrides, path)), path)
 
 
-def suggest_config_files(file: Path) -> str:
-    """Returns a hint at the config files in the same folder and in `configs`."""
+def missing_file(file: Path) -> str:
+    """Returns the message on a config file that is not there, with those in the same folder and in `configs`."""
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
     near = "" if file.is_dir() else suggest(str(file), found)
-    return near or (f"; there are {', '.join(found)}" if found else "")
+    return f"there is no config file {file}" + (near or (f"; there are {', '.join(found)}" if found else ""))
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:

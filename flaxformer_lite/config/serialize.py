@@ -46,7 +46,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
     try:
         tree = json.loads(text)
         if not isinstance(tree, dict):
-            raise ValueError("it must be a JSON object of settings")
+            raise ValueError(f"the file has {tree!r}: it must be a JSON object of settings")
         config: Config = from_tree(modernize(tree, name), Config)
         return config
     except json.JSONDecodeError as error:

@@ -324,11 +324,16 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["translate", "{run}", "{tmp}/three", "{tmp}/no-file"], ["{tmp}/no-file"]),
         (["translate", "{run}", "{tmp}/latin"], ["{tmp}/latin:2: not UTF-8 (byte 0xfc)"]),
         (["translate", "{run}", "--beam", "0"], ["error: --beam is 0: it must be at least 1"]),
-        (["translate", "{run}", "--n-best", "5"], ["error: --n-best is 5: give 1 to decode.beam_size (--beam), which"]),
+        (
+            ["translate", "{run}", "--n-best", "5"],
+            [
+                "error: --n-best is 5 but decode.beam_size (--beam) is 1: --n-best must be between 1 and decode.beam_size (--beam)"
+            ],
+        ),
         (["evaluate", "{run}", "--beam", "-1"], ["error: --beam is -1: it must be at least 1"]),
         (["translate", "{run}", "--weights", "latest"], ["weights is 'latest'", "average:N"]),
         (["translate", "{run}", "--weights", "average:9"], ["average:9", "train.keep_latest"]),
-        (["evaluate", "{run}", "--split", "test"], ["no data.test", "--source"]),
+        (["evaluate", "{run}", "--split", "test"], ["data.test is None in the config", "--source"]),
         (["evaluate", "{run}", "--source", "{tmp}/a"], ["--target"]),
         (["evaluate", "{run}", "--source", "{tmp}/three", "--target", "{tmp}/two"], ["3", "2"]),
         (

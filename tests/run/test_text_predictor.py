@@ -221,7 +221,7 @@ def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture)
     [
         (["classify"], b"a\tb\tc\n", "stdin, line 1: 3 texts separated by tabs: there must be one or two"),
         (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts separated by tabs: there must be 2"),
-        (["embed", "--similarity", "--output", "x"], b"", "--output is for vectors and --similarity for their cosines"),
+        (["embed", "--similarity", "--output", "x"], b"", "--output writes vectors and --similarity cosines"),
         (["fill-mask", "--top", "0"], b"", "--top is 0: it must be at least 1"),
         (["embed", "--output", "{tmp}"], b"", "{tmp} exists already: give a file that does not"),
         (["embed", "--output", "{tmp}/file/x.npy"], b"", "{tmp}/file/x.npy cannot be created: {tmp}/file is no folder"),
