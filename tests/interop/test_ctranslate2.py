@@ -56,7 +56,7 @@ MODELS = {
 }
 """Encoder–decoders of this package; beams are compared."""
 ENDS = {"pre_norm": 31, "gated_rms_grouped_rotary": 5}
-"""What ends an answer there: a token that those weights soon say, so that answers differ in length."""
+"""The end token: one that those weights soon predict, so that answers differ in length."""
 MORE_MODELS = {
     "pre_norm_tied": ModelConfig(**BOTH),
     "post_norm_learned": ModelConfig(
@@ -98,7 +98,7 @@ MORE_MODELS = {
         **ALONE, norm=RMSNorm(offset=1.0), residual=Residual(pre="n", post="nda", final="n"), positions=Rotary()
     ),
 }
-"""Further ones, of which the scores of given texts are compared."""
+"""Further models, for the comparison of the scores of texts."""
 FAST = ("other_decoder",)
 
 
@@ -302,8 +302,8 @@ def test_the_command_writes_a_folder(
     assert raised.value.code == 2 and "exists already" in capsys.readouterr().err
 
 
-def test_what_the_folder_cannot_say_of_answers_is_told(tmp_path: Path) -> None:
-    """Ends but the first, and tokens that are never chosen, are arguments of each call; without any end nothing goes."""
+def test_settings_of_answers_that_the_folder_cannot_hold_are_noted(tmp_path: Path) -> None:
+    """All end tokens but the first, and suppressed tokens, are arguments of each call; without an end token nothing is exported."""
     model = ModelConfig(**BOTH)
     told = notes(model, DecodeConfig(eos_ids=(3, 5, 6), suppress_ids=(7,)))
     assert [("eos_ids: pass (5, 6)" in note, "suppress_ids: pass (7,)" in note) for note in told] == [

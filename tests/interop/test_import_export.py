@@ -29,7 +29,9 @@ def import_case(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str, name
 
 
 @pytest.mark.parametrize("system", WHOLE)
-def test_what_is_imported_goes_back_bit_for_bit(system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exported_weights_equal_the_imported_ones_bit_for_bit(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = import_case(monkeypatch, tmp_path, system, WHOLE[system])
     type_command(monkeypatch, "export", system, run, tmp_path / "back.npz")
     with np.load(tmp_path / "back.npz") as back, np.load(tmp_path / "weights.npz") as weights:
@@ -116,7 +118,7 @@ def test_bad_imports_are_one_line_and_leave_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_without_a_tokenizer_says_so(
+def test_a_run_without_a_tokenizer_is_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     run = import_case(monkeypatch, tmp_path, "nlp-in-action", "001_decode_beam3")

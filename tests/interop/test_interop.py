@@ -15,7 +15,7 @@ from tests.support.seed_models import SYSTEM_OF
 
 
 @pytest.mark.parametrize("name", whole_models())
-def test_there_and_back_is_the_identity(name: str) -> None:
+def test_import_then_export_is_the_identity(name: str) -> None:
     config, weights = load_case(name)
     system = SYSTEMS[SYSTEM_OF[config["system"]]]
     names = system.name_map(config)
@@ -43,8 +43,8 @@ def test_what_does_not_fit_is_named(system: str) -> None:
         from_params({"stray": np.zeros(3), **to_params(weights, names, model)}, names)
 
 
-def test_a_renamed_array_is_told_twice_and_a_wider_number_refused() -> None:
-    """float64 would be rounded, so that what goes back is not what came."""
+def test_a_renamed_array_is_listed_twice_and_a_wider_number_refused() -> None:
+    """float64 would be rounded, so the exported array would differ."""
     config, weights = load_case(WHOLE["paddle"])
     names, model = SYSTEMS["paddle"].name_map(config), SYSTEMS["paddle"].model_config(config)
     first = sorted(weights)[0]

@@ -111,7 +111,7 @@ def write_bundle(
     entries: dict[str, bytes] | None = None,
     kind: bytes = b"\0",
 ) -> str:
-    """The tensors by turns over the shards; `header` and `entries` are added to what the index says of them."""
+    """The tensors by turns over the shards; `header` and `entries` are added to their entries in the index."""
     prefix, shards = folder / "model.ckpt", [b""] * num_shards
     rows = {"": field(1, num_shards) + header + field(3, field(1, 1)), **(entries or {})}
     for i, (name, tensor) in enumerate(tensors.items()):
@@ -150,7 +150,7 @@ def complaint(prefix: str) -> str:
 
 
 @pytest.mark.parametrize("ending", ["", ".index", ".data-00000-of-00001"])
-def test_what_tensorflow_wrote_reads_bit_for_bit(ending: str) -> None:
+def test_a_checkpoint_of_tensorflow_reads_bit_for_bit(ending: str) -> None:
     with np.load(ORACLES / "002_bert_gelu.npz") as archive:
         wanted = {name.removeprefix("param/"): archive[name] for name in archive if name.startswith("param/")}
     assert len(wanted) == 46
@@ -192,7 +192,7 @@ def test_sums_of_many_bytes_are_those_made_byte_by_byte(size: int) -> None:
 
 
 def test_no_flipped_or_missing_byte_of_the_index_goes_unnoticed(tmp_path: Path) -> None:
-    """But for the footer's padding, which says nothing: there what is read stays the same."""
+    """Except in the footer's padding, which has no meaning: there the tensors stay the same."""
     tensors = {f"model/layer/{i}": np.arange(i + 2, dtype=np.int16) for i in range(7)}
     prefix = write_bundle(tmp_path, tensors)
     index = Path(f"{prefix}.index")
@@ -241,7 +241,7 @@ def test_a_damaged_copy_of_the_genuine_checkpoint_is_noticed(tmp_path: Path) -> 
     assert len(read_checkpoint(prefix)) == 46
 
 
-def test_missing_files_are_named_with_what_is_there(tmp_path: Path) -> None:
+def test_missing_files_are_named_with_the_present_ones(tmp_path: Path) -> None:
     prefix = write_bundle(tmp_path, {"a": np.arange(3), "b": np.arange(2)}, num_shards=2)
     for wrong in (str(tmp_path), f"{tmp_path}/other.ckpt"):
         message = complaint(wrong)
@@ -276,7 +276,7 @@ def test_missing_files_are_named_with_what_is_there(tmp_path: Path) -> None:
         (b"", {}, b"\1", "compressed (kind 1); save the checkpoint again"),
     ],
 )
-def test_what_has_no_plain_array_is_named(
+def test_tensors_without_a_plain_array_are_named(
     tmp_path: Path, header: bytes, entries: dict[str, bytes], kind: bytes, words: str
 ) -> None:
     prefix = write_bundle(tmp_path, {"fine": np.arange(3)}, 1, header, entries, kind)

@@ -73,7 +73,7 @@ def padded_bytes(program: str) -> int:
 
 @needs_libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
-def test_the_shards_are_exactly_what_the_program_takes(compiled: dict[str, tuple[Plan, str]], name: str):
+def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str, tuple[Plan, str]], name: str):
     plan, text = compiled[name]
     assert plan.compiled is not None
     assert plan.compiled.parameter_bytes == sum(plan.shard_bytes.values())
@@ -83,7 +83,7 @@ def test_the_shards_are_exactly_what_the_program_takes(compiled: dict[str, tuple
 @needs_libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
 def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tuple[Plan, str]], name: str):
-    """Loops multiplied; what the cost analysis says, which takes a loop's body once, is far less."""
+    """Loops are multiplied; the cost analysis, which counts the body of a loop once, is far lower."""
     plan, _ = compiled[name]
     assert plan.compiled is not None
     layers = load_config(f"configs/{name}.py").model
@@ -119,7 +119,7 @@ def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
 
 
 @needs_libtpu
-def test_what_does_not_fit_is_said_by_the_compiler():
+def test_a_step_that_does_not_fit_has_the_message_of_the_compiler():
     plan = make_plan(load_config("configs/llama_1b.py", ["--train.num-micro-batches", "1"]), "v5e:1x1")
     assert not plan.fits and plan.compiled is None and plan.refusal is not None and "memory" in plan.refusal
     assert plan.shard_bytes["parameters"] > 4e9 and plan.bound is None
@@ -135,7 +135,7 @@ SLICES = {
     "transformer_base_wmt14": ("v5e:2x2", "data=4"),
     "transformer_big_wmt14": ("v5e:2x2", "data=4"),
 }
-"""Where one v5e chip is too small."""
+"""Slices for the configs that need more than one v5e chip."""
 
 
 @needs_libtpu
@@ -207,7 +207,7 @@ def test_the_batch_that_needs_most(name: str, rows: int, lengths: tuple[int, int
 
 @needs_libtpu
 def test_a_slice_that_training_would_refuse():
-    """By what all numbers of rows are multiples of, though those of the batches planned here would divide."""
+    """All numbers of rows are multiples of data.rows_multiple; the rows of this batch alone would divide."""
     config = load_config("configs/char_lm.py", ["--data.rows-multiple", "8", "--train.num-micro-batches", "4"])
     assert plan_bucket(config).rows % 16 == 0
     with pytest.raises(
@@ -268,7 +268,7 @@ def test_a_run_folder_stands_for_its_config(tmp_path: Path):
         (["--devices", "4", "--mesh", "fsdp=2,fsdp=4"], "an axis twice"),
     ],
 )
-def test_what_has_no_sharding_is_refused(options: list[str], says: str):
+def test_a_config_without_a_sharding_is_refused(options: list[str], says: str):
     parser = argparse.ArgumentParser()
     inspect.add_arguments(parser)
     with pytest.raises(ValueError, match=says):
@@ -344,7 +344,7 @@ ENTRY %main (x: f32[500,1000], w: f32[1000,3000]) -> f32[500,3000] {
 
 
 def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """The plan of a step that compiles to that program, on chips in the order of their places."""
+    """Returns the plan of a step that compiles to that program, on chips in the order of their coordinates."""
     memory = {"argument_size_in_bytes": 5, "output_size_in_bytes": 3, "alias_size_in_bytes": 2}
     memory |= {"temp_size_in_bytes": 7, "generated_code_size_in_bytes": 11}
     compiled = SimpleNamespace(

@@ -59,8 +59,8 @@ ENTRY %main (w: f32[5,8,128], y: f32[8,128]) -> f32[8,128] {
 """
 
 
-def test_a_loop_counts_as_often_as_it_goes_round():
-    """Of the weights a round reads its slice; what stays on the chip (S(1)) is no traffic."""
+def test_the_body_of_a_loop_counts_once_for_each_trip():
+    """A trip reads only its slice of the weights; memory on the chip (S(1)) is no traffic."""
     program = read_program(PROGRAM)
     one_product, slice_bytes, array = 2 * 8 * 8 * 128, 4 * 8 * 128, 4 * 8 * 128
     assert program.loops == {"loop": 5} and program.flops == 5 * 2 * one_product and program.kernels == 5

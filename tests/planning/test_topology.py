@@ -64,7 +64,7 @@ def test_figures_are_those_published():
         ("v5e:32x32", "a pod of v5e has 256"),
     ],
 )
-def test_a_slice_that_cannot_be_is_refused(topology: str, says: str):
+def test_an_impossible_slice_is_refused(topology: str, says: str):
     with pytest.raises(ValueError, match=says):
         describe_slice(topology)
 

@@ -26,7 +26,7 @@ def imported(label: str) -> Imported:
 
 @cache
 def fixture(label: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays of io.npz, and what it says of them."""
+    """Returns the arrays of io.npz, and their description."""
     with np.load(DATA / label / "io.npz", allow_pickle=False) as file:
         return {name: file[name] for name in file.files if name != "meta"}, json.loads(str(file["meta"]))
 

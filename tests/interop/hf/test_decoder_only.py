@@ -142,7 +142,7 @@ DEFAULTS = {
 
 
 @pytest.mark.parametrize("model_type", DEFAULTS)
-def test_what_a_config_leaves_out_is_as_in_the_library(model_type: str) -> None:
+def test_absent_options_have_the_defaults_of_the_library(model_type: str) -> None:
     num_heads = max(3, DEFAULTS[model_type][1])  # a multiple of the key heads
     config = SIZES | {"model_type": model_type, "num_attention_heads": num_heads, "hidden_size": 4 * num_heads}
     model = read_config(config)
@@ -158,7 +158,7 @@ def test_what_a_config_leaves_out_is_as_in_the_library(model_type: str) -> None:
         assert model.attention.scale == 1 / 16
 
 
-def test_what_gpt2_leaves_out_is_as_in_the_library() -> None:
+def test_absent_options_of_gpt2_have_the_defaults_of_the_library() -> None:
     model = read_config({"model_type": "gpt2"})
     assert (model.vocab_size, model.d_model, model.num_heads, model.num_decoder_layers) == (50257, 768, 12, 12)
     assert (model.d_ff, model.activation, model.share_target_output) == (3072, "gelu_tanh", True)
@@ -303,7 +303,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_not_implemented_is_refused_by_name(case: str) -> None:
+def test_options_that_are_not_implemented_are_refused_by_name(case: str) -> None:
     model_type, options, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         read(model_type, **options)
@@ -328,7 +328,9 @@ def test_what_is_not_implemented_is_refused_by_name(case: str) -> None:
         ),
     ],
 )
-def test_which_head_there_is(tensors: tuple[str, ...], options: dict[str, Any], head: bool, pooler: bool) -> None:
+def test_the_tensors_decide_the_head(
+    tensors: tuple[str, ...], options: dict[str, Any], head: bool, pooler: bool
+) -> None:
     model = read("llama", tensors, **options)
     assert (model.head is not None, model.pooler is not None) == (head, pooler)
     if model.pooler is not None:
@@ -336,7 +338,7 @@ def test_which_head_there_is(tensors: tuple[str, ...], options: dict[str, Any], 
 
 
 def changed(label: str, output: Path, tensors: dict[str, np.ndarray | None], **options: Any) -> Path:
-    """A fixture with some tensors replaced, added or (None) left out, and some options."""
+    """Returns a copy of a fixture with some tensors replaced, added or (None) removed, and other options."""
     config = json.loads((DATA / label / "config.json").read_text()) | options
     arrays = {name: x for name, x in (read_tensors(DATA / label) | tensors).items() if x is not None}
     write_folder(output, {"config.json": config}, arrays, output)
@@ -354,7 +356,7 @@ def test_tied_matrices_may_be_stored_twice_or_under_the_other_name(tmp_path: Pat
 
 @pytest.mark.parametrize("label", ["llama/gqa_llama3", "gpt2/tied"])
 def test_matrices_that_differ_are_not_tied(label: str, tmp_path: Path) -> None:
-    """As the library itself has it, whatever `tie_word_embeddings` says."""
+    """As in the library, whatever the value of `tie_word_embeddings`."""
     matrix = np.random.default_rng(3).normal(size=(41, 18 if label.startswith("llama") else 15)).astype(np.float32)
     found = read_folder(changed(label, tmp_path / "changed", {"lm_head.weight": matrix}))
     np.testing.assert_array_equal(found.params["head"]["kernel"], matrix.T)
@@ -546,7 +548,7 @@ UNLIKE = {
 
 
 @pytest.mark.parametrize("name", UNLIKE)
-def test_what_a_family_cannot_say_is_named(name: str) -> None:
+def test_settings_that_a_family_cannot_express_are_named(name: str) -> None:
     family, model, changes, message = UNLIKE[name]
     with pytest.raises(ValueError, match=f"^{family} has no model like this one: .*{message}"):
         export(dataclasses.replace(model, **changes), parameters(model), FAMILIES[family])

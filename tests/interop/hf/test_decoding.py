@@ -55,7 +55,7 @@ def test_a_way_to_generate_that_is_not_implemented_is_named(
         ({"pad_token_id": -1}, SpecialIds(pad=4, bos=1, eos=2), (2, 1, 2)),
     ],
 )
-def test_special_ids_that_a_folder_does_not_say_are_the_familys_and_null_is_none(
+def test_absent_special_ids_are_those_of_the_family_and_null_is_none(
     config: dict[str, Any], special: SpecialIds, expected: tuple[int | None, ...]
 ) -> None:
     """Padding is an end where there is no other id, and what a prompt without tokens starts from."""
@@ -65,7 +65,7 @@ def test_special_ids_that_a_folder_does_not_say_are_the_familys_and_null_is_none
     assert decode_config(special_ids(found, ALONE), again, ALONE, special) == found
 
 
-def test_what_a_decoder_alone_does_otherwise_is_refused_or_told() -> None:
+def test_options_that_differ_in_a_decoder_alone_are_refused_or_noted() -> None:
     model, ids = ALONE, {"bos_token_id": 1, "eos_token_id": 2}
     with pytest.raises(ValueError, match="forced_bos_token_id is 4: the library forces it after prompts of one token"):
         decode_config({}, ids | {"forced_bos_token_id": 4}, model, SpecialIds())
@@ -75,7 +75,7 @@ def test_what_a_decoder_alone_does_otherwise_is_refused_or_told() -> None:
     assert notes({}, ids, model) == notes({}, {"max_length": 20}, read_folder(DATA / "bart/summary").model) == []
 
 
-def test_the_exported_settings_of_generation_say_what_is_done_here() -> None:
+def test_exported_settings_of_generation_are_those_of_the_run() -> None:
     """Oracle: by hand. A length that depends on the source is the longest source's, at most as many as there are positions."""
     model = read_folder(DATA / "bart/summary").model
     places = model.positions.max_positions
@@ -89,7 +89,7 @@ def test_the_exported_settings_of_generation_say_what_is_done_here() -> None:
 
 
 def test_settings_of_generation_are_read_as_the_library_reads_them() -> None:
-    """Theirs count what an answer starts from, ours do not; hand-worked for a summariser."""
+    """Their lengths count the start token, ours do not; worked by hand for a summariser."""
     decode = read_folder(DATA / "bart/summary").decode
     assert (decode.beam_size, decode.alpha, decode.length_penalty, decode.early_stopping) == (4, 2.0, "average", True)
     assert (decode.forced_bos_id, decode.forced_eos_id, decode.no_repeat_ngram, decode.min_new_tokens) == (0, 2, 3, 3)

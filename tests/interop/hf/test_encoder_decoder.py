@@ -32,7 +32,7 @@ OWN_HEAD = {"lm_head.weight": np.ones((3, 2))}
         ({"tie_word_embeddings": False}, {"lm_head.weight": np.zeros((3, 2))}, False, True),
     ],
 )
-def test_the_file_says_whether_t5_has_a_head_of_its_own(
+def test_the_file_decides_whether_t5_has_a_head_of_its_own(
     options: dict[str, Any], tensors: dict[str, np.ndarray], scaled: bool, tied: bool
 ) -> None:
     model = T5.model_config(Options({"d_model": 16} | options), T5_FILE | tensors)
@@ -82,14 +82,14 @@ def test_t5s_feed_forward_layers_and_back(options: dict[str, Any], activation: s
         ("marian", "decoder_vocab_size", 11),
     ],
 )
-def test_what_is_not_implemented_is_named(family: str, option: str, value: Any) -> None:
+def test_options_that_are_not_implemented_are_named(family: str, option: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^config\.json: {option} is "):
         FAMILIES[family].model_config(Options({option: value}), T5_FILE)
 
 
 @pytest.mark.parametrize("label", ["bart/plain", "marian/shared", "t5/relu_tied"])
-def test_a_head_of_its_own_goes_there_and_comes_back(label: str) -> None:
-    """The library reads it from the tensor, whatever `tie_word_embeddings` says of the other tables."""
+def test_a_head_of_its_own_is_exported_and_imported(label: str) -> None:
+    """The library reads it from the tensor; `tie_word_embeddings` is about the other tables."""
     found = read_folder(DATA / label)
     model = dataclasses.replace(found.model, share_target_output=False)
     kernel = np.random.default_rng(0).standard_normal((model.d_model, model.output_size)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Oracle: the files themselves. What cannot be imported or exported is refused by name; commands go there and back."""
+"""Oracle: the files themselves. Folders and runs that cannot be converted are refused by name; commands import and export."""
 
 import dataclasses
 import json
@@ -51,7 +51,7 @@ def with_options(folder: Path, **options: Any) -> Path:
 
 
 def with_tensors(folder: Path, change: Callable[[dict[str, np.ndarray]], Any]) -> Path:
-    """The folder with its tensors changed in place by `change`."""
+    """Returns the folder after `change` has changed its tensors in place."""
     tensors = load_file(folder / WEIGHTS)
     change(tensors)
     save_file(tensors, folder / WEIGHTS, {"format": "pt"})
@@ -206,7 +206,7 @@ def test_a_step_of_a_sentence_encoder_that_is_not_implemented_is_named(
 # Commands -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sentence_encoder_goes_there_and_back_through_the_commands(
+def test_the_commands_import_and_export_a_sentence_encoder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """With its tokenizer, which makes of the sentences what the library's did, and every file as it came."""
@@ -230,7 +230,7 @@ def test_a_sentence_encoder_goes_there_and_back_through_the_commands(
     assert "skipped bert.embeddings.position_ids: a constant of this architecture" in said and "no tokenizer" in said
 
 
-def test_commands_refuse_what_makes_no_sense(
+def test_commands_refuse_contradicting_arguments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     def refused(*words: str | Path) -> str:
@@ -267,7 +267,7 @@ def test_commands_refuse_what_makes_no_sense(
 def test_a_model_that_was_trained_here_becomes_a_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the first family that has such a model, which read again is the same, with the names of its classes."""
+    """The first family that can express the model; the folder is read as the same model, with the names of its classes."""
     model = TRAINED_HERE[name]
     classes = model.head is None and model.pooler is not None
     config = Config(
@@ -286,7 +286,7 @@ def test_a_model_that_was_trained_here_becomes_a_folder(
         assert found.config["id2label"] == {"0": "yes", "1": "no", "2": "perhaps"}
 
 
-def test_a_model_that_no_family_has_is_refused_with_what_is_in_the_way_of_the_nearest() -> None:
+def test_a_model_of_no_family_is_refused_with_the_reason_of_the_nearest() -> None:
     """Oracle: made from a family's own model by hand, so that this family is the nearest and these settings are the difference."""
     bert, llama = TRAINED_HERE["bert classes"], TRAINED_HERE["llama"]
     residual = r"model\.residual\.pre is 'n' \(there: ''\); model\.residual\.post is 'da' \(there: 'dan'\)"

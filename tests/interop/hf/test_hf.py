@@ -49,7 +49,7 @@ def worst(found: ModelOutput, expected: dict[str, np.ndarray], masks: dict[str, 
 
 
 @pytest.mark.parametrize("label", variants())
-def test_the_model_says_what_the_library_says(label: str, record_property: Any) -> None:
+def test_outputs_equal_those_of_the_library(label: str, record_property: Any) -> None:
     if refused(label):
         return
     found, (arrays, meta) = imported(label), fixture(label)
@@ -68,8 +68,8 @@ def test_the_model_says_what_the_library_says(label: str, record_property: Any) 
 
 
 @pytest.mark.parametrize("label", variants())
-def test_what_is_exported_is_what_was_imported(label: str, tmp_path: Path) -> None:
-    """Every tensor bit for bit, in half precision as it was widened; and the new folder gives the same model."""
+def test_exported_tensors_equal_the_imported_ones(label: str, tmp_path: Path) -> None:
+    """Bit for bit, half precision as equal float32 numbers; and the new folder has the same model."""
     if refused(label):
         return
     found = imported(label)

@@ -1,4 +1,4 @@
-"""Law: a tokenizer that goes out with a run trained here comes back with the same ids. What has no counterpart is said."""
+"""Law: an exported tokenizer of a run trained here is imported with the same ids; one without a counterpart is noted."""
 
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def there_and_back(folder: Path, tokenizers: Tokenizers, model: ModelConfig) -> 
         (SENTENCE_PIECE, BOTH, ["spiece.model as it is read here if it is of the kind unigram"]),
     ],
 )
-def test_a_tokenizer_goes_out_and_comes_back(
+def test_an_exported_tokenizer_is_imported_with_the_same_ids(
     source: Tokenizer, model: ModelConfig, told: list[str], tmp_path: Path
 ) -> None:
     notes, found = there_and_back(tmp_path / "out", Tokenizers(source, source), model)
@@ -75,7 +75,7 @@ def test_both_sides_of_marian_go_out(tmp_path: Path) -> None:
         assert said(getattr(found.tokenizers, side)) == said(getattr(MARIAN, side))
 
 
-def test_what_has_no_counterpart_is_said(tmp_path: Path) -> None:
+def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
     single, model = Bytes().train([], 260), TRAINED_HERE["gpt2"]
     (note,), found = there_and_back(tmp_path / "bytes", Tokenizers(single, single), model)
     assert "it is a ByteTokenizer, which has no counterpart" in note and found.tokenizers is None

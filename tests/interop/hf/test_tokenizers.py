@@ -69,7 +69,7 @@ def test_vocabularies_in_text_files_are_read_as_by_the_library(name: str) -> Non
         assert tokenizer.with_special_tokens(*map(tokenizer.encode, row["pair"])) == (row["ids"], row["types"])
 
 
-def test_the_class_is_told_by_the_model_where_the_folder_does_not_say(tmp_path: Path) -> None:
+def test_the_model_decides_the_class_if_the_folder_does_not(tmp_path: Path) -> None:
     """BART's is RoBERTa's, whose mask takes the space before it along; others are refused by name."""
     folder = copied("roberta", tmp_path)
     tokenizer = read(folder, "bart").source
@@ -115,7 +115,7 @@ def test_damaged_vocabularies_are_refused(tmp_path: Path) -> None:
 def test_an_imported_marian_translates_text(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """The text of the ids that it answers with, the same after a way back through `export`."""
+    """Returns the text of the predicted ids; it is the same after an export."""
     use_one_device(monkeypatch)
     name = "marian" if kind == "shared" else "marian_separate"
     folder = Path(shutil.copytree(DATA / "marian" / kind, tmp_path / "folder"))

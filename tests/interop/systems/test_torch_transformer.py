@@ -36,7 +36,7 @@ def fixture(name: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
+def test_a_state_dict_gives_the_same_outputs_and_is_exported_equal(name: str) -> None:
     """Padding masks included; PyTorch's causal mask is what a decoder here always has."""
     options, io = fixture(name)
     weights = load_file(DATA / name / "model.safetensors")
@@ -54,7 +54,7 @@ def test_a_state_dict_says_the_same_and_goes_back(name: str) -> None:
     assert back.keys() == weights.keys() and all((back[key] == weights[key]).all() for key in weights)
 
 
-def test_the_commands_take_it_in_and_give_it_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_import_and_export_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     weights, config, run = DATA / "pre_gelu/model.safetensors", tmp_path / "arguments.json", tmp_path / "run"
     config.write_text(json.dumps(fixture("pre_gelu")[0]))
     type_command(monkeypatch, "import", "torch-transformer", weights, run, "--config", config)
@@ -71,7 +71,7 @@ def test_arguments_translate_back(name: str) -> None:
     assert SYSTEM.config_for(model) == options
 
 
-def test_arguments_that_are_not_given_are_the_constructors_own() -> None:
+def test_absent_arguments_are_the_constructors_defaults() -> None:
     """By hand from its signature: six layers of width 512, post-norm, relu, epsilon 1e-5."""
     model = SYSTEM.model_config({})
     assert (model.d_model, model.num_heads, model.d_ff) == (512, 8, 2048)
