@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite.cli.commands import inspect, plan
+from flaxformer_lite.cli.commands import inspect
 from flaxformer_lite.cli.commands.plan import as_json, config_of, in_words, parse_mesh
-from flaxformer_lite.cli.main import follow
+from flaxformer_lite.cli.main import run
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
@@ -236,11 +236,8 @@ def test_a_mesh_is_read_or_refused():
     ],
 )
 def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
-    parser = argparse.ArgumentParser()
-    plan.add_arguments(parser)
-    parser.set_defaults(run=plan.run)
     with pytest.raises(SystemExit, match="2"):
-        follow(parser.parse_intermixed_args(["configs/char_lm.py", "--topology", "v5e:2x2", *options]))
+        run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *options])
     assert capsys.readouterr().err.startswith(f"error: {says}")
 
 

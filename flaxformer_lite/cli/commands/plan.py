@@ -97,36 +97,36 @@ def in_words(plan: Plan) -> str:
     lines += [
         f"  {'the same with padding, by the compiler':<39} {mib(compiled.argument_bytes)}",
         f"  {'temporaries, by the compiler':<39} {mib(compiled.temporary_bytes)}",
-        f"  {'results in places of their own':<39} {mib(compiled.output_bytes - compiled.alias_bytes)}",
+        f"  {'outputs that reuse no argument':<39} {mib(compiled.output_bytes - compiled.alias_bytes)}",
         f"  {'program':<39} {mib(compiled.code_bytes)}",
         f"  {'needed, of ' + format(plan.hbm_bytes // 2**20, ',') + ' MiB':<39} {mib(compiled.needed_bytes)}",
         f"  {'fits' if plan.fits else 'does not fit'}",
         "",
         "operations of all devices" + " " * 20 + "TFLOP",
         f"  {'model, by formula':<39} {tera(plan.model_flops)}",
-        f"  {'  of these queries with keys and values':<39} {tera(plan.attention_flops)}",
+        f"  {'  of which queries with keys and values':<39} {tera(plan.attention_flops)}",
         f"  {'products in the compiled program':<39} {tera(compiled.flops * plan.devices)}",
         f"  {'cost analysis, loops counted once':<39} {tera(compiled.flops_once * plan.devices)}",
     ]
     if compiled.kernels:
         lines.append(
-            f"  {compiled.kernels:,} calls of kernels on each device are in none of the last two; their time is by formula"
+            f"  {compiled.kernels:,} calls of kernels on each device are not in the last two; their time is estimated by formula"
         )
     if None in compiled.loops.values():
-        lines.append("  the program does not say how often some loops go round: they count once")
-    lines += ["", "what a device exchanges, in the compiled program"]
+        lines.append("  some loops have an unknown number of trips: they count once")
+    lines += ["", "data exchanged by a device, in the compiled program"]
     lines += [
         f"  {e.kind:<18} {e.axes:<16} {e.count:>6} times {mib(e.bytes)} MiB {e.seconds * 1e3:>10,.3f} ms"
         for e in plan.exchanges
     ] or ["  nothing"]
-    lines += ["", "time at least, by published figures" + " " * 13 + "ms"]
+    lines += ["", "least time, by published figures" + " " * 28 + "ms"]
     rows = list(plan.seconds.items())
     if plan.kernel_seconds:
         rows.insert(1, ("  of which attention kernels (estimated by formula)", plan.kernel_seconds))
-    lines += [f"  {name:<39} {seconds * 1e3:>10,.3f}" for name, seconds in rows]
+    lines += [f"  {name:<51} {seconds * 1e3:>10,.3f}" for name, seconds in rows]
     times = list(plan.seconds.values())
     lines += [
-        f"bound by {plan.bound}; if one hides behind another {max(times) * 1e3:,.3f} ms a step, else {sum(times) * 1e3:,.3f}",
+        f"bound by {plan.bound}; {max(times) * 1e3:,.3f} ms per step if they overlap, else {sum(times) * 1e3:,.3f}",
         f"figures of the chip: {', '.join(plan.sources)}",
     ]
     return "\n".join(lines)
