@@ -11,20 +11,13 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
           docs/fine-tuning.md goes on from there; `import hf` brings the published weights.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.hub import HubDataset
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import POST_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, HubDataset
+from flaxformer_lite.model import POST_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
+from flaxformer_lite.model.config import LanguageModelHead, Pooler
 from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Linear
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import AdamW, Linear, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 
 def get_config() -> Config:

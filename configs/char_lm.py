@@ -11,19 +11,12 @@ Expected: 1.388 nats a character (perplexity 4.01, accuracy 0.606) on the held-o
 Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs for text of your own.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.corpora import PythonDocs
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, PythonDocs
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Rotary
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.text import Characters
 
 
 def get_config() -> Config:

@@ -12,21 +12,12 @@ Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a 
           TinyLlama's own weights.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.hub import HubDataset
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, HubDataset
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, RMSNorm, Rotary
 from flaxformer_lite.objectives import CausalLM
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 
 def get_config() -> Config:

@@ -12,18 +12,13 @@ Expected: 3 minutes an epoch on one CPU core; with a rate of 0.003, test BLEU wa
 Vary it:  --train.steps 6000 goes on; residual=POST_NORM is the paper's own form and wants warmup_steps=2000.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, ParallelText
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.model import PRE_NORM, DropoutRates, ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import InverseSquareRoot
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import AdamW, InverseSquareRoot, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 FOLDER = "data/multi30k"
 

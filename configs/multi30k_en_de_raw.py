@@ -9,7 +9,7 @@ Vary it:  your own text: --data.train.source a.en --data.train.target a.de, and 
 """
 
 from configs.multi30k_en_de import with_text
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 
 
 def get_config() -> Config:

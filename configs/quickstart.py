@@ -6,16 +6,12 @@ Expected: 2 min 35 s on 2 CPU cores; exact match 0.9975 on 2,000 held-out dates.
 Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps 300 shows half-learned answers.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dates import Dates
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, Dates
+from flaxformer_lite.model import DropoutRates, ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.text import Characters
 
 
 def get_config() -> Config:

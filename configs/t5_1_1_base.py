@@ -12,20 +12,13 @@ Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_
           the published weights.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.hub import HubDataset
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, HubDataset
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
-from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import SpanCorruption
-from flaxformer_lite.optim.optimizers import Adafactor, OptimizerConfig
-from flaxformer_lite.optim.schedules import InverseSquareRoot
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import Adafactor, InverseSquareRoot, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 
 def get_config() -> Config:

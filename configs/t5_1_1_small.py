@@ -11,7 +11,7 @@ Vary it:  split="train[:1%]" for less text. `import hf` brings the published wei
 import dataclasses
 
 from configs.t5_1_1_base import get_config as base
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 
 
 def get_config() -> Config:

@@ -9,18 +9,13 @@ Expected: 3.773 nats a token to be told, and 0.324 of them right, on the held-ou
 Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.corpora import PythonDocs
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, PythonDocs
+from flaxformer_lite.model import PRE_NORM, DropoutRates, ModelConfig, Rotary
+from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.objectives import MaskedLM
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 
 def get_config() -> Config:

@@ -10,18 +10,13 @@ Expected: 27.3 BLEU on newstest2014 in the paper, tokenised with compounds split
 Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transformer_big_wmt14.py is the big one.
 """
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.hub import HubDataset
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.residual import POST_NORM
+from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.data import DataConfig, HubDataset
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.model import POST_NORM, DropoutRates, ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.optim.optimizers import AdamW, OptimizerConfig
-from flaxformer_lite.optim.schedules import Noam
-from flaxformer_lite.text.subwords import SentencePiece
+from flaxformer_lite.optim import AdamW, Noam, OptimizerConfig
+from flaxformer_lite.text import SentencePiece
 
 
 def get_config() -> Config:

@@ -12,8 +12,8 @@ Vary it:  16 times larger batches and twice the rate reach 29.3 in Ott et al. 20
 import dataclasses
 
 from configs.transformer_base_wmt14 import get_config as base
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.config import Config
+from flaxformer_lite.model import DropoutRates
 
 
 def get_config() -> Config:
