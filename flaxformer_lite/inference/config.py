@@ -1,7 +1,9 @@
 """The settings of decoding: search or sampling, the rules that answers obey, scores, lengths, batches."""
 
+import dataclasses
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Int
@@ -14,6 +16,7 @@ from flaxformer_lite.bounds import (
     PositiveInt,
     check_bounds,
 )
+from flaxformer_lite.console import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 PromptAttention = Literal["causal", "full"]
@@ -128,6 +131,17 @@ class DecodeConfig:
     def eos_id(self) -> int | None:
         """The first of `eos_ids`; None if there is none."""
         return next(iter(self.eos_ids), None)
+
+    def changed(self, changes: Mapping[str, Any], other_names: Collection[str] = ()) -> "DecodeConfig":
+        """Returns the settings with some changed by name.
+
+        Raises: ValueError for a name that is no setting; the message suggests one of these and of `other_names`.
+        """
+        names = {field.name for field in dataclasses.fields(self)}
+        if wrong := sorted(changes.keys() - names):
+            near = suggest(wrong[0], [*names, *other_names])
+            raise ValueError(f"{wrong[0]} is no setting of decoding: see DecodeConfig and Sampling{near}")
+        return dataclasses.replace(self, **changes)
 
     def max_length(self, source_length: int) -> int:
         """Returns the maximum number of tokens, at least 1, in the answer to a source of that many tokens, ends included."""

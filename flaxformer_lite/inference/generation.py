@@ -20,13 +20,18 @@ DEFAULT_LENGTHS: dict[str, Any] = {
 }
 """The default values of the settings that limit the length of an answer."""
 
+SAMPLING_NAMES = frozenset(field.name for field in dataclasses.fields(Sampling))
+"""The settings that turn sampling on."""
+
 
 def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
     """Returns the settings with some changed by name, those of `Sampling` too: one of these turns sampling on.
 
     Where neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
+
+    Raises: ValueError for a name that is no setting.
     """
-    of_sampling = {field.name for field in dataclasses.fields(Sampling)} & changes.keys()
+    of_sampling = SAMPLING_NAMES & changes.keys()
     own: dict[str, Any] = {}
     if changes.keys() & {"max_length_ratio", "max_length_extra"}:
         own["max_new_tokens"] = None
@@ -40,7 +45,7 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
         own.setdefault("beam_size", 1)
     elif own.get("beam_size", 1) > 1:
         own["sampling"] = None
-    return dataclasses.replace(config, **own)
+    return config.changed(own, other_names=SAMPLING_NAMES)
 
 
 def check_generates(model: ModelConfig) -> None:

@@ -1,4 +1,4 @@
-"""What greedy search, sampling and beam search share: the prompt in the cache (prefill), and the loop over new tokens.
+"""Shared by greedy search, sampling and beam search: the prompt in the cache (prefill), and the loop over new tokens.
 
 Pure functions of arrays, compiled once a batch shape by `decoder.py`. A model with an encoder answers a source; its decoder starts
 from BOS. A decoder alone continues a prompt, padded on the left. Both are P tokens here: the first P - 1 go into the cache at once

@@ -186,7 +186,7 @@ class Run:
         Raises: ValueError if the model does not translate.
         """
         check_translates(self.config.model)
-        return self.decoder(dataclasses.replace(self.config.decode, **decode))
+        return self.decoder(self.config.decode.changed(decode))
 
     def decoder(self, settings: DecodeConfig) -> Decoder:
         """Returns the decoder with these settings; it is made at the first call."""
