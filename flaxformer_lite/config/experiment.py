@@ -2,14 +2,15 @@
 
 import typing
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import Objective, Seq2Seq
+from flaxformer_lite.model.config import ModelConfig, SavedAs
+from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.text.kinds import FromRun
 
@@ -19,7 +20,7 @@ class Config:
     """One experiment: everything that decides its numbers."""
 
     model: ModelConfig
-    objective: Objective = Seq2Seq()
+    objective: Annotated[BaseObjective, SavedAs(Objective)] = Seq2Seq()
     data: DataConfig
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()

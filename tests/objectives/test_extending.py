@@ -5,6 +5,7 @@ Oracle for generation: the model without a cache, with the mask of a prefix lang
 
 import dataclasses
 import functools
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -14,27 +15,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.dataset import Dataset, tokenize, zero_batch
-from flaxformer_lite.data.records import Lengths, Pair
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import Decoder
+import flaxformer_lite
+from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.data import TSV, Lengths, TokenPair
+from flaxformer_lite.inference import DecodeConfig, Decoder
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import ALiBi, Learned, RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives import Objectives
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
-from flaxformer_lite.optim.optimizers import OptimizerConfig
-from flaxformer_lite.optim.schedules import Constant
-from flaxformer_lite.run import Run
-from flaxformer_lite.text.characters import CharacterTokenizer
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS
-from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.training.step import TrainTask, init_state, train_step
-from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.experiments import tiny_config
+from flaxformer_lite.optim import Constant, OptimizerConfig
+from flaxformer_lite.run.run import Run
+from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
+from flaxformer_lite.training.loop import train
+from tests.support.experiments import tiny_config, use_one_device
 
 # The one file ----------------------------------------------------------------------------------------------------------
 
@@ -84,37 +79,39 @@ class PrefixLM(BaseObjective):
 
 V = 17
 MODEL = ModelConfig(vocab_size=V, d_model=12, num_heads=3, d_ff=23, num_encoder_layers=0, num_decoder_layers=2)
-TOKENIZER = CharacterTokenizer("abcdefghijklm")
 DECODE = DecodeConfig(length_penalty="none")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtendedConfig(Config):
-    """The config as it is with the new name in the union of objectives."""
-
-    objective: Objectives | PrefixLM
-
-
-@functools.cache
-def trained() -> Run:
-    """A run whose model has learned for a few steps to write its prompt backwards."""
-    base = tiny_config()
-    data = dataclasses.replace(base.data, bucket_lengths=(8, 13), max_target_length=13)
-    optimizer = OptimizerConfig(schedule=Constant(peak_rate=1e-2))
-    train = dataclasses.replace(base.train, text_metrics=())
-    parts = {"data": data, "optimizer": optimizer, "train": train, "decode": DECODE}
-    config = ExtendedConfig(model=MODEL, objective=PrefixLM(), **parts)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose model has learned for a few steps to write its prompt backwards, loaded from its folder."""
+    folder = tmp_path_factory.mktemp("prefix_lm")
     words = ["".join(np.random.default_rng(i).choice(list("abcdefgh"), 1 + i % 6)) for i in range(64)]
-    records = tokenize([Pair(word, word[::-1]) for word in words], Tokenizers(TOKENIZER, TOKENIZER))
-    dataset = Dataset(records, config.objective, config.data, 0, TOKENIZER)
-    task = TrainTask.of(config)
-    state = jax.jit(functools.partial(init_state, task))(zero_batch(config.objective, dataset.plan.buckets[0]))
-    step, losses = jax.jit(functools.partial(train_step, task)), []
-    for i in range(30):
-        state, measured = step(state, dataset.batch(i))
-        losses.append(float(measured["loss"]))
-    assert losses[-1] < losses[0] - 0.5, losses
-    return Run(RunFolder("runs/prefix"), config, state.params, Tokenizers(TOKENIZER, TOKENIZER), 30)
+    (folder / "pairs.tsv").write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+    base, pairs = tiny_config(), TSV(path=str(folder / "pairs.tsv"))
+    data = dataclasses.replace(base.data, train=pairs, eval=pairs, bucket_lengths=(13,), max_target_length=13)
+    config = tiny_config(
+        model=MODEL,
+        objective=PrefixLM(),
+        data=data,
+        optimizer=OptimizerConfig(schedule=Constant(peak_rate=1e-2)),
+        train=TrainConfig(steps=30, eval_every=15, log_every=30, checkpoint_every=30),
+        decode=DECODE,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        train(config, folder / "run")
+        return flaxformer_lite.load(folder / "run")
+
+
+def test_it_learns_and_is_scored(trained: Run, monkeypatch: pytest.MonkeyPatch):
+    """The losses that the loop wrote fall; `Run.metrics` reports the last of them again."""
+    use_one_device(monkeypatch)
+    lines = [json.loads(line) for line in (trained.folder.path / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["loss"] for line in lines if line["split"] == "eval"]
+    assert len(losses) == 2 and losses[1] < losses[0] - 0.1
+    again = trained.metrics(list(trained.config.data.eval.open()))
+    assert again["loss"] == pytest.approx(losses[-1], rel=1e-5)
 
 
 @functools.cache
@@ -133,41 +130,40 @@ def next_log_probs(model: Transformer, params: object, prompt: list[int], answer
 
 
 def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
-    row = PrefixLM().example(tokenize([Pair("ab", "c")], Tokenizers(TOKENIZER, TOKENIZER))[0], Lengths(0, 6))
-    bos, a, b, c, eos = row.inputs.target_tokens[0], *TOKENIZER.encode("abc"), row.targets[3]
-    assert row.inputs.target_tokens.tolist() == [bos, a, b, c, 0, 0]
-    assert row.targets.tolist() == [a, b, c, eos, 0, 0] and eos == TOKENIZER.eos_id
+    row = PrefixLM().example(TokenPair(np.array([7, 8]), np.array([9])), Lengths(0, 6))
+    assert row.inputs.target_tokens.tolist() == [BOS, 7, 8, 9, 0, 0]
+    assert row.targets.tolist() == [7, 8, 9, EOS, 0, 0]
     assert row.weights.tolist() == [0, 0, 1, 1, 0, 0]
     seen = row.inputs.target_attention[0, :4, :4].astype(int).tolist()
     assert seen == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("search", ["greedy", "beam", "stream"])
-def test_a_trained_one_generates_as_without_a_cache(search: str):
+def test_a_trained_one_generates_as_without_a_cache(trained: Run, search: str):
     """Greedy answers of several tokens, token by token; prompts of different lengths share a batch."""
-    run = trained()
-    prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "", "cab")]
+    tokenizer = trained.required_tokenizers.target
+    prompts = [[tokenizer.bos_id, *tokenizer.encode(word)] for word in ("abcdef", "hg", "", "cab")]
     if search == "beam":
-        answers = [found[0].tokens for found in run.completions_of_ids(prompts, beam_size=2, max_new_tokens=1)]
+        answers = [found[0].tokens for found in trained.completions_of_ids(prompts, beam_size=2, max_new_tokens=1)]
     elif search == "stream":
-        texts = ["".join(run.stream(word, max_new_tokens=5)) for word in ("abcdef", "hg", "", "cab")]
-        answers = [TOKENIZER.encode(text) for text in texts]
+        texts = ["".join(trained.stream(word, max_new_tokens=5)) for word in ("abcdef", "hg", "", "cab")]
+        answers = [tokenizer.encode(text) for text in texts]
     else:
-        answers = [found[0].tokens for found in run.completions_of_ids(prompts, max_new_tokens=5)]
+        answers = [found[0].tokens for found in trained.completions_of_ids(prompts, max_new_tokens=5)]
     for prompt, answer in zip(prompts, answers, strict=True):
         for i, token in enumerate(answer):
-            assert token == next_log_probs(run.model, run.params, prompt, answer[:i], full=True).argmax()
+            assert token == next_log_probs(trained.model, trained.params, prompt, answer[:i], full=True).argmax()
     assert any(answers)
 
 
-def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal_ones():
-    run = trained()
-    prompts = [[TOKENIZER.bos_id, *TOKENIZER.encode(word)] for word in ("abcdef", "hg", "cab")]
+def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal_ones(trained: Run):
+    tokenizer = trained.required_tokenizers.target
+    prompts = [[tokenizer.bos_id, *tokenizer.encode(word)] for word in ("abcdef", "hg", "cab")]
     for prompt, found in zip(
-        prompts, run.completions_of_ids(prompts, beam_size=6, num_hypotheses=6, max_new_tokens=1), strict=True
+        prompts, trained.completions_of_ids(prompts, beam_size=6, num_hypotheses=6, max_new_tokens=1), strict=True
     ):
-        full, causal = (next_log_probs(run.model, run.params, prompt, [], full) for full in (True, False))
-        tokens = [hypothesis.tokens[0] if hypothesis.tokens else TOKENIZER.eos_id for hypothesis in found]
+        full, causal = (next_log_probs(trained.model, trained.params, prompt, [], full) for full in (True, False))
+        tokens = [hypothesis.tokens[0] if hypothesis.tokens else tokenizer.eos_id for hypothesis in found]
         scores = [hypothesis.score for hypothesis in found]
         np.testing.assert_allclose(scores, full[tokens], rtol=1e-5, atol=1e-5)
         assert tokens == np.argsort(-full)[: len(tokens)].tolist()

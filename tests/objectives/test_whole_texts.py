@@ -273,9 +273,9 @@ CONFIG_FILE = """
 import dataclasses
 from flaxformer_lite.config import Config, TrainConfig, load_config
 from flaxformer_lite.data.text_files import TSV
-from flaxformer_lite.model_config import Pooler
+from flaxformer_lite.model.config import Pooler
 from flaxformer_lite.objectives import Classification
-from flaxformer_lite.tokenizer import FromRun
+from flaxformer_lite.text import FromRun
 
 def get_config() -> Config:
     theirs = load_config("FOLDER/imported/config.json")
@@ -312,7 +312,7 @@ def test_a_hugging_face_folder_is_imported_and_trained_on(
     pieces = tokenizer.pieces(row.tokens)
     assert (pieces[0], pieces[-1], pieces.count("[SEP]"), row.types[-1]) == ("[CLS]", "[SEP]", 2, 1)
     assert run.classify(["a"])[0].label in ("xenon", "yttrium", "zinc")
-    with pytest.raises(ValueError, match=r"^line 2 has two texts, and this run has learned from single ones"):
+    with pytest.raises(ValueError, match=r"^line 2 has two texts, but this run was trained on single texts"):
         run.classify(["a", ("a", "b")])
 
 
