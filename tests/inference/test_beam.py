@@ -55,7 +55,7 @@ def test_wide_beam_equals_exhaustive_search(config):
 
 
 def test_answers_by_hand():
-    """Oracle: worked by hand for a model that at every step says the end with 0.3, `4` with 0.6, `0` with 0.05."""
+    """Oracle: worked by hand for a model with the probabilities 0.3 (end), 0.6 (`4`) and 0.05 (`0`) at every step."""
     model, params = model_of(SMALL)
     end, word, zero = math.log(0.3), math.log(0.6), math.log(0.05)
     # Step 1: the end comes second, so "" is finished; `4`, `0` and another stay open.

@@ -50,7 +50,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
 
 
 def test_prompts_samples_and_streams():
-    """Law: what a prompt is answered depends on seed, number and sample alone, not on the batch; a stream is the first answer."""
+    """Law: an answer depends on seed, index and sample alone, not on the batch; a stream is the first answer."""
     model, params = model_of(ALONE)
     settings = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=3, batch_tokens=64, max_new_tokens=7)
     generator = np.random.default_rng(5)
@@ -75,7 +75,7 @@ def test_prompts_samples_and_streams():
 
 
 def test_answers_end_with_the_positions():
-    """Oracle: worked by hand: the last of the new tokens is not read, so it needs no position. And the messages."""
+    """Oracle: worked by hand: the last new token is no input, so it needs no position. And the messages."""
     model, params = model_of(replace(ALONE, positions=Learned(max_positions=9)))
     never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
     decoder = Decoder(model, DecodeConfig(max_new_tokens=6))
@@ -93,7 +93,7 @@ def test_answers_end_with_the_positions():
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
-    """Law: no answer goes, and no source may go, past the last learned position. Oracle of the score: the logits,
+    """Law: neither an answer nor a source is longer than the learned positions. Oracle of the score: the logits,
     rounded to bfloat16, then in float64: neither log-probabilities nor their sum are rounded again.
     """
     model, params = model_of(replace(SMALL, positions=Learned(max_positions=5), dtype="bfloat16"))

@@ -61,7 +61,7 @@ def test_an_encoder_decoder_needs_both_sides() -> None:
         ask(vectors, inputs_embeds=np.zeros((2, 3, 5)), decoder_inputs_embeds=np.zeros((2, 3, 12)))
 
 
-def test_what_there_is_comes_out_and_the_rest_is_none() -> None:
+def test_outputs_that_the_model_does_not_have_are_none() -> None:
     model = TRAINED_HERE["bert"]
     found = ask(model, input_ids=IDS.tolist(), attention_mask=MASK)
     inputs = Inputs(jnp.asarray(IDS), source_mask=jnp.asarray(MASK > 0), token_types=jnp.zeros((2, 3), jnp.int32))
@@ -77,8 +77,8 @@ def test_what_there_is_comes_out_and_the_rest_is_none() -> None:
     assert sentences.logits is None and np.allclose(np.linalg.norm(sentences.pooled, axis=1), 1)
 
 
-def test_positions_are_those_given_or_places_whatever_the_mask_shows() -> None:
-    """As the library has it, whose GPT-2 with padding on the left and no positions says what this one says."""
+def test_default_positions_do_not_depend_on_the_mask() -> None:
+    """As in the library: GPT-2 with padding on the left and without position_ids counts from 0."""
     model = TRAINED_HERE["llama"]
     left = {"input_ids": IDS, "attention_mask": MASK[:, ::-1]}
     assert model_inputs(model, left, DECODE).target_positions is None
@@ -87,7 +87,7 @@ def test_positions_are_those_given_or_places_whatever_the_mask_shows() -> None:
 
 
 def test_positions_are_rows_of_a_table() -> None:
-    """RoBERTa's count from its padding on: hand-counted, they are what the model finds by itself."""
+    """Oracle: counted by hand for RoBERTa, whose rows start after its padding id; equal to the model's own default."""
     table = Learned(max_positions=5, offset=2, stddev=1.0)
     model = dataclasses.replace(TRAINED_HERE["distilbert"], positions=table, position_padding_id=1)
     ids = np.array([[5, 6, 7], [8, 1, 9]])
@@ -116,7 +116,7 @@ LAST = Pooler(token="last", activation=None, num_classes=3, class_bias=False)
 def test_classes_are_read_at_the_last_token(
     settings: dict[str, Any], mask: list[list[int]] | None, places: list[int]
 ) -> None:
-    """Hand-counted; what attends to what is left alone: hidden states are those of a model that is told nothing of an end."""
+    """Oracle: positions counted by hand; without a mask the hidden states are those of a mask of ones."""
     model = ModelConfig(**{**settings, "head": None, "pooler": LAST, "share_target_output": False})
     ids = np.array([[5, 7, 7, 0], [7, 0, 8, 7 if settings is BOTH else 0]])
     found = ask(model, input_ids=ids, attention_mask=mask)
@@ -124,11 +124,11 @@ def test_classes_are_read_at_the_last_token(
     expected = found.last_hidden_state[[0, 1], places] @ kernel
     np.testing.assert_allclose(found.logits, expected, rtol=1e-4, atol=1e-5)
     if mask is None:
-        told = ask(model, input_ids=ids, attention_mask=np.ones_like(ids))
-        np.testing.assert_array_equal(found.last_hidden_state, told.last_hidden_state)
+        unmasked = ask(model, input_ids=ids, attention_mask=np.ones_like(ids))
+        np.testing.assert_array_equal(found.last_hidden_state, unmasked.last_hidden_state)
 
 
-def test_a_text_without_the_end_where_classes_are_read_is_named() -> None:
+def test_a_text_without_an_end_is_named_by_its_row() -> None:
     model = ModelConfig(**{**BOTH, "head": None, "pooler": LAST, "share_target_output": False})
     with pytest.raises(ValueError, match=r"input_ids, row 1 does not contain the first of decode.eos_ids \(7,\)"):
         ask(model, input_ids=IDS)

@@ -31,7 +31,7 @@ def test_text_stops_before_the_first_stop_string():
 
 @pytest.mark.parametrize("stop", [(), ("字!",), ("ab",), ("b≠", "≠≠≠"), ("nowhere", "\n\n")], ids=str)
 def test_streamed_parts_make_the_text(stop):
-    """Law: however the bytes arrive, the parts are the text before the stop string, and every character comes whole."""
+    """Law: however the bytes arrive, the parts join to the text before the stop string, and no character is split."""
     text = "über ≠ 漢字, ab≠ 漢字!\n\nand so on ≠≠"
     ids, generator = BYTES.encode(text), np.random.default_rng(0)
     for _ in range(20):
@@ -47,7 +47,7 @@ def test_streamed_parts_make_the_text(stop):
 
 
 def test_streams_by_hand():
-    """Oracle: what may still become a stop string or a character is held back until it is decided."""
+    """Oracle: worked by hand: bytes of a character and the beginning of a stop string are held back until they are decided."""
     stream = TextStream(BYTES, [BOS], ["stop"])
     parts = [stream.add(BYTES.encode(part)) for part in ("as", "to", "st", "o", "p and on")]
     assert parts == ["a", "", "sto", "", ""] and stream.stopped
@@ -58,7 +58,7 @@ def test_streams_by_hand():
 
 
 def test_decode_after_a_prompt_keeps_its_space():
-    """Oracle: SentencePiece drops a space where a text starts, but here none does; ids that are none are left out."""
+    """Oracle: SentencePiece drops the space at the start of a text, not after a prompt; ids outside the vocabulary are skipped."""
     tokenizer = SentencePiece(model_type="unigram").train(["hello world", "world of words", "a word"] * 9, 17)
     ids = tokenizer.encode("hello world")
     cut = next(n for n in range(1, len(ids)) if tokenizer.decode(ids[:n]) == "hello")
@@ -76,7 +76,7 @@ def test_prompts_begin_as_texts_do():
 
 
 def test_settings_by_name():
-    """Oracle: worked by hand: a setting of Sampling draws, a beam does not, and some limit there always is."""
+    """Oracle: worked by hand: a setting of Sampling turns sampling on, a beam turns it off, and the length always has a limit."""
     config = DecodeConfig()
     assert generation_settings(config, {}) == DecodeConfig(max_new_tokens=DEFAULT_NEW_TOKENS)
     assert generation_settings(config, {"top_k": 3, "max_new_tokens": 5}) == DecodeConfig(

@@ -6,7 +6,7 @@ from flaxformer_lite.inference.metrics import bleu, chrf, exact_match, text_metr
 
 
 def test_metrics_by_hand():
-    """Oracle: BLEU of four words of which the last is wrong is (3/4 * 2/3 * 1/2 * 1/(2 * 1))^(1/4), smoothed."""
+    """Oracle: BLEU of four words, the last one wrong, is (3/4 * 2/3 * 1/2 * 1/(2 * 1))^(1/4), smoothed."""
     references = ["a b c d"]
     assert exact_match(["x", "y"], ["x", "z"]).value == 0.5
     assert bleu(references, references).value == pytest.approx(100)
@@ -17,7 +17,7 @@ def test_metrics_by_hand():
 
 
 def test_tokenized_text_is_split_at_spaces_only():
-    """Law: only the tokenizer in the signature, and what it makes of punctuation, differ."""
+    """Law: only the tokenizer in the signature, and the score of punctuation differ."""
     found = [bleu(["a , b c d"], ["a, b c d"], tokenized=tokenized) for tokenized in (False, True)]
     assert ["tok:13a" in score.signature for score in found] == [True, False] and "tok:none" in found[1].signature
     assert found[0].value == pytest.approx(100) > found[1].value

@@ -51,7 +51,7 @@ def reference_filtered(row, sampling):
     ids=str,
 )
 def test_filters_equal_loops(sampling):
-    """Oracle: the loops above; a filter that keeps everything leaves the scores as they are."""
+    """Oracle: the loops above; a filter that keeps all tokens changes no score."""
     found = np.asarray(warp_logits(jnp.asarray(SCORES), sampling))
     np.testing.assert_allclose(found, [reference_filtered(row, sampling) for row in SCORES], rtol=1e-6)
     if sampling == Sampling():
@@ -60,7 +60,7 @@ def test_filters_equal_loops(sampling):
 
 
 def test_equal_scores_stay_together():
-    """Law: which of several equal tokens are kept does not depend on where they stand."""
+    """Law: equal tokens are kept or dropped together."""
     scores = jnp.log(jnp.asarray([[0.1, 0.3, 0.3, 0.1, 0.2]]))
     for sampling, kept in ((Sampling(top_k=4), 5), (Sampling(top_k=1), 2), (Sampling(top_p=0.2), 2)):
         assert int((warp_logits(scores, sampling) > -jnp.inf).sum()) == kept
@@ -68,7 +68,7 @@ def test_equal_scores_stay_together():
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(top_k=3)], ids=str)
 def test_draws_have_their_probabilities(sampling):
-    """Oracle: chi-square of 20,000 draws against the softmax of the loops; what a filter took away never comes."""
+    """Oracle: chi-square of 20,000 draws against the softmax of the loops; filtered tokens are never drawn."""
     draws, row = 20_000, SCORES[0, :6]
     keys = sample_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
     tokens = sample_token(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
@@ -82,7 +82,7 @@ def test_draws_have_their_probabilities(sampling):
 
 
 def test_temperature_0_takes_the_best():
-    """Law: what is drawn at temperature 0 is the best token, the lowest id of equals, whatever the other filters."""
+    """Law: temperature 0 takes the best token, the lowest id of equals, whatever the other filters."""
     scores = np.concatenate([SCORES, np.zeros((1, V), np.float32)])
     keys = sample_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
     for sampling in (None, Sampling(temperature=0), Sampling(temperature=0, top_p=0.3)):

@@ -44,7 +44,7 @@ LONG = {
 
 @pytest.mark.parametrize(("search", "reference", "settings"), LONG.values(), ids=LONG)
 def test_long_answers_equal_uncached_reference(search, reference, settings):
-    """Oracle: the same in float64, to 1e-10, for another model, whose answers make the cache grow on the way."""
+    """Oracle: the same in float64, to 1e-10, for a model whose answers make the cache grow."""
     with jax.enable_x64(True):
         model, params = model_of(OTHER, seed=0)
         sources = SOURCES[2::2]
@@ -65,8 +65,8 @@ PROCESSED = {
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 @pytest.mark.parametrize(("config", "settings"), PROCESSED.values(), ids=PROCESSED)
-def test_demands_on_answers_equal_uncached_reference(config, settings, beam_size):
-    """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts go far past the window."""
+def test_rules_for_answers_equal_uncached_reference(config, settings, beam_size):
+    """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts are longer than the window."""
     with jax.enable_x64(config is WINDOW):
         model, params = model_of(config, seed=4 if config is SMALL else 1)
         settings = replace(settings, beam_size=beam_size, num_hypotheses=beam_size)
@@ -77,8 +77,8 @@ def test_demands_on_answers_equal_uncached_reference(config, settings, beam_size
 
 
 @pytest.mark.parametrize("search", [greedy, beam_search])
-def test_without_an_end_answers_are_as_long_as_they_may_be(search):
-    """Oracle: the lengths, for a model that says the id of the end more often than any other."""
+def test_without_end_ids_answers_have_their_maximum_length(search):
+    """Oracle: the lengths, for a model whose most probable token is the end."""
     model, params = model_of(SMALL)
     settings = replace(LIKE_THEIRS, eos_ids=(), beam_size=1 if search is greedy else 3)
     likely_end = [0.9 if i == EOS else 0.01 for i in range(VOCAB)]
@@ -97,7 +97,7 @@ def test_left_padding_changes_nothing(search):
 
 
 def test_cache_is_as_wide_as_the_window():
-    """Oracle: the shapes; where only some layers have a window, or none, there is room for everything."""
+    """Oracle: the shapes; a cache has a slot for every token if a layer has no window."""
     for config, capacity in (
         (WINDOW, 3),
         (ALONE, 50),
@@ -129,7 +129,7 @@ def test_neighbours_change_nothing(search):
 
 @pytest.mark.parametrize("search", [greedy, beam_search])
 def test_parameters_on_several_devices_answer_alike(search):
-    """Law: where every device has the parameters, as in a run that is loaded with several, the answers are those of one."""
+    """Law: parameters replicated over several devices, as in a loaded run, give the answers of one device."""
     model, params = model_of(SMALL)
     settings = DecodeConfig() if search is greedy else BEAMS["late"]
     everywhere = jax.device_put(params, replicated(make_mesh()))
@@ -139,7 +139,7 @@ def test_parameters_on_several_devices_answer_alike(search):
 
 @pytest.mark.parametrize("search", [greedy, beam_search])
 def test_weights_of_nan_still_answer(search):
-    """Law: every sentence has an answer, also from weights that training has spoilt."""
+    """Law: every sentence has an answer, also from weights that are NaN."""
     model, params = model_of(SMALL)
     settings = DecodeConfig() if search is greedy else BEAMS["late"]
     params = jax.tree.map(lambda p: p * np.nan, params)

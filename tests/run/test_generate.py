@@ -51,7 +51,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run with random weights, from its folder. The model has ids that the tokenizer has not."""
+    """A run with random weights, from its folder. The model's vocabulary is larger than the tokenizer's."""
     generator = np.random.default_rng(2)
     params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
     path = tmp_path_factory.mktemp("runs") / "bytes"
@@ -85,7 +85,7 @@ def test_a_run_continues_prompts(run: Run):
     assert several[0].text == texts[0] and len({sample.text for sample in several}) > 4
 
 
-def test_runs_that_cannot_say_so(run: Run):
+def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
     """Oracle: the messages name the setting, and the command or the way out."""
     for changes, message in (
         ({"num_encoder_layers": 1}, r"num_encoder_layers is 1\), so it answers a text .*: use translate"),
@@ -121,7 +121,7 @@ def test_runs_that_cannot_say_so(run: Run):
 
 @pytest.fixture
 def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    """Runs the command with these words after RUN and gives what it writes to stdout, with `terminal` as if to one.
+    """Returns the function that runs the command with words after RUN and returns its stdout; `terminal`: as on a terminal.
 
     The run is the one that is loaded already, with what it has compiled.
     """
@@ -137,7 +137,7 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
-    """Law: what the command writes is what the run gives: one text as it is, several a line each."""
+    """Law: the command writes the texts of the run: one text unchanged, several as one line each."""
     words = ("--temperature", "1.3", "--top-k", "40", "--seed", "5")
     prompts = ["a", "", "long prompt"]
     texts = run.generate(prompts, seed=5, **DRAWN)
@@ -195,7 +195,7 @@ def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, word
 
 
 def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.CaptureFixture, tmp_path: Path):
-    """Whatever files came before it."""
+    """Law: lines are counted in each file."""
     for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n")):
         (tmp_path / name).write_text(text)
     for files, options, message in (
@@ -208,10 +208,10 @@ def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.Ca
         assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
-def test_what_is_not_in_the_vocabulary_is_told_once(
+def test_text_outside_the_vocabulary_is_reported_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    """For prompts in one block, and for one that is answered as it is written; nothing of ids."""
+    """For several prompts, and for one that is streamed; not for ids."""
 
     class Few(ByteTokenizer):
         def unknown_parts(self, texts):

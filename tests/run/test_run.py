@@ -1,4 +1,4 @@
-"""Laws of a loaded run: it scores and translates as the trainer did, its weights are those asked for, its limits the config's."""
+"""Laws of a loaded run: it scores and translates as the trainer did, it has the requested weights, its limits are the config's."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture(scope="module")
 def untrained() -> Run:
-    """A run whose model knows no more positions than the config's longest texts have, and that was never trained."""
+    """A run that was never trained; its model has as many positions as the config's longest texts."""
     config = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40)))
     generator = np.random.default_rng(1)
     params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
@@ -54,7 +54,7 @@ def untrained() -> Run:
 
 
 def test_it_scores_and_translates_as_the_trainer_did(folder: Path):
-    """Law: the metrics are those of the evaluation while training, the translations those that it kept."""
+    """Law: the metrics are those of the evaluation while training, the translations those in its folder."""
     pairs = list(CONFIG.data.eval.open())
     run = flaxformer_lite.load(folder)
     row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
@@ -79,7 +79,7 @@ def test_a_run_is_described_in_five_lines(folder: Path, untrained: Run):
     assert repr(untrained).splitlines()[-1] == "  best score: none"
 
 
-def test_weights_are_those_asked_for(folder: Path):
+def test_weights_are_the_requested_ones(folder: Path):
     """Oracle: the mean of two checkpoints in NumPy; all others differ."""
     params = {
         words: jax.tree.leaves(flaxformer_lite.load(folder, **dict(words)).params)
@@ -109,12 +109,12 @@ def test_weights_are_those_asked_for(folder: Path):
         ({"step": 3}, "step 3 is not in .*: the steps there are 2, 4"),
     ],
 )
-def test_weights_that_are_not_there_are_refused(folder: Path, asked: dict, words: str):
+def test_missing_weights_are_refused(folder: Path, asked: dict, words: str):
     with pytest.raises(ValueError, match=words):
         flaxformer_lite.load(folder, **asked)
 
 
-def test_a_text_that_is_no_list_of_texts_is_refused(untrained: Run):
+def test_one_string_is_refused(untrained: Run):
     with pytest.raises(ValueError, match=r"texts is one string, '20 nov 2026': pass a list"):
         untrained.translate("20 nov 2026")
 
@@ -126,7 +126,7 @@ def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatc
 
 
 def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
-    """Law: the kernel that the training named changes nothing of what the run says on a CPU."""
+    """Law: the attention kernel of the training does not change the answers on a CPU."""
     plain = flaxformer_lite.load(folder)
     attention = dataclasses.replace(plain.config.model.attention, implementation="splash")
     config = dataclasses.replace(plain.config, model=dataclasses.replace(plain.config.model, attention=attention))
@@ -150,7 +150,7 @@ def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):
 
 
 def test_attention_ends_where_the_positions_do(untrained: Run, capsys: pytest.CaptureFixture):
-    """Law: a text that is too long is looked at as the text that it is cut to, and a warning says so."""
+    """Law: a text that is too long is truncated, with a warning."""
     weights = untrained.attention(*LONG)
     assert weights.cross.shape == (2, 3, 11, 40)
     assert (len(weights.source_pieces), len(weights.target_pieces)) == (40, 11)

@@ -1,4 +1,4 @@
-"""Laws of reading whole texts: in any company and order a text gets the answer that it gets alone; mistakes are one line."""
+"""Laws of predictions for whole texts: in any batch and order the answer to a text is its answer alone; mistakes are one line."""
 
 import dataclasses
 import importlib
@@ -67,7 +67,7 @@ def run() -> Run:
 
 
 def alone(run: Run, first: str, second: str | None = None) -> Any:
-    """What the model says of one text or pair without any padding."""
+    """Returns the model's outputs for one text or pair without padding."""
     tokenizer = run.required_tokenizers.source
     ids = [tokenizer.encode(text) for text in (first, second) if text is not None]
     tokens, types = tokenizer.with_special_tokens(*ids)
@@ -86,7 +86,7 @@ def test_texts_are_embedded_as_each_alone_and_in_order(run: Run):
 
 
 def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
-    """Eleven texts of many lengths compile at most three times, and nothing more for other texts of such lengths."""
+    """Law: eleven texts of many lengths compile at most three times; other texts of these lengths compile nothing."""
     said: list[str] = []
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
@@ -116,8 +116,8 @@ def masked() -> Run:
         return make_run(objective=MaskedLM(mask_token=30))
 
 
-def test_masks_are_filled_as_the_model_says(masked: Run):
-    """Oracle: softmax at each mask's place, in float64, sorted; texts with one, two and three masks together."""
+def test_masks_have_the_models_probabilities(masked: Run):
+    """Oracle: softmax at each mask's position, in float64, sorted; texts with one, two and three masks together."""
     texts = ["ab[MASK]c", "[MASK]a[MASK]", "[MASK][MASK]x[MASK]"]
     found = masked.fill_mask(texts, 4)
     tokenizer = masked.required_tokenizers.source
@@ -139,7 +139,7 @@ def test_masks_are_filled_as_the_model_says(masked: Run):
 
 
 class WithMask(CharacterTokenizer):
-    """Characters, of which one is the mask, as in a tokenizer from elsewhere."""
+    """A tokenizer of characters with a mask id of its own."""
 
     mask_id = 4
 
@@ -177,7 +177,7 @@ def test_a_mask_of_the_tokenizers_own_is_written_either_way():
         ({}, "fill_mask", r"^the tokenizer of nowhere has no mask id"),
     ],
 )
-def test_a_model_that_lacks_the_part_is_named_with_its_setting(changes: dict, method: str, words: str):
+def test_a_model_without_the_part_is_refused_with_its_setting(changes: dict, method: str, words: str):
     run = make_run(dataclasses.replace(MODEL, **changes))
     with pytest.raises(ValueError, match=words) as caught:
         getattr(run, method)(["[MASK]"])
@@ -185,19 +185,19 @@ def test_a_model_that_lacks_the_part_is_named_with_its_setting(changes: dict, me
 
 
 @pytest.mark.parametrize("method", ["embed", "classify", "fill_mask"])
-def test_one_text_is_no_list_of_them(run: Run, masked: Run, method: str):
+def test_one_string_is_refused(run: Run, masked: Run, method: str):
     with pytest.raises(ValueError, match=r"^texts is one string, 'abc': pass a list"):
         getattr(masked if method == "fill_mask" else run, method)("abc")
 
 
 class Typed:
-    """Types a command for a run that is loaded already."""
+    """Runs a command with a run that is loaded already."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
         self.monkeypatch, self.capsys = monkeypatch, capsys
 
     def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
-        """The lines of stdout and stderr."""
+        """Returns the lines of stdout and stderr."""
         module = importlib.import_module(f"flaxformer_lite.cli.commands.{command.replace('-', '_')}")
         self.monkeypatch.setattr(module, "load", lambda path, weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
@@ -207,7 +207,7 @@ class Typed:
         return out.splitlines(), err.splitlines()
 
     def errors(self) -> list[str]:
-        """The lines of stderr of a command that failed."""
+        """Returns the lines of stderr of a command that failed."""
         return self.capsys.readouterr().err.splitlines()
 
 
@@ -245,14 +245,14 @@ def test_mistakes_are_one_line(
 
 
 def test_a_pipe_is_answered_line_by_line(run: Run, type_command: Typed):
-    """Law: an answer for each line, in order, an empty one included; `--scores` says the same."""
+    """Law: an answer for each line, in order, an empty one included; `--scores` has the same best class."""
     outs = [type_command(run, "classify", *options, stdin=b"abc\n\nhello\n")[0] for options in ([], ["--scores"])]
     labels = [answer.label for answer in run.classify(["abc", "", "hello"])]
     assert [line.split("\t")[0] for line in outs[0]] == labels
     assert [max(scores, key=scores.get) for scores in map(json.loads, outs[1])] == labels
 
 
-def test_a_line_that_cannot_be_filled_is_passed_over_with_a_word(masked: Run, type_command: Typed):
+def test_a_line_without_a_mask_is_skipped_with_a_warning(masked: Run, type_command: Typed):
     """Law: the other lines have the answers that they have alone, under their own numbers."""
     lines = ["ab[MASK]c", "abc", "[MASK]" + "a" * 20 + "[MASK]", "", "[MASK]a[MASK]"]
     out, err = type_command(masked, "fill-mask", "--top", "2", stdin="\n".join(lines).encode())
@@ -271,10 +271,10 @@ def test_a_line_that_cannot_be_filled_is_passed_over_with_a_word(masked: Run, ty
 
 
 @pytest.mark.parametrize("command", ["classify", "embed", "fill-mask"])
-def test_what_is_not_in_the_vocabulary_is_told_once(
+def test_text_outside_the_vocabulary_is_reported_once(
     command: str, run: Run, masked: Run, type_command: Typed, monkeypatch: pytest.MonkeyPatch
 ):
-    """Neither the tab between two texts nor the sign for a mask is text."""
+    """Law: neither the tab between two texts nor [MASK] is text."""
     chosen = masked if command == "fill-mask" else run
     monkeypatch.setattr(chosen.unknown, "reported", set())  # what it has warned of
     line = "a[MASK]ßb" if command == "fill-mask" else "aß\tb" if command == "classify" else "aßb"
@@ -283,7 +283,7 @@ def test_what_is_not_in_the_vocabulary_is_told_once(
 
 
 def test_vectors_go_into_a_new_file(run: Run, type_command: Typed, tmp_path: Path):
-    """Law: whole or not at all; an error before the end leaves nothing, nor what was there before."""
+    """Law: the file is complete or absent; an error leaves nothing behind."""
     file = tmp_path / "new" / "x.npy"
     assert type_command(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
     np.testing.assert_array_equal(np.load(file), run.embed(["abc", "hello"]))

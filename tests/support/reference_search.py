@@ -67,7 +67,7 @@ LIKE_THEIRS = DecodeConfig(
 
 @functools.lru_cache
 def model_of(config, seed=4):
-    """A model with random weights, so large that its answers to several sources differ, and end here and there."""
+    """Returns a model with random weights, so large that answers to several sources differ in text and length."""
     model, generator = Transformer(config), np.random.default_rng(seed)
     shapes = jax.eval_shape(model.init, jax.random.key(0), example_inputs(config))
 
@@ -79,7 +79,7 @@ def model_of(config, seed=4):
 
 
 def padded(sources, width, left=False):
-    """Source tokens and mask, filled up with a word, which would change the answer were it seen: on the right, or on the left."""
+    """Returns source tokens and mask, padded on the right or left with a word that would change the answer if it were seen."""
     tokens, mask = np.full((len(sources), width), 4, np.int32), np.zeros((len(sources), width), bool)
     for row, source in enumerate(sources):
         start = width - len(source) if left else 0
@@ -103,7 +103,7 @@ def decode(search, model, params, sources, config, max_lengths, width=7, max_new
 
 
 def answers(decoded):
-    """The answers of each sentence as (tokens, score); checks what stands after the tokens."""
+    """Returns the answers to each source as (tokens, score), and checks the padding after the tokens."""
     rows = []
     for tokens, lengths, scores in zip(*decoded, strict=True):
         assert all((t[n:] == PAD).all() for t, n in zip(tokens, lengths, strict=True))
@@ -118,11 +118,11 @@ def assert_same(found, expected, tolerance=1e-5):
 
 
 PROBABILITIES = [0.05, 0.01, 0.01, 0.3, 0.6] + 6 * [0.005]
-"""Of the next token, for a model whose answers are worked by hand: `4`, then the end, then `0`, the others hardly ever."""
+"""Probabilities of the next token, for a model whose answers are worked by hand: `4`, the end, `0`; others are rare."""
 
 
 def constant(params, probabilities=PROBABILITIES):
-    """Parameters like these, with which the model gives the next token these probabilities, whatever it reads."""
+    """Returns parameters with which the next token has these probabilities, whatever the model reads."""
     params = jax.tree.map(np.zeros_like, params)
     params["params"]["decoder"]["final_norm"]["bias"][0] = 1.0
     params["params"]["embedding"]["embedding"][:, 0] = np.log(probabilities)
@@ -141,7 +141,7 @@ def full_pass(model):
 
 
 def log_probs(model, params, source, prefixes, width):
-    """Log-probabilities after each position of the prefixes, by one full pass. What follows a prefix cannot matter.
+    """Returns log-probabilities after each position of the prefixes, by one full pass; padding after a prefix cannot matter.
 
     A decoder alone reads what it goes on from before the prefix, in the place of BOS.
     """
@@ -208,12 +208,12 @@ def reference_beam(model, params, source, max_length, config):
 
 
 def processed(row, before, words, last, config):
-    """Log-probabilities as the settings change them."""
+    """Returns the log-probabilities under the rules of the settings."""
     return np.array(reference_process_logits(row, [*before, *words], len(words), last, config))
 
 
 def reference_process_logits(row, read, step, last, config):
-    """One row of scores after the tokens `read`, in plain Python."""
+    """Returns one row of scores after the tokens `read`, in plain Python."""
     row = [float(x) for x in row]
     for i in set(read):
         row[i] = row[i] / config.repetition_penalty if row[i] > 0 else row[i] * config.repetition_penalty
