@@ -26,11 +26,7 @@ class EvalData:
         assert config.data.eval is not None
         self.pairs = list(config.data.eval.open("data.eval"))
         self.records = evaluation_records(
-            self.pairs,
-            tokenizers,
-            config.objective,
-            config.data.longest,
-            lambda line: warn(f"data.eval: {line}"),
+            self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
         )
         self.dataset = Dataset(
             self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id

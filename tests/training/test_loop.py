@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -257,8 +258,8 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     with open_run(uninterrupted) as before, open_run(tmp_path / "run") as after:
         old, new = before.restore(target)[1], after.restore(target)[1]
     assert int(new.step) == 1 and int(old.step) > 1
-    jax.tree.map(np.testing.assert_array_equal, new.params, old.params)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6), new.ema, old.params)
+    chex.assert_trees_all_equal(new.params, old.params)
+    chex.assert_trees_all_close(new.ema, old.params, rtol=1e-6)
 
 
 def test_a_run_can_be_made_longer(uninterrupted, tmp_path):

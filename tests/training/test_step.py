@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,11 +61,6 @@ def without_dropout(dtype: str, num_micro_batches: int = 1) -> TrainTask:
     )
 
 
-def assert_trees_close(a, b, tolerance: float) -> None:
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        np.testing.assert_allclose(np.asarray(x), np.asarray(y), rtol=0, atol=tolerance)
-
-
 @pytest.fixture(scope="module")
 def batch() -> Batch:
     return stack(some_records(BUCKET.rows), BUCKET.lengths)
@@ -109,7 +105,7 @@ def test_micro_batches_change_nothing(batch: Batch, params: PyTree, double: None
     assert len(set(batch.weights.reshape(-1, 4, BUCKET.lengths.target).sum((0, 2)))) > 1
     key = random_key(0, "dropout")
     whole, parts = (gradient(without_dropout("float64", n), params, batch, key) for n in (1, 4))
-    assert_trees_close(whole, parts, 1e-12)
+    chex.assert_trees_all_close(whole, parts, rtol=0, atol=1e-12)
 
 
 def test_a_batch_weighs_tokens_as_one_sentence_at_a_time(params: PyTree, double: None):
@@ -126,11 +122,13 @@ def test_a_batch_weighs_tokens_as_one_sentence_at_a_time(params: PyTree, double:
         mean = jax.tree.map(lambda m, g, c=count: m + np.asarray(g) * c / sum(tokens), mean, alone)
     assert len(set(tokens)) == 2
     assert float(counts["cross_entropy"]) == sum(tokens)
-    assert_trees_close(whole, mean, 1e-12)
+    chex.assert_trees_all_close(whole, mean, rtol=0, atol=1e-12)
     short = stack([records[np.argmin(tokens)]], BUCKET.lengths, rows=BUCKET.rows)
     unpadded = stack([records[np.argmin(tokens)]], Lengths(3, 3))
     assert unpadded.weights.all() and unpadded.inputs.source_mask.all()
-    assert_trees_close(gradient(one, params, short, key), gradient(one, params, unpadded, key), 1e-12)
+    chex.assert_trees_all_close(
+        gradient(one, params, short, key), gradient(one, params, unpadded, key), rtol=0, atol=1e-12
+    )
 
 
 def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
@@ -140,7 +138,7 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
     loss, counts, grads = gradient(one, params, filled, key)
     loss_twice, counts_twice, grads_twice = gradient(one, params, twice, key)
     assert 2 * float(counts["cross_entropy"]) == float(counts_twice["cross_entropy"])
-    assert_trees_close((loss, grads), (loss_twice, grads_twice), 1e-12)
+    chex.assert_trees_all_close((loss, grads), (loss_twice, grads_twice), rtol=0, atol=1e-12)
 
 
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
@@ -149,7 +147,7 @@ def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[T
     (*_, one), one_losses = trained
     (*_, many), many_losses = three_steps(runner, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
-    assert_trees_close(one.params, many.params, 1e-4)
+    chex.assert_trees_all_close(one.params, many.params, rtol=0, atol=1e-4)
     kernel = runner.init(batch).params["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert len(kernel.addressable_shards) == len(jax.devices()) == 8
 
@@ -183,7 +181,7 @@ def test_the_moving_average_follows_the_parameters(trained: tuple[list[TrainStat
     for n, state in enumerate(after):
         keep = min(0.15, (1 + n) / (10 + n))
         average = jax.tree.map(lambda a, p, k=keep: k * a + (1 - k) * p, average, state.params)
-    assert_trees_close(after[-1].ema, average, 1e-6)
+    chex.assert_trees_all_close(after[-1].ema, average, rtol=0, atol=1e-6)
 
 
 def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params: PyTree):
