@@ -53,7 +53,9 @@ def restore_weights(
     check_weights(weights, config)
     shapes = abstract_params(config, mesh)
     if step is not None and weights not in ("last", "ema"):
-        raise ValueError(f"weights {weights!r} are of several steps: leave out --step {step}, or choose last or ema")
+        raise ValueError(
+            f"weights {weights!r} choose their own step: leave out --step {step}, or set weights to last or ema"
+        )
     if step is not None:
         return step, checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
     if weights.startswith("average:"):

@@ -104,8 +104,8 @@ def test_weights_are_the_requested_ones(folder: Path):
     ("asked", "words"),
     [
         ({"weights": "newest"}, "weights is 'newest': choose last, best, ema or average:N"),
-        ({"weights": "average:2", "step": 4}, "weights 'average:2' are of several steps: leave out --step 4"),
-        ({"weights": "best", "step": 4}, "weights 'best' are of several steps: leave out --step 4"),
+        ({"weights": "average:2", "step": 4}, "weights 'average:2' choose their own step: leave out --step 4"),
+        ({"weights": "best", "step": 4}, "weights 'best' choose their own step: leave out --step 4"),
         ({"step": 3}, "step 3 is not in .*: the steps there are 2, 4"),
     ],
 )
