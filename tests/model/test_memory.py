@@ -20,6 +20,7 @@ from flaxformer_lite.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerCo
 from flaxformer_lite.optim.schedules import Constant
 
 KEY = jax.random.key(3)
+B = 3
 
 PLAIN = ModelConfig(
     vocab_size=11,
@@ -27,7 +28,7 @@ PLAIN = ModelConfig(
     num_heads=2,
     d_ff=24,
     num_encoder_layers=0,
-    num_decoder_layers=L,
+    num_decoder_layers=1,
     dropout=DropoutRates(residual_rate=0.2, attention_rate=0.1),
 )
 
@@ -135,7 +136,7 @@ def largest_arrays(chunk: int | None, train: bool) -> tuple[int, int]:
     """The most elements that one array has in the compiled program, of float32 and of any type; parameters are smaller."""
     rows, length, vocabulary = 4, 24, 211
     config = dataclasses.replace(
-        PLAIN, vocab_size=vocabulary, num_decoder_layers=1, dtype="bfloat16", head=LanguageModelHead(loss_chunk=chunk)
+        PLAIN, vocab_size=vocabulary, dtype="bfloat16", head=LanguageModelHead(loss_chunk=chunk)
     )
     objective, model, tokens = CausalLM(z_loss=0.1), Transformer(config), jnp.zeros((rows, length), jnp.int32)
     batch = Batch(Inputs(target_tokens=tokens), tokens, jnp.ones((rows, length)))
