@@ -8,6 +8,7 @@ import functools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import jax
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.data import TSV, Lengths, TokenPair
 from flaxformer_lite.inference import DecodeConfig, Decoder
@@ -168,6 +170,17 @@ def test_the_first_tokens_scores_are_those_of_the_prefix_mask_and_not_the_causal
         np.testing.assert_allclose(scores, full[tokens], rtol=1e-5, atol=1e-5)
         assert tokens == np.argsort(-full)[: len(tokens)].tolist()
         assert np.abs(full - causal).max() > 0.01  # a thousand times what the scores may differ by
+
+
+@pytest.mark.parametrize("system", ["hf", "ctranslate2"])
+def test_systems_that_read_prompts_causally_do_not_get_it(
+    trained: Run, system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    use_one_device(monkeypatch)
+    with pytest.raises(SystemExit) as end:
+        main(["export", system, str(trained.folder.path), str(tmp_path / "out")])
+    assert end.value.code == 2 and not (tmp_path / "out").exists()
+    assert f"'prefix_lm' reads prompts with full attention, but {system} reads every prompt" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
