@@ -9,6 +9,8 @@ from flaxformer_lite.config import old_names
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.old_names import modernize, renamed_setting
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.model.config import DecoderSize, SlidingWindow
+from flaxformer_lite.model.positions import Rotary
 from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES, ROOT
 
@@ -78,3 +80,20 @@ def test_an_old_option_is_answered_with_the_new_one(tmp_path: Path, option: str)
     with pytest.raises(ValueError) as caught:
         load_config(str(tmp_path / "config.json"), [option, "2"])
     assert str(caught.value) == f"there is no option {option}; it is now --train.num-micro-batches"
+
+
+def test_windows_and_sizes_of_a_decoder_became_one_value_each():
+    tree = json.loads(to_json(tiny_config()))
+    model = tree["model"]
+    del model["sliding_window"], model["decoder"]
+    rotary = {"kind": "rotary", "base": 11.0, "share": 0.5, "layout": "half_split", "scaling": None}
+    model |= {"attention_window": 3, "window_layers": [1], "window_positions": rotary}
+    model |= {"positions": rotary, "decoder_num_heads": None, "decoder_d_ff": 7}
+    found = from_json(json.dumps(tree)).model
+    positions = Rotary(base=11.0, fraction=0.5)
+    assert found.positions == positions
+    assert found.sliding_window == SlidingWindow(size=3, layers=(1,), positions=positions)
+    assert found.decoder == DecoderSize(d_ff=7)
+    model |= dict.fromkeys(("attention_window", "window_layers", "window_positions", "decoder_d_ff"))
+    found = from_json(json.dumps(tree)).model
+    assert (found.sliding_window, found.decoder) == (None, None)
