@@ -260,8 +260,8 @@ def test_a_run_folder_stands_for_its_config(tmp_path: Path):
     [
         (["--devices", "0"], "--devices is 0: it must be at least 1"),
         (["--devices", "-4"], "--devices is -4: it must be at least 1"),
-        (["--step", "3"], "--step and --weights say whose"),
-        (["--weights", "best"], "--step and --weights say whose"),
+        (["--step", "3"], "--step and --weights choose parameters"),
+        (["--weights", "best"], "--step and --weights choose parameters"),
         (["--devices", "4", "--mesh", "fsdp=2,fsdp=4"], "an axis twice"),
     ],
 )

@@ -172,7 +172,7 @@ def test_a_mask_of_the_tokenizers_own_is_written_either_way():
         (
             {"num_decoder_layers": 1},
             "embed",
-            r"^the model has an encoder and a decoder .*, but the run nowhere reads whole",
+            r"^the model has an encoder and a decoder .*, but the run nowhere needs a model with one of them",
         ),
         ({}, "fill_mask", r"^the tokenizer of nowhere has no mask id"),
     ],

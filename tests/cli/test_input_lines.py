@@ -1,0 +1,47 @@
+"""Oracle: chunks and messages written by hand; pipes and typed lines are tested with whole commands in test_commands.py."""
+
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+
+CHUNK = LineChunk(["7 8", "a\tb", "c"], "in.txt", before=40)
+
+
+def test_lines_of_files_come_in_chunks_that_know_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(input_lines, "LINES_AT_ONCE", 2)
+    names = [str(tmp_path / name) for name in ("one", "two", "empty")]
+    for name, text in zip(names, ("a\nb\nc\n", "d\n", ""), strict=True):
+        Path(name).write_text(text)
+    assert list(chosen_blocks(names, "translate")) == [
+        LineChunk(["a", "b"], names[0], 0),
+        LineChunk(["c"], names[0], 2),
+        LineChunk(["d"], names[1], 0),
+    ]
+
+
+def test_token_ids_and_columns_of_a_line():
+    assert CHUNK.token_ids(0) == [7, 8]
+    assert (columns(CHUNK, 1), columns(CHUNK, 2)) == (["a", "b"], ["c"])
+    with pytest.raises(
+        ValueError, match=r"^in\.txt, line 42: 'a\\tb' is no list of token ids: write numbers separated by sp"
+    ):
+        CHUNK.token_ids(1)
+    with pytest.raises(ValueError, match=r"^in\.txt, line 43: 1 texts separated by tabs: there must be 2$"):
+        columns(CHUNK, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        ("line 3: it is empty", "in.txt, line 3: it is empty"),
+        ("prompt 6: it is empty", "in.txt, line 42: it is empty"),
+        ("decode.alpha is nan", "decode.alpha is nan"),
+    ],
+)
+def test_errors_that_name_a_line_or_a_prompt_get_the_source(error: str, message: str):
+    with pytest.raises(ValueError) as caught, CHUNK.naming(5):
+        raise ValueError(error)
+    assert str(caught.value) == message
