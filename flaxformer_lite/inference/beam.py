@@ -70,7 +70,7 @@ def beam_search(
     """
     k = config.beam_size
     inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
-    (batch, width), shared = inputs.tokens.shape, cache.own.key.shape[2]
+    shared = cache.own.key.shape[2]
 
     def step(state: BeamState) -> BeamState:
         ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))
@@ -81,24 +81,31 @@ def beam_search(
         token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config)
         return beam_step(state._replace(cache=cache), token_log_probs, max_lengths, config)
 
+    state = init_beam_state(inputs, cache, max_new_tokens, max_lengths, config)
+    state = decode_loop(step, state, max_new_tokens, lambda steps: shared + steps * k)
+    return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
+
+
+def init_beam_state(
+    inputs: DecodeInputs, cache: LayerCache, max_new_tokens: int, max_lengths: Int[Array, "B"], config: DecodeConfig
+) -> BeamState:
+    """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
+    (batch, width), k = inputs.tokens.shape, config.beam_size
     zeros = jnp.zeros((batch, k), accumulation_dtype(cache.own.key))
-    no_answers = Decoded(
-        tokens=jnp.full((batch, k, max_new_tokens), config.pad_id, jnp.int32),
-        lengths=jnp.zeros((batch, k), jnp.int32),
-        scores=zeros - jnp.inf,
-    )
     tokens = jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id)
-    state = BeamState(
+    return BeamState(
         step=jnp.int32(0),
         tokens=jnp.broadcast_to(tokens[:, None], (batch, k, width + max_new_tokens)),
         ancestors=jnp.full((batch, k, max_new_tokens), -1, jnp.int32),
-        log_probs=zeros.at[:, 1:].set(-jnp.inf),  # all beams start alike: only the first counts
-        finished=no_answers,
+        log_probs=zeros.at[:, 1:].set(-jnp.inf),
+        finished=Decoded(
+            tokens=jnp.full((batch, k, max_new_tokens), config.pad_id, jnp.int32),
+            lengths=jnp.zeros((batch, k), jnp.int32),
+            scores=zeros - jnp.inf,
+        ),
         active=max_lengths > 0,
         cache=cache,
     )
-    state = decode_loop(step, state, max_new_tokens, lambda steps: shared + steps * k)
-    return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
 def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) -> Int[Array, "S"]:

@@ -20,7 +20,7 @@ def test_tokenized_text_is_split_at_spaces_only():
     """Law: only the tokenizer in the signature, and the score of punctuation differ."""
     found = [bleu(["a , b c d"], ["a, b c d"], tokenized=tokenized) for tokenized in (False, True)]
     assert ["tok:13a" in score.signature for score in found] == [True, False] and "tok:none" in found[1].signature
-    assert found[0].value == pytest.approx(100) > found[1].value
+    assert found[0].value == pytest.approx(100) and found[1].value < 99
     assert bleu(["A b c d"], ["a b c d"], lowercase=True).value == pytest.approx(100)
 
 
