@@ -4,7 +4,7 @@ import jax
 
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.text.characters import CharacterTokenizer
-from tests.support.objectives import record, theirs, uncovered
+from tests.support.objectives import record, theirs, unmasked
 
 
 class Theirs(CharacterTokenizer):
@@ -32,7 +32,7 @@ def test_rows_have_the_tokenizers_own_special_ids():
     assert batch.targets.tolist() == [[4, 5, 23] + [20] * 6]
     objective = MaskedLM(mask_rate=0.9)
     batch = theirs(objective, [record([], [4, 5, 6, 7, 8])], tokenizer)
-    assert uncovered(jax.tree.map(lambda x: x[0], batch)) == [22, 4, 5, 6, 7, 8, 23, 20, 20]
+    assert unmasked(jax.tree.map(lambda x: x[0], batch)) == [22, 4, 5, 6, 7, 8, 23, 20, 20]
     assert 24 in batch.inputs.source_tokens
     batch = theirs(objective, [record([], [4, 5, 6, 7, 8])], plain)
-    assert uncovered(jax.tree.map(lambda x: x[0], batch)) == [4, 5, 6, 7, 8, 23, 20, 20, 20]
+    assert unmasked(jax.tree.map(lambda x: x[0], batch)) == [4, 5, 6, 7, 8, 23, 20, 20, 20]

@@ -29,24 +29,24 @@ def in_batches(objective, scores: np.ndarray, targets: np.ndarray, size: int) ->
 
 
 def test_figures_of_classes_equal_their_definitions():
-    """Oracles, one text at a time: the share told right; F1 from precision and recall; Matthews by indicators."""
+    """Oracles, one text at a time: the fraction predicted right; F1 from precision and recall; Matthews by indicators."""
     rng = np.random.default_rng(8)
     for classes in (2, 3, 5):
         scores, targets = rng.normal(size=(47, classes)).astype(np.float32), rng.integers(0, classes, 47)
         scores[np.arange(47), targets] += 0.7
-        said = scores.argmax(1)
+        predicted = scores.argmax(1)
         f1s = []
         for c in range(classes):
-            right = sum(s == t == c for s, t in zip(said, targets, strict=True))
-            precision, recall = right / max(1, (said == c).sum()), right / max(1, (targets == c).sum())
+            right = sum(s == t == c for s, t in zip(predicted, targets, strict=True))
+            precision, recall = right / max(1, (predicted == c).sum()), right / max(1, (targets == c).sum())
             f1s.append(2 * precision * recall / (precision + recall) if right else 0)
-        x, y = (np.eye(classes)[which] - np.eye(classes)[which].mean(0) for which in (said, targets))
+        x, y = (np.eye(classes)[which] - np.eye(classes)[which].mean(0) for which in (predicted, targets))
         probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
         objective = Classification(classes=tuple("abcde"[:classes]))
         found = in_batches(objective, scores, targets.astype(np.int32), 10)
         wanted = {
             "loss": -np.log(probabilities[np.arange(47), targets]).mean(),
-            "accuracy": (said == targets).mean(),
+            "accuracy": (predicted == targets).mean(),
             "macro_f1": np.mean(f1s),
             "matthews": (x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()),
         }
@@ -56,9 +56,9 @@ def test_figures_of_classes_equal_their_definitions():
 
 def test_figures_of_two_classes_by_hand():
     """Right 3 of 5 positives and 4 of 6 negatives: F1 = 6 / (6 + 2 + 2), Matthews = (3·4 - 2·2) / sqrt(5·5·6·6)."""
-    said = np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0])
+    predicted = np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0])
     targets = np.array([1] * 5 + [0] * 6, np.int32)
-    found = in_batches(YES_NO, np.eye(2, dtype=np.float32)[said], targets, 11)
+    found = in_batches(YES_NO, np.eye(2, dtype=np.float32)[predicted], targets, 11)
     assert found["f1"] == pytest.approx(0.6) and found["matthews"] == pytest.approx(8 / 30)
     one = in_batches(Classification(classes=("a", "b", "c")), np.eye(3, dtype=np.float32)[[1, 1]], np.int32([1, 1]), 2)
     assert (one["accuracy"], one["macro_f1"], one["matthews"]) == (1, 1, 0)  # a class that never occurs is no mistake
@@ -74,10 +74,10 @@ def test_figures_of_numbers_equal_their_definitions():
     def rank(values: np.ndarray) -> list[float]:
         return [(values < v).sum() + ((values == v).sum() - 1) / 2 for v in values]
 
-    said = scores[:, 0].astype(np.float64)
+    predicted = scores[:, 0].astype(np.float64)
     assert found == {
-        "loss": pytest.approx(np.mean((said - targets) ** 2), rel=1e-6),
-        "pearson": pytest.approx(np.corrcoef(said, targets)[0, 1], rel=1e-9),
-        "spearman": pytest.approx(np.corrcoef(rank(said), rank(targets))[0, 1], rel=1e-9),
+        "loss": pytest.approx(np.mean((predicted - targets) ** 2), rel=1e-6),
+        "pearson": pytest.approx(np.corrcoef(predicted, targets)[0, 1], rel=1e-9),
+        "spearman": pytest.approx(np.corrcoef(rank(predicted), rank(targets))[0, 1], rel=1e-9),
     }
     assert in_batches(Regression(), np.ones((3, 1), np.float32), targets[:3], 3)["pearson"] == 0

@@ -1,4 +1,4 @@
-"""Laws of language models from the config to the commands: trained, gone on with and scored as translation models are."""
+"""Laws of language models from the config to the commands: trained, continued and scored as translation models are."""
 
 import dataclasses
 import json
@@ -62,10 +62,10 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", OBJECTIVES)
-def test_it_trains_goes_on_and_is_scored(
+def test_it_trains_continues_and_is_scored(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
-    """Law: two steps and two more are four; `evaluate` says what the last evaluation said; nothing is translated."""
+    """Law: two steps and two more are four; `evaluate` reports what the last evaluation reported; nothing is translated."""
     config = config_of(kind, tmp_path)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     halfway = with_train(config, steps=2)

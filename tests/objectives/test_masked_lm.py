@@ -10,18 +10,18 @@ from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.objectives import Batch, MaskedLM
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from tests.support.objectives import generator, record, some_documents, theirs, uncovered
+from tests.support.objectives import generator, record, some_documents, theirs, unmasked
 
 MASK = 28
 
 
 def test_a_masked_row_by_hand():
-    """Two pieces between BOS and EOS in a row of 14: 8 tokens of which round(0.25 · 8) = 2 are to be told, in ceil(0.25 · 14)."""
+    """Two pieces between BOS and EOS in a row of 14: round(0.25 · 8) = 2 of 8 tokens are predicted; there is room for 4."""
     objective = MaskedLM(mask_token=MASK, mask_rate=0.25)
     pack = Pack((np.array([4, 5, 6, 7, 8], np.int32), np.array([9, 10, 11], np.int32)))
     assert objective.lengths(pack) == Lengths(12, 0)
     batch = objective.example(pack, Lengths(14, 0), generator(1, 2))
-    assert uncovered(batch) == [BOS, 4, 5, 6, 7, 8, EOS, BOS, 9, 10, 11, EOS, PAD, PAD]
+    assert unmasked(batch) == [BOS, 4, 5, 6, 7, 8, EOS, BOS, 9, 10, 11, EOS, PAD, PAD]
     assert batch.inputs.source_positions.tolist() == [0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 0, 0]
     assert batch.inputs.source_segments.tolist() == [1] * 7 + [2] * 5 + [0] * 2
     assert batch.inputs.source_mask.tolist() == [True] * 12 + [False] * 2
@@ -34,21 +34,21 @@ def masked_rows(objective: MaskedLM, number: int = 300) -> list[Batch]:
     return [objective.example(packs[0], Lengths(112, 0), generator(7, i)) for i in range(number)]
 
 
-def test_of_the_chosen_tokens_80_percent_are_covered_10_random_10_kept():
+def test_80_percent_of_the_selected_tokens_are_masked_10_random_10_unchanged():
     """Law, within four standard deviations. A random token is drawn from 24 ids, so 1 of 24 of them looks kept."""
     rows = masked_rows(MaskedLM(mask_token=MASK))
     seen = np.concatenate([row.inputs.source_tokens[row.inputs.predict_positions[row.weights > 0]] for row in rows])
-    told = np.concatenate([row.targets[row.weights > 0] for row in rows])
+    expected = np.concatenate([row.targets[row.weights > 0] for row in rows])
     assert len(seen) == 300 * round(0.15 * 110)
     for share, found in (
         (0.8, seen == MASK),
-        (0.1 + 0.1 / 24, seen == told),
-        (0.1 * 23 / 24, (seen != MASK) & (seen != told)),
+        (0.1 + 0.1 / 24, seen == expected),
+        (0.1 * 23 / 24, (seen != MASK) & (seen != expected)),
     ):
         assert abs(found.mean() - share) < 4 * np.sqrt(share * (1 - share) / len(seen))
     assert seen.min() == EOS + 1 and seen.max() == MASK
-    places = np.concatenate([row.inputs.predict_positions[row.weights > 0] for row in rows])
-    assert set(places.tolist()) == set(range(1, 111))  # never BOS or EOS, and every token now and then
+    positions = np.concatenate([row.inputs.predict_positions[row.weights > 0] for row in rows])
+    assert set(positions.tolist()) == set(range(1, 111))  # never BOS or EOS, and every token now and then
 
 
 def test_masks_are_a_function_of_seed_and_step_only():
@@ -77,7 +77,7 @@ def test_masks_are_a_function_of_seed_and_step_only():
 
 
 def test_evaluation_masks_are_a_function_of_the_example_alone():
-    """Law: wherever the row comes, in whatever company, it is covered alike."""
+    """Law: wherever the row comes, in whatever company, it is masked alike."""
     objective, documents = MaskedLM(mask_token=MASK), [record([], list(range(4 + i, 19 + i))) for i in range(9)]
     data = DataConfig(max_source_length=17, tokens_per_batch=85, rows_multiple=5)
     found = []
@@ -86,22 +86,22 @@ def test_evaluation_masks_are_a_function_of_the_example_alone():
         rows = {}
         for step in range(dataset.plan.batches_per_epoch):
             inputs, targets = dataset.batch(step)[:2]
-            for tokens, places, wanted in zip(inputs.source_tokens, inputs.predict_positions, targets, strict=True):
-                rows[uncovered_key(tokens, places, wanted)] = tokens.tolist()
+            for tokens, positions, wanted in zip(inputs.source_tokens, inputs.predict_positions, targets, strict=True):
+                rows[unmasked_key(tokens, positions, wanted)] = tokens.tolist()
         found.append(rows)
     shared = found[0].keys() & found[1].keys()
     assert len(shared) >= 6 and all(found[0][key] == found[1][key] for key in shared)
     assert len({tuple(row) for row in found[0].values()}) >= 9
 
 
-def uncovered_key(tokens: np.ndarray, places: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
+def unmasked_key(tokens: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
     whole = tokens.copy()
-    whole[places[wanted > 0]] = wanted[wanted > 0]
+    whole[positions[wanted > 0]] = wanted[wanted > 0]
     return tuple(whole.tolist())
 
 
 def test_whole_words_are_chosen_whole():
-    """Law: of each word all tokens are to be told or none; words end at white space. Oracle: the text split by hand."""
+    """Law: of each word all tokens are to be predicted or none; words end at white space. Oracle: the text split by hand."""
     text = "ab cde f ghij ab k"
     tokenizer = CharacterTokenizer(sorted(set(text)))
     document = record([], tokenizer.encode(text))
@@ -145,7 +145,7 @@ def test_a_pair_of_texts_by_hand():
     assert packs[1].pieces[0].tolist() == list(range(120, 130))
     assert objective.lengths(packs[0]) == Lengths(23, 0)
     row = objective.example(packs[0], Lengths(25, 0), generator(1, 2))
-    tokens = uncovered(row)
+    tokens = unmasked(row)
     assert [tokens[i] for i in (0, 11, 22, 23, 24)] == [BOS, EOS, EOS, PAD, PAD]
     assert row.inputs.token_types.tolist() == [0] * 12 + [1] * 11 + [0] * 2
     assert row.inputs.source_positions.tolist() == [*range(23), 0, 0]
@@ -162,7 +162,7 @@ def test_half_of_the_texts_follow_and_the_others_are_of_other_documents():
         row = objective.example(pack, Lengths(41, 0), generator(2, i))
         for step in range(20):
             row = objective.example(pack, Lengths(41, 0), generator(2, 1000 * step + i))
-            tokens = [token for token in uncovered(row) if token > EOS]
+            tokens = [token for token in unmasked(row) if token > EOS]
             first, second = tokens[:10], tokens[10:]
             assert (second[0] == first[-1] + 1) == (int(row.labels) == 0)
             if int(row.labels) == 1:

@@ -33,10 +33,10 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
             else:
                 spans[list(spans)[-1]].append(token)
         assert list(spans) == [99 - j for j in range(len(spans))]
-        told = [t for token in source for t in (spans[token] if token > 59 else [token])]
+        expected = [t for token in source for t in (spans[token] if token > 59 else [token])]
         if len(pack.pieces[0]) > 1:
-            assert told == pack.pieces[0].tolist()
-            assert len(target) - len(spans) == min(max(round(density * len(told)), 1), len(told) - 1)
+            assert expected == pack.pieces[0].tolist()
+            assert len(target) - len(spans) == min(max(round(density * len(expected)), 1), len(expected) - 1)
             noise += len(spans)
     assert noise > 30
 

@@ -107,7 +107,7 @@ def table(folder: Path, split: str) -> TSV:
 
 
 @pytest.mark.parametrize("stack", [ENCODER, DECODER], ids=["encoder", "decoder"])
-def test_classes_are_learned_and_told(
+def test_classes_are_learned_and_predicted(
     stack: dict, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
     """Threshold: every held-out text right; the command, `evaluate` and Python agree on what was said."""

@@ -29,8 +29,8 @@ def generator(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=list(key)))
 
 
-def uncovered(batch: Batch) -> list[int]:
-    """The row of a masked batch with what is to be told put back."""
+def unmasked(batch: Batch) -> list[int]:
+    """Returns the row of a masked batch with its targets put back."""
     tokens = np.asarray(batch.inputs.source_tokens).copy()
     counts = batch.weights > 0
     tokens[batch.inputs.predict_positions[counts]] = batch.targets[counts]
