@@ -2,8 +2,10 @@
 
 import ast
 import functools
+import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -91,3 +93,13 @@ def test_the_readme_names_commands_and_settings_that_exist():
 def test_nothing_is_left_to_be_filled_in(path: Path):
     found = re.findall(r"\b(?:TODO|TBD|XXX|FIXME|[Ll]orem)\b", path.read_text(encoding="utf-8"))
     assert not found, f"{path.name} still says {found[0]}"
+
+
+def test_no_name_is_undefined_but_the_letters_of_shapes():
+    """The linter's own rule is off, as it takes jaxtyping's shapes for names."""
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "json", "."]
+    found = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout)
+    names = {(item["filename"], item["location"]["row"], item["message"].split("`")[1]) for item in found}
+    assert names, "the linter found nothing, not even the letters of shapes"
+    wrong = [item for item in names if not re.fullmatch(r"_|h|[A-Z][a-z0-9]?", item[2])]
+    assert not wrong, wrong
