@@ -1,21 +1,65 @@
-"""Law: the code in docs/extending.md is that of the tests it names, and its diffs apply to the files they name."""
+"""Law: the code in docs/extending.md is that of the tests it names, has its imports, and its diffs apply to the files they name."""
 
+import ast
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 
 from tests.support.paths import ROOT
 
 GUIDE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
-SECTIONS = GUIDE.split("\n## ")[1:]
+SECTIONS = [section for section in GUIDE.split("\n## ")[1:] if "```diff" in section]
+
+
+def undefined_or_unused(code: str) -> dict[str, set[str]]:
+    """Returns the names that code uses without a definition (F821) and imports without use (F401), by the linter."""
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "check",
+        "--isolated",
+        "--select",
+        "F821,F401",
+        "--output-format",
+        "json",
+        "-",
+    ]
+    found = json.loads(subprocess.run(command, input=code, capture_output=True, text=True, check=False).stdout)
+    names: dict[str, set[str]] = {"F821": set(), "F401": set()}
+    for item in found:
+        names[item["code"]].add(item["message"].split("`")[1])
+    return names
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: section.splitlines()[0])
 def test_the_guide_shows_tested_code(section: str):
-    (test,) = re.findall(r"^From \[.*?\]\(\.\./(tests/[^)]+)\)", section, re.MULTILINE)
-    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert code in (ROOT / test).read_text(encoding="utf-8")
+    (name,) = re.findall(r"^From \[.*?\]\(\.\./(tests/[^)]+)\)", section, re.MULTILINE)
+    test = (ROOT / name).read_text(encoding="utf-8")
+    imports, code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert code in test
+    names, start = undefined_or_unused(imports + code), test[: test.index(code)].count("\n") + 1
+    assert not names["F401"]
+    # The rest of the example stands above it in the test.
+    above = {
+        target.id: node.lineno for node in ast.parse(test).body for target in assigned(node) if node.lineno < start
+    }
+    assert names["F821"] <= above.keys(), "an import is missing"
+    first = min([above[used] for used in names["F821"]], default=start)
+    kind = section.splitlines()[0].split(maxsplit=1)[1]
+    (lines,) = re.findall(rf"^\| \[{kind}\].*\| (\d+) \|$", GUIDE, re.MULTILINE)
+    assert int(lines) == start + len(code.splitlines()) - first
     (diff,) = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)
-    name, *changes = diff.splitlines()
-    lines = (ROOT / name.removeprefix("--- ")).read_text(encoding="utf-8").splitlines()
-    assert changes and all(change[1:] in lines for change in changes if change.startswith("-"))
+    changed, *changes = diff.splitlines()
+    old = (ROOT / changed.removeprefix("--- ")).read_text(encoding="utf-8").splitlines()
+    assert changes and all(change[1:] in old for change in changes if change.startswith("-"))
+
+
+def assigned(node: ast.stmt) -> list[ast.Name]:
+    """Returns the names that a statement of a module defines by `=` or `def`."""
+    if isinstance(node, ast.Assign):
+        return [target for target in node.targets if isinstance(target, ast.Name)]
+    return [ast.Name(node.name)] if isinstance(node, ast.FunctionDef) else []

@@ -1,0 +1,77 @@
+"""Law: the Python code in README.md and docs/ can be run as it stands: it parses, its imports exist, and configs are valid."""
+
+import ast
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.config import Config, load_config, to_json
+from flaxformer_lite.run.run import Run
+from tests.support.paths import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [
+    pytest.param(block, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S))
+]
+
+
+def missing_imports(tree: ast.Module) -> list[str]:
+    """Returns the modules and names of this package that code imports and that do not exist."""
+    missing = []
+    for node in ast.walk(tree):
+        imports: list[tuple[str, str | None]] = []
+        if isinstance(node, ast.Import):
+            imports = [(alias.name, None) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            imports = [(str(node.module), alias.name) for alias in node.names]
+        for module, name in imports:
+            if module.split(".")[0] == "flaxformer_lite" and not exists(module, name):
+                missing.append(f"{module} {name or ''}".strip())
+    return missing
+
+
+def exists(module: str, name: str | None) -> bool:
+    try:
+        found = importlib.import_module(module)
+        return name is None or hasattr(found, name) or exists(f"{module}.{name}", None)
+    except ModuleNotFoundError:
+        return False
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_code_parses_and_its_imports_exist(block: str):
+    missing = missing_imports(ast.parse(block))
+    assert not missing, f"nothing in this package is called {missing}"
+
+
+def test_a_missing_import_is_found():
+    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Pooler, rotary_scaling, Rotary"
+    assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Pooler"]
+
+
+def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A config in the docs starts from the imported run `runs/bert`; here a config of the same model stands in its place."""
+    bert = to_json(load_config(str(ROOT / "configs" / "bert_base.py")))
+    folder = tmp_path / "runs" / "bert"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(bert, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    configs = [str(parameter.values[0]) for parameter in BLOCKS if "def get_config" in str(parameter.values[0])]
+    assert configs
+    for block in configs:
+        names: dict[str, Any] = {"__name__": "config_in_the_docs"}
+        exec(block, names)
+        assert isinstance(names["get_config"](), Config)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_methods_of_runs_exist(page: Path):
+    missing = [
+        name for name in re.findall(r"\brun\.(\w+)\(", page.read_text(encoding="utf-8")) if not hasattr(Run, name)
+    ]
+    assert not missing
