@@ -390,7 +390,13 @@ def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
     """A real process, while it reads a file that somebody else is still writing."""
     os.mkfifo(tmp_path / "pipe")
     words = [sys.executable, "-m", "flaxformer_lite", "translate", str(folder), str(tmp_path / "pipe")]
-    done = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def hear_ctrl_c() -> None:
+        """A job in the background of a script inherits a SIGINT that is ignored, and its children would too."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.Popen(words, cwd=ROOT, preexec_fn=hear_ctrl_c, **streams)
     with open(tmp_path / "pipe", "wb"):  # waits until the other end is read
         done.send_signal(signal.SIGINT)
-        assert (*done.communicate(), done.returncode) == (b"", b"", 130)
+        assert (*done.communicate(timeout=60), done.returncode) == (b"", b"", 130)
