@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from flaxformer_lite.cli import commands
-from flaxformer_lite.cli.options import as_flags
+from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
 from flaxformer_lite.console import suggest
 
 COMMANDS = {
@@ -98,6 +98,8 @@ def run(name: str, words: Sequence[str]) -> None:
         add_help=not takes_settings,
     )
     command.add_arguments(parser)
+    if name != "import":  # the one command that reads no run
+        add_imports(parser)
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     if takes_settings:
@@ -109,6 +111,7 @@ def run(name: str, words: Sequence[str]) -> None:
     if sys.stdout is None and not takes_settings:
         fail("there is no standard output to write to: open it")
     with mistakes(arguments):
+        import_typed(arguments)
         command.run(arguments)
         if sys.stdout is not None:
             sys.stdout.flush()

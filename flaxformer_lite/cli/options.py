@@ -1,8 +1,11 @@
-"""Options of commands that are settings of decoding, and messages on settings in the words of these options."""
+"""Options that several commands share: settings of decoding, in whose words messages are put, and `--import`."""
 
 import argparse
+import importlib
 import re
 from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -23,6 +26,46 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
     settings: dict[str, str] = getattr(arguments, "settings", {})
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
+
+
+def add_imports(parser: argparse.ArgumentParser) -> None:
+    """Adds the option for the files and modules that define classes of a run's config.json."""
+    parser.add_argument(
+        "--import",
+        dest="imports",
+        metavar="FILE.py|MODULE",
+        action="append",
+        default=[],
+        help="import it first: it has classes of the run's config that are not part of flaxformer_lite; may be repeated",
+    )
+
+
+def import_typed(arguments: argparse.Namespace) -> None:
+    """Imports what `--import` names. Raises: ValueError if that fails."""
+    for name in getattr(arguments, "imports", []):
+        from flaxformer_lite.config.outside import IMPORTED, import_file  # with JAX, which most mistakes do not need
+
+        if name.endswith(".py"):
+            import_file(Path(name))
+        else:
+            IMPORTED[name] = name, import_by_name(name)
+
+
+def import_by_name(name: str) -> ModuleType:
+    """Returns the module of `--import`. Raises: ValueError in one line if it is missing or has a mistake."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise ValueError(f"--import {name}: {error}; install it, or add its folder to PYTHONPATH") from error
+        raise ValueError(
+            f"--import {name}: there is no such module: name its file, such as FOLDER/{name.rpartition('.')[2]}.py, or add its "
+            "folder to PYTHONPATH"
+        ) from None
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(f"--import {name}: {type(error).__name__}: {error}") from error
 
 
 def as_flags(message: str, arguments: argparse.Namespace) -> str:

@@ -2,12 +2,9 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import io
 import itertools
 import re
-import sys
-import traceback
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +14,7 @@ import tyro
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.old_names import REMOVED, renamed_setting
+from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
 from flaxformer_lite.console import suggest
@@ -113,19 +111,9 @@ def in_one_line(box: str) -> str:
 
 def run_config_file(file: Path) -> Config:
     """Returns the result of the file's `get_config()`. Raises: ValueError with the line of the mistake."""
-    spec = importlib.util.spec_from_file_location(f"config_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"{file} is not a config: it must be a .py file with a function get_config(), or a .json file")
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # so that config.json can name its classes
-    try:
-        spec.loader.exec_module(module)
+    module = import_file(file)
+    with mistakes_in(file):
         config = module.get_config() if hasattr(module, "get_config") else None
-    except ValueError:
-        raise
-    except Exception as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
-        raise ValueError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
     if not isinstance(config, Config):
         raise ValueError(
             f"{file} has no function get_config() that returns a Config: add `def get_config() -> Config: …`"

@@ -12,7 +12,8 @@ import pydantic_core
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import explain, unknown_setting
 from flaxformer_lite.config.old_names import modernize
-from flaxformer_lite.config.variants import TYPES, outside_class, outside_kind, saved_as, variants_in
+from flaxformer_lite.config.outside import outside_class, outside_kind
+from flaxformer_lite.config.variants import TYPES, saved_as, variants_in
 
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 for _type in TYPES:

@@ -1,15 +1,8 @@
-"""The variants that settings choose between, those that a user defines outside the package among them.
-
-A variant of the package is named by its `kind`. Another one is named in config.json by its class, `module:Class`: such a file
-can be read where that module has been imported.
-"""
+"""The variants of the package that settings choose between, by their kinds."""
 
 import dataclasses
-import inspect
-import sys
 import typing
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.config.experiment import Config
@@ -56,54 +49,3 @@ def variants_in(hint: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return {getattr(hint, "kind", ""): hint}
     return {kind: variant for part in typing.get_args(hint) for kind, variant in variants_in(part).items()}
-
-
-def outside_kind(value: Any, setting: str, hint: Any) -> str:
-    """Returns the kind, `module:Class`, of a variant that is in no union of the package.
-
-    Raises: ValueError if no file could name the class, or if it belongs to the package and was left out of its union.
-    """
-    owner = type(value)
-    name = f"{owner.__module__}.{owner.__qualname__}"
-    known = ", ".join(variant.__name__ for variant in variants_in(hint).values())
-    if len(variants_in(hint)) < 2:
-        raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
-    if owner.__module__.startswith("flaxformer_lite."):
-        raise ValueError(
-            f"{setting} is of the class {name}, which is not in {union_name(saved_as(hint))}: add it there, beside {known}"
-        )
-    if "<locals>" in owner.__qualname__:
-        raise ValueError(
-            f"{setting} is of the class {name}, which config.json cannot name: define the class at the top of a module, not in "
-            "a function"
-        )
-    return f"{owner.__module__}:{owner.__qualname__}"
-
-
-def outside_class(kind: str, setting: str) -> type:
-    """Returns the class that `outside_kind` named. Raises: ValueError if its module has not been imported."""
-    module, _, name = kind.partition(":")
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        how = (
-            f"loading {module.removeprefix('config_')}.py by load_config"
-            if module.startswith("config_")
-            else f"importing {module}"
-        )
-        raise ValueError(
-            f"{setting}.kind is {kind!r}: the class {name} is not part of flaxformer_lite, and no imported module {module} has it; "
-            f"use this run from Python, after {how}"
-        )
-    return found
-
-
-def union_name(hint: Any) -> str:
-    """Returns the name of a union and the file that defines it."""
-    package = Path(str(sys.modules["flaxformer_lite"].__file__)).parent
-    for module in [module for name, module in sys.modules.items() if name.startswith("flaxformer_lite.")]:
-        for name, value in vars(module).items():
-            if type(value) is type(hint) and value == hint and f"\n{name} = " in inspect.getsource(module):
-                return f"the union {name} in {Path(str(module.__file__)).relative_to(package.parent)}"
-    return "its union"

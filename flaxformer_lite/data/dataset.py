@@ -143,8 +143,14 @@ class Dataset(Generic[Example]):
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:
-    """Returns a batch of zeros with the bucket's shape."""
+    """Returns a batch of zeros with the bucket's shape. Raises: ValueError if one empty record gives no row."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    record = objective.make_rows([nothing], bucket.lengths, 0)[0]
-    row = objective.example(record, bucket.lengths, row_generator(0, 0, 0), SpecialIds(mask=0))
+    rows = objective.make_rows([nothing], bucket.lengths, 0)
+    if not len(rows):
+        owner = type(objective)
+        raise ValueError(
+            f"objective.kind {getattr(owner, 'kind', owner.__name__)!r}: {owner.__qualname__}.make_rows returned no row for one "
+            "empty record, from which shapes are made: return at least one row for it when tokenizer is None"
+        )
+    row = objective.example(rows[0], bucket.lengths, row_generator(0, 0, 0), SpecialIds(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

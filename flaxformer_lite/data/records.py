@@ -76,7 +76,7 @@ class RowMaker(Protocol[MadeExample]):
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Sequence[Any]:
-        """Returns the rows of all records. Without a tokenizer only the shapes of the rows count.
+        """Returns the rows of all records. Without a tokenizer only the shapes count, and one empty record must give a row.
 
         Raises: ValueError for records that the objective cannot use.
         """

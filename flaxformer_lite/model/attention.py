@@ -103,8 +103,8 @@ class Attention:
     A variant that replaces `weights` or `mix` is computed without a fused kernel: `implementation` 'auto' then reports xla, and a
     kernel that is named is refused.
 
-    Python code and config files can pass any variant to `ModelConfig`; config.json then names its class, `module:Class`. To load
-    such a run without importing that module first, add the variant to the union `AttentionVariant` at the end of this section.
+    Python code and config files can pass any variant to `ModelConfig`; config.json then names its class, `module:Class`, and
+    commands read such a run with `--import`. A variant in the union `AttentionVariant`, at the end of this section, needs neither.
     """
 
     bias: bool = True

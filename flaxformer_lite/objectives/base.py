@@ -116,7 +116,8 @@ class BaseObjective:
         """Returns the rows of all records, one or several records a row.
 
         longest: `data.max_source_length` and `data.max_target_length`.
-        tokenizer: None if the rows are used for their shapes only; the records may then be empty.
+        tokenizer: None if the rows are used for their shapes only; the records may then be empty. One empty record must give at
+            least one row.
 
         Raises: ValueError for records that the objective cannot use, with their number.
         """

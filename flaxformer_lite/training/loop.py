@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.console import Progress
 from flaxformer_lite.model import kernels
 from flaxformer_lite.training.evaluation import Evaluator
@@ -212,8 +213,9 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
         if step is not None and (metrics := checkpoints.metrics(step)):
             progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
+    run = f"{folder.path}{import_options(config)}"
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
-        f"  use it:     python -m flaxformer_lite {config.objective.command} {folder.path}\n"
-        f"  look at it: python -m flaxformer_lite inspect {folder.path}"
+        f"  use it:     python -m flaxformer_lite {config.objective.command} {run}\n"
+        f"  look at it: python -m flaxformer_lite inspect {run}"
     )

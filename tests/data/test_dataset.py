@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW
+from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
 from flaxformer_lite.data.dataset import Dataset, fingerprint, tokenize, truncate, zero_batch
 from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.experiments import tiny_config
@@ -101,6 +102,17 @@ def test_a_zero_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     zeros = zero_batch(CONFIG.objective, bucket)
     chex.assert_trees_all_equal_shapes_and_dtypes(zeros, dataset.batch(0))
     assert not zeros.weights.any()
+
+
+def test_an_objective_without_a_row_for_an_empty_record_is_named():
+    class Skips(Seq2Seq):
+        def make_rows(self, records, longest, seed, tokenizer=None):
+            return [record for record in records if len(record.source)]
+
+    with pytest.raises(
+        ValueError, match=r"^objective\.kind 'seq2seq': .*Skips\.make_rows returned no row .*: return at least one"
+    ):
+        zero_batch(Skips(), Bucket(Lengths(5, 3), 8))
 
 
 def test_a_process_reads_its_rows_of_a_batch_only():

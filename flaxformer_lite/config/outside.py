@@ -1,0 +1,150 @@
+"""Variants that a user defines outside the package: their names in config.json, and the files and modules that have them.
+
+config.json names such a class `module:Class`. Reading it imports nothing, because a run folder may be from a stranger: the user
+imports the module, loads the config file by `load_config`, or types `--import`.
+"""
+
+import contextlib
+import dataclasses
+import importlib.util
+import inspect
+import re
+import shlex
+import sys
+import traceback
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from flaxformer_lite.config.variants import TYPES, saved_as, variants_in
+
+IMPORTED: dict[str, tuple[str, ModuleType]] = {}
+"""The name as typed, and the module, of every config file and `--import`, by resolved path or module name; a later import of the
+same file replaces the earlier one."""
+
+
+def import_file(file: Path) -> ModuleType:
+    """Returns the module that a Python file makes, imported anew.
+
+    Its name has a checksum of the file, so that two files `config.py` of different folders are two modules.
+
+    Raises: ValueError if it is no Python file, with the line of a mistake in it.
+    """
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}: name a .py file that is there")
+    checksum = zlib.crc32(file.read_bytes())
+    spec = importlib.util.spec_from_file_location(f"config_{file.stem}_{checksum:08x}", file)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{file} is not a config: it must be a .py file with a function get_config(), or a .json file")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    with mistakes_in(file):
+        spec.loader.exec_module(module)
+    IMPORTED[str(file.resolve())] = str(file), module
+    return module
+
+
+@contextlib.contextmanager
+def mistakes_in(file: Path) -> Iterator[None]:
+    """Turns an exception in the code of a file into a ValueError with the line; a ValueError passes as it is."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except Exception as error:
+        paths = (str(file), str(file.absolute()))
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename in paths]
+        line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else 1
+        raise ValueError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
+
+
+def outside_kind(value: Any, setting: str, hint: Any) -> str:
+    """Returns the kind, `module:Class`, of a variant that is in no union of the package.
+
+    Raises: ValueError if no file could name the class, or if it belongs to the package and was left out of its union.
+    """
+    owner = type(value)
+    name = f"{owner.__module__}.{owner.__qualname__}"
+    known = ", ".join(variant.__name__ for variant in variants_in(hint).values())
+    if len(variants_in(hint)) < 2:
+        raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
+    if owner.__module__.startswith("flaxformer_lite."):
+        raise ValueError(
+            f"{setting} is of the class {name}, which is not in {union_name(saved_as(hint))}: add it there, beside {known}"
+        )
+    if "<locals>" in owner.__qualname__:
+        raise ValueError(
+            f"{setting} is of the class {name}, which config.json cannot name: define the class at the top of a module, not in "
+            "a function"
+        )
+    return f"{owner.__module__}:{owner.__qualname__}"
+
+
+def outside_class(kind: str, setting: str) -> type:
+    """Returns the class that `outside_kind` named: that of the module with this name, or else of a file that has been imported.
+
+    Raises: ValueError if none of them has the class, or several files have one of this name.
+    """
+    module, _, name = kind.partition(":")
+    if (found := class_in(sys.modules.get(module), name)) is not None:
+        return found
+    named = {typed: found for typed, imported in IMPORTED.values() if (found := class_in(imported, name)) is not None}
+    if len(set(named.values())) > 1:
+        raise ValueError(
+            f"{setting}.kind is {kind!r}: {' and '.join(named)} each have a class {name}: import only one of them"
+        )
+    if named:
+        return next(iter(named.values()))
+    file = re.fullmatch(r"config_(.+?)(?:_[0-9a-f]{8})?", module)
+    example = f"the config file {file[1]}.py" if file else "its source"
+    raise ValueError(
+        f"{setting}.kind is {kind!r}: the class {name} is not part of flaxformer_lite, and no imported module {module} has it; "
+        + f"add --import FILE.py, any file that has a class {name}, such as {example}"
+        + ("; " if file else f", or --import {module}; ")
+        + f"from Python, call load_config(FILE.py){'' if file else f' or import {module}'} before flaxformer_lite.load"
+    )
+
+
+def class_in(module: ModuleType | None, name: str) -> type | None:
+    """Returns the dataclass type of this qualified name; None if the module has none."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and dataclasses.is_dataclass(found) else None
+
+
+def import_options(config: Any) -> str:
+    """Returns the options, ` --import FILE`, that a command needs to read this config; empty if all classes are the package's."""
+    names = dict.fromkeys(import_name(owner) for owner in outside_classes(config))
+    return "".join(f" --import {shlex.quote(name)}" for name in names)
+
+
+def import_name(owner: type) -> str:
+    """Returns the file or module to import for a class."""
+    for typed, module in IMPORTED.values():
+        if module.__name__ == owner.__module__:
+            return typed
+    if owner.__module__ != "__main__":
+        return owner.__module__
+    return getattr(sys.modules["__main__"], "__file__", None) or "FILE.py"  # a notebook has no file
+
+
+def outside_classes(config: Any) -> Iterator[type]:
+    """Yields the class of every variant in a config that is not part of the package."""
+    if not dataclasses.is_dataclass(config):
+        return
+    if type(config) not in TYPES:
+        yield type(config)
+    for field in dataclasses.fields(config):
+        yield from outside_classes(getattr(config, field.name))
+
+
+def union_name(hint: Any) -> str:
+    """Returns the name of a union and the file that defines it."""
+    package = Path(str(sys.modules["flaxformer_lite"].__file__)).parent
+    for module in [module for name, module in sys.modules.items() if name.startswith("flaxformer_lite.")]:
+        for name, value in vars(module).items():
+            if type(value) is type(hint) and value == hint and f"\n{name} = " in inspect.getsource(module):
+                return f"the union {name} in {Path(str(module.__file__)).relative_to(package.parent)}"
+    return "its union"
