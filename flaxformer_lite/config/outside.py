@@ -39,8 +39,12 @@ def import_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ValueError(f"{file} is not a config: it must be a .py file with a function get_config(), or a .json file")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    with mistakes_in(file):
-        spec.loader.exec_module(module)
+    try:
+        with mistakes_in(file):
+            spec.loader.exec_module(module)
+    except ValueError:
+        del sys.modules[spec.name]  # it would answer for a class that it has before the mistake
+        raise
     IMPORTED[str(file.resolve())] = str(file), module
     return module
 

@@ -139,6 +139,7 @@ def test_mistakes_in_what_is_imported_are_one_line(run: Path, capsys: pytest.Cap
     for name, words in (("none.py", "there is no file "), ("torn.py", "torn.py, line 2: ZeroDivisionError: ")):
         status, message = typed(capsys, "generate", run, "--import", run.parent / name)
         assert (status, message.count("\n")) == (2, 1) and words in message
+    assert not [name for name in sys.modules if name.startswith("config_torn_")]
 
 
 def test_files_of_one_name_are_two_modules(run: Path):
