@@ -135,11 +135,14 @@ def test_a_module_is_imported_by_name_or_by_file(run: Path, capsys, monkeypatch:
 
 
 def test_mistakes_in_what_is_imported_are_one_line(run: Path, capsys: pytest.CaptureFixture):
-    (run.parent / "torn.py").write_text("x = 1\n1 / 0\n")
-    for name, words in (("none.py", "there is no file "), ("torn.py", "torn.py, line 2: ZeroDivisionError: ")):
+    (run.parent / "half_done.py").write_text("x = 1\n1 / 0\n")
+    for name, words in (
+        ("none.py", "there is no file "),
+        ("half_done.py", "half_done.py, line 2: ZeroDivisionError: "),
+    ):
         status, message = typed(capsys, "generate", run, "--import", run.parent / name)
         assert (status, message.count("\n")) == (2, 1) and words in message
-    assert not [name for name in sys.modules if name.startswith("config_torn_")]
+    assert not [name for name in sys.modules if name.startswith("config_half_done_")]
 
 
 def test_files_of_one_name_are_two_modules(run: Path):
