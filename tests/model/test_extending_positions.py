@@ -72,7 +72,7 @@ def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
 def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
     task, _, params, _ = trained()
     source = list(range(5, 12))
-    decoder = Decoder(task.model, DecodeConfig(eos_id=None, max_new_tokens=5))
+    decoder = Decoder(task.model, DecodeConfig(eos_ids=(), max_new_tokens=5))
     (((answer, _),),) = decoder.generate({"params": params}, [source])
     tokens = jnp.array([[decoder.config.bos_id, *answer]])
     inputs = Inputs(source_tokens=jnp.array([source]), target_tokens=tokens)

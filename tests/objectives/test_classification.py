@@ -80,7 +80,7 @@ def test_the_loss_of_numbers_is_the_squared_error():
         (
             YES_NO,
             {"num_decoder_layers": 1},
-            r"^the model has an encoder and a decoder .*'classification' reads whole texts",
+            r"^the model has an encoder and a decoder .*'classification' needs a model with one of them: set one of the two to 0$",
         ),
     ],
 )
