@@ -61,7 +61,9 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
 
 
-@pytest.mark.parametrize("kind", OBJECTIVES)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "causal_lm" else pytest.param(kind, marks=pytest.mark.slow) for kind in OBJECTIVES]
+)
 def test_it_trains_continues_and_is_scored(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

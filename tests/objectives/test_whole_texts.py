@@ -106,7 +106,7 @@ def table(folder: Path, split: str) -> TSV:
     return TSV(path=str(folder / f"{split}.tsv"), source_column=None, target_column=0, label_column=1)
 
 
-@pytest.mark.parametrize("stack", [ENCODER, DECODER], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("stack", [ENCODER, pytest.param(DECODER, marks=pytest.mark.slow)], ids=["encoder", "decoder"])
 def test_classes_are_learned_and_predicted(
     stack: dict, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -139,6 +139,7 @@ def test_classes_are_learned_and_predicted(
         assert report["examples"] == 61 and report["matthews"] == 1
 
 
+@pytest.mark.slow
 def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     """Threshold: how many more letters the second text has, to a correlation of 0.9; which text is which matters."""
     rng = random.Random(4)
@@ -164,6 +165,7 @@ def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.Monk
 # Embeddings --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_texts_that_belong_together_come_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -201,6 +203,7 @@ def test_texts_that_belong_together_come_together(
 # Masked language models with pairs of texts ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_next_sentence_is_learned_and_masks_are_filled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
@@ -234,6 +237,7 @@ def test_the_next_sentence_is_learned_and_masks_are_filled(
 # From another run, with its special ids ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_encoder_from_elsewhere_is_trained_on(labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A run with other special ids and no class head: its tokenizer and weights are taken, the head starts fresh."""
     lines = [line.split("\t")[0] for line in (labelled / "train.tsv").read_text().splitlines()]

@@ -32,6 +32,8 @@ MESHES = {
     "tensor 4, data 2": MeshConfig(tensor=4),
     "fsdp 2, tensor 2, data 2": MeshConfig(fsdp=2, tensor=2),
 }
+FAST = "fsdp 2, tensor 2, data 2"
+"""The mesh of the fast suite, with all three axes; the others are slow tests."""
 RATE = 0.1
 MODEL = ModelConfig(
     vocab_size=24,
@@ -102,10 +104,12 @@ def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
 # Numbers ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", MESHES.values(), ids=MESHES.keys())
-def test_every_mesh_is_one_device(config: MeshConfig):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in MESHES]
+)
+def test_every_mesh_is_one_device(name: str):
     """Law, dropout everywhere: 20 steps have the losses of one device; and they fall, so that there is something to agree on."""
-    found = losses(on_mesh(task(), config))
+    found = losses(on_mesh(task(), MESHES[name]))
     np.testing.assert_allclose(found, one_device_losses(dropout=True), rtol=2e-5)
     assert found[-1] < found[0] - 0.1
 
