@@ -8,7 +8,6 @@ import math
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -21,8 +20,7 @@ GIB = 2**30
 Coordinates = tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Chip:
+class Chip(NamedTuple):
     """Published figures of one chip, not one core: where a chip is two devices, each has half of everything."""
 
     name: str
@@ -40,9 +38,9 @@ class Chip:
     """The size at which a dimension closes to a ring; in three dimensions, its multiples too."""
     pod: int
     """The largest number of linked chips."""
+    source: tuple[str, ...]
     config_name: str = "default"
     """The compiler's name of the chip's mode; "megacore": its two cores are one device."""
-    source: tuple[str, ...]
 
     def bandwidth(self, group: Iterable[Coordinates], shape: Coordinates) -> float:
         """Returns the bytes per second that a chip of the group can at best send to the others, in a slice of that shape.
@@ -63,68 +61,18 @@ class Chip:
         return all(side % self.whole_turn == 0 for side in shape)
 
 
-DOCS = "https://docs.cloud.google.com/tpu/docs"
+DOCS = "https://docs.cloud.google.com/tpu/docs/"
+LINKS_OF_V4 = "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)"
 
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip(
-            name="v4",
-            flops=275e12,
-            hbm_bytes=32 * GIB,
-            hbm_bandwidth=1200e9,
-            link_bandwidth=50e9,
-            dimensions=3,
-            whole_turn=4,
-            pod=4096,
-            config_name="megacore",
-            source=(f"{DOCS}/v4", "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)"),
-        ),
-        Chip(
-            name="v5e",
-            flops=197e12,
-            hbm_bytes=16 * GIB,
-            hbm_bandwidth=819e9,
-            link_bandwidth=400e9 / 8,
-            dimensions=2,
-            whole_turn=16,
-            pod=256,
-            source=(f"{DOCS}/v5e",),
-        ),
-        Chip(
-            name="v5p",
-            flops=459e12,
-            hbm_bytes=95 * GIB,
-            hbm_bandwidth=2765e9,
-            link_bandwidth=1200e9 / 12,
-            dimensions=3,
-            whole_turn=4,
-            pod=8960,
-            config_name="megacore",
-            source=(f"{DOCS}/v5p",),
-        ),
-        Chip(
-            name="v6e",
-            flops=918e12,
-            hbm_bytes=32 * GIB,
-            hbm_bandwidth=1638e9,
-            link_bandwidth=800e9 / 8,
-            dimensions=2,
-            whole_turn=16,
-            pod=256,
-            source=(f"{DOCS}/v6e",),
-        ),
-        Chip(
-            name="tpu7x",
-            flops=2307e12,
-            hbm_bytes=192 * GIB,
-            hbm_bandwidth=7380e9,
-            link_bandwidth=1200e9 / 12,
-            dimensions=3,
-            whole_turn=4,
-            pod=9216,
-            source=(f"{DOCS}/tpu7x",),
-        ),
+        # In the order of the fields: name, flops, memory and its bandwidth, a link's bandwidth, torus, pod, sources, mode.
+        Chip("v4", 275e12, 32 * GIB, 1200e9, 50e9, 3, 4, 4096, (f"{DOCS}v4", LINKS_OF_V4), "megacore"),
+        Chip("v5e", 197e12, 16 * GIB, 819e9, 400e9 / 8, 2, 16, 256, (f"{DOCS}v5e",)),
+        Chip("v5p", 459e12, 95 * GIB, 2765e9, 1200e9 / 12, 3, 4, 8960, (f"{DOCS}v5p",), "megacore"),
+        Chip("v6e", 918e12, 32 * GIB, 1638e9, 800e9 / 8, 2, 16, 256, (f"{DOCS}v6e",)),
+        Chip("tpu7x", 2307e12, 192 * GIB, 7380e9, 1200e9 / 12, 3, 4, 9216, (f"{DOCS}tpu7x",)),
     )
 }
 """By the names that topologies start with. Each tpu7x chip is two devices."""

@@ -5,19 +5,10 @@ import math
 from flaxformer_lite.planning.hlo_parser import Computation, Instruction, root_of
 
 NO_TRAFFIC = {
-    "parameter",
-    "constant",
-    "get-tuple-element",
-    "tuple",
-    "bitcast",
-    "while",
-    "conditional",
-    "call",
-    "call-start",
-    "async-start",
-    "after-all",
+    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", "replica-id", "iota"),
+    *("while", "conditional", "call", "call-start", "async-start", "after-all"),
+    *("optimization-barrier", "add-dependency"),
 }
-NO_TRAFFIC |= {"partition-id", "replica-id", "iota", "optimization-barrier", "add-dependency"}
 """Operations without traffic of their own; the computations that they run are counted by themselves."""
 NOTES = {"AllocateBuffer", "CreateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
 NOTES |= {"AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "LayoutConstraint"}
