@@ -1,4 +1,4 @@
-"""Legal values of settings: written in the annotation of a field, checked by one line in `__post_init__`.
+"""Legal values of settings: written in the annotation of a field, checked by the base class of all dataclasses of settings.
 
 A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too. A text in
 an annotation is a remedy for the message, for fields without a default.
@@ -11,7 +11,7 @@ import types
 import typing
 from collections.abc import Callable
 from operator import ge, gt, le, lt
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import annotated_types
 from annotated_types import Ge, Gt, Lt
@@ -33,14 +33,22 @@ LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
 }
 
 
-def check_bounds(config: Any, path: str) -> None:
-    """Checks every field of a config dataclass that stands at `path` in the experiment's config.
+class Checked:
+    """Base of the dataclasses of settings, whose fields are checked: `class Pooler(Checked, at="model.pooler")`.
 
-    Raises: ValueError with the setting, its value, the legal values and the default.
+    `at` is the path in the experiment's config; a subclass has that of its base if it names none.
     """
-    for field in dataclasses.fields(config):
-        if message := violation(type(config), field.name, getattr(config, field.name), f"{path}.{field.name}"):
-            raise ValueError(message)
+
+    _path: ClassVar[str]
+
+    def __init_subclass__(cls, at: str | None = None) -> None:
+        cls._path = cls._path if at is None else at
+
+    def __post_init__(self) -> None:
+        """Checks every field. Raises: ValueError with the setting, its value, the legal values and the default."""
+        for name in (field.name for field in dataclasses.fields(self)):  # type: ignore[arg-type]  # of a subclass
+            if message := violation(type(self), name, getattr(self, name), f"{self._path}.{name}"):
+                raise ValueError(message)
 
 
 def violation(owner: type, name: str, value: Any, setting: str) -> str | None:

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt, Le
 
-from flaxformer_lite.bounds import FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate, check_bounds
+from flaxformer_lite.bounds import Checked, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveInt, Rate
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Checked, at="part"):
     width: PositiveInt
     depth: Annotated[int, Ge(2), "6 is usual"]
     count: PositiveInt = 8
@@ -27,9 +27,6 @@ class Settings:
     name: str = "x"
     slope: FiniteFloat = 0.0
     cap: Annotated[float, Ge(1)] | None = 5.0
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "part")
 
 
 @pytest.mark.parametrize(
@@ -77,3 +74,18 @@ def test_an_illegal_value_is_answered_with_the_legal_ones(name: str, value: obje
     with pytest.raises(ValueError) as caught:
         dataclasses.replace(Settings(width=3, depth=4), **{name: value})
     assert str(caught.value) == message
+
+
+def test_a_subclass_checks_its_own_fields_at_the_path_that_it_names_or_inherits():
+    @dataclass(frozen=True)
+    class Wider(Settings):
+        height: PositiveInt = 1
+
+    @dataclass(frozen=True)
+    class Elsewhere(Settings, at="other.part"):
+        pass
+
+    with pytest.raises(ValueError, match=r"^part\.height is 0"):
+        Wider(width=3, depth=4, height=0)
+    with pytest.raises(ValueError, match=r"^other\.part\.width is 0"):
+        Elsewhere(width=0, depth=4)

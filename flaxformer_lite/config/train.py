@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.bounds import NonNegativeInt, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.parallel.mesh import MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(Checked, at="train"):
     """The length of the training, its devices, checkpoints and reports. Periods are in optimizer steps."""
 
     steps: PositiveInt = 10_000
@@ -48,7 +48,7 @@ class TrainConfig:
     """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "train")
+        super().__post_init__()
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from flaxformer_lite.bounds import PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.sources import OptionalSource
@@ -17,7 +17,7 @@ Length = Annotated[int, Ge(2)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
+class DataConfig(Checked, at="data"):
     """Data sources, tokenizers, and the shapes of batches."""
 
     train: OptionalSource = None
@@ -49,7 +49,7 @@ class DataConfig:
     """Whether the text is already split into words and punctuation: BLEU then splits at spaces only (sacreBLEU's `none`)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "data")
+        super().__post_init__()
         if not self.bucket_lengths:
             raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
 

@@ -18,7 +18,7 @@ from annotated_types import Ge, Lt
 from babel import Locale
 from babel.dates import format_date
 
-from flaxformer_lite.bounds import PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
 
@@ -29,7 +29,7 @@ FORMATS = ("full", "long", "medium")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dates(DataSource):
+class Dates(Checked, DataSource, at="dates"):
     """Dates in 14 languages and their ISO form; example i is a function of (seed, split, i) alone."""
 
     kind: Literal["dates"] = "dates"
@@ -45,7 +45,7 @@ class Dates(DataSource):
     """Last year of the dates, inclusive, at most 9999."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "dates")
+        super().__post_init__()
         if not 1000 <= self.first_year <= self.last_year <= 9999:
             years = f"{self.first_year} and {self.last_year}"
             rule = "years must have four digits, and the last must not be before the first"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from flaxformer_lite.bounds import NonNegativeInt, check_bounds
+from flaxformer_lite.bounds import Checked, NonNegativeInt
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, TextSource
 from flaxformer_lite.text.files import read_lines
@@ -34,7 +34,7 @@ class ParallelText(TextSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TSV(TextSource):
+class TSV(Checked, TextSource, at="tsv"):
     """A text file with columns between tabs; no quotes, no escapes, no header."""
 
     kind: Literal["tsv"] = "tsv"
@@ -48,7 +48,7 @@ class TSV(TextSource):
     """Column of the labels, counted from 0; None: no labels."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "tsv")
+        super().__post_init__()
         used: dict[int, str] = {}
         for name in ("source_column", "target_column", "label_column"):
             column = getattr(self, name)

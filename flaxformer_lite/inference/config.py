@@ -8,14 +8,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import (
-    FiniteFloat,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    check_bounds,
-)
+from flaxformer_lite.bounds import Checked, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.console import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
@@ -24,7 +17,7 @@ PromptAttention = Literal["causal", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sampling:
+class Sampling(Checked, at="decode.sampling"):
     """Random choice of tokens. The settings apply in this order; each filter sees what the one before it left."""
 
     temperature: NonNegativeFloat = 1.0
@@ -42,12 +35,9 @@ class Sampling:
     Reference: Nguyen et al. 2024, arXiv:2407.01082.
     """
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "decode.sampling")
-
 
 @dataclass(frozen=True, kw_only=True)
-class DecodeConfig:
+class DecodeConfig(Checked, at="decode"):
     """Decoding: search or sampling, the rules that answers obey, scores, lengths, batches."""
 
     beam_size: PositiveInt = 1
@@ -100,7 +90,7 @@ class DecodeConfig:
     """Source or prompt tokens in a batch, padding included."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "decode")
+        super().__post_init__()
         if self.max_length_ratio == self.max_length_extra == 0:
             raise ValueError("decode.max_length_ratio and decode.max_length_extra are both 0: raise one of them")
         self.check_score()

@@ -17,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import PositiveFloat, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.dropout import apply_dropout
@@ -84,7 +84,7 @@ class Heads(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attention:
+class Attention(Checked, at="model.attention"):
     """Base of all attention variants: `softmax(scale * query key^T + bias) value`, in heads of width `d_model / num_heads`.
 
     A variant is a frozen dataclass derived from this class, or from `DotProduct` for free widths and grouped heads, with a `kind`
@@ -122,9 +122,6 @@ class Attention:
     implementation: kernels.Implementation = "auto"
     """Program that computes attention: xla (no fused kernel; can do everything), cudnn (NVIDIA GPU), splash (TPU), or auto: the
     device's kernel where it supports the model, else xla. Decoding always uses xla."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.attention")
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
         """Checks that the model can be split into heads. `setting` names the setting that `num_heads` comes from.

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
-from flaxformer_lite.bounds import NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProduct
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.feed_forward import Activation
@@ -28,7 +28,7 @@ class SavedAs:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LanguageModelHead:
+class LanguageModelHead(Checked, at="model.head"):
     """Logits of every entry of the vocabulary: one matrix, the embedding table if `share_target_output` is True."""
 
     kind: Literal["language_model"] = "language_model"
@@ -43,12 +43,9 @@ class LanguageModelHead:
     loss_chunk: PositiveInt | None = None
     """Positions of each row whose logits a loss computes at a time, so that all logits are never stored at once; None: all."""
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.head")
-
 
 @dataclass(frozen=True, kw_only=True)
-class Pooler:
+class Pooler(Checked, at="model.pooler"):
     """One vector for a whole text, from one token's last layer: the decoder's, or the encoder's where there is no decoder."""
 
     token: Literal["first", "last"] = "first"
@@ -59,9 +56,6 @@ class Pooler:
     """Number of classes scored from the pooled vector (BERT's next-sentence prediction has 2); 0: none."""
     class_bias: bool = True
     """Add a learned bias to each class's logit."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.pooler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +69,7 @@ class SentenceEmbedding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlidingWindow:
+class SlidingWindow(Checked, at="model.sliding_window"):
     """Attention of a decoder to the last few tokens only.
 
     Reference: Beltagy et al. 2020, arXiv:2004.05150, section 3.1.
@@ -89,7 +83,7 @@ class SlidingWindow:
     """Position scheme of these layers, in place of `model.positions` (Gemma 3: a smaller base); None: the same scheme."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "model.sliding_window")
+        super().__post_init__()
         if self.positions is not None and self.layers is None:
             raise ValueError(
                 "model.sliding_window.positions is set, but model.sliding_window.layers is None: list the layers, or set "
@@ -110,7 +104,7 @@ class SlidingWindow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecoderSize:
+class DecoderSize(Checked, at="model.decoder"):
     """Sizes of a decoder that differ from the encoder's."""
 
     num_heads: PositiveInt | None = None
@@ -118,12 +112,9 @@ class DecoderSize:
     d_ff: PositiveInt | None = None
     """Inner width of the decoder's feed-forward layers; None: `model.d_ff`."""
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.decoder")
-
 
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Checked, at="model"):
     """The sizes and parts of a Transformer. Defaults are the base model of Vaswani et al. 2017, with pre-norm.
 
     Pre-norm moves each norm in front of its sublayer.
@@ -190,7 +181,7 @@ class ModelConfig:
     dots: stores also products with parameters, but no scores. Results are the same."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "model")
+        super().__post_init__()
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError(
                 "model.num_encoder_layers and model.num_decoder_layers are both 0: one of them must be at least 1"

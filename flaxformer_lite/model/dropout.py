@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from flaxformer_lite.bounds import Rate, check_bounds
+from flaxformer_lite.bounds import Checked, Rate
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 DropoutScaling = Literal["training", "evaluation"]
@@ -33,7 +33,7 @@ def dropout(x: Float[Array, "*B T D"], rate: float, key: Array, *, rescale: bool
 
 
 @dataclass(frozen=True, kw_only=True)
-class DropoutRates:
+class DropoutRates(Checked, at="model.dropout"):
     """Dropout rates: the probability of zeroing an element, by place."""
 
     embedding_rate: Rate = 0.1
@@ -46,9 +46,6 @@ class DropoutRates:
     """Rate at each `d` of a residual command: usually on a sublayer's output, before the residual sum."""
     residual_scaling: DropoutScaling = "training"
     """When residual dropout is rescaled: in training (divided by 1 - rate), or in evaluation (multiplied by 1 - rate)."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.dropout")
 
 
 def apply_dropout(

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import NonNegativeInt, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.model.norms import Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.rotary_scaling import OptionalRotaryScaling
@@ -40,7 +40,7 @@ def sinusoids(
     return jnp.concatenate(waves, -1)[..., :width]
 
 
-class PositionScheme:
+class PositionScheme(Checked, at="model.positions"):
     """Base of all position schemes: three hooks that do nothing, and the limits of the scheme.
 
     hook     acts on                                  called
@@ -108,9 +108,6 @@ class Learned(PositionScheme):
     offset: NonNegativeInt = 0
     """Number of further rows at the start of the table: position p has row p + offset (BART: 2)."""
 
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.positions")
-
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         check_length(x.shape[1], self.max_positions)
         shape = (self.offset + self.max_positions, x.shape[-1])
@@ -128,9 +125,6 @@ class FixedTable(PositionScheme):
     kind: Literal["fixed_table"] = "fixed_table"
     max_positions: PositiveInt = 512
     """Number of positions: no sequence can be longer."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.positions")
 
     def embed(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"], param: Param) -> Float[Array, "B T D"]:
         def sinusoidal(key: Array, shape: tuple[int, int]) -> Float[Array, "P D"]:
@@ -170,9 +164,6 @@ class Rotary(PositionScheme):
     """Fraction of each head that is rotated, from its first element on."""
     scaling: OptionalRotaryScaling = None
     """Change of the angles for texts longer than those of the original training; None: no change."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.positions")
 
     def rotate(self, x: Float[Array, "B T N H"], positions: Int[Array, "#B T"]) -> Float[Array, "B T N H"]:
         pairs = int(x.shape[-1] * self.fraction) // 2
@@ -233,7 +224,7 @@ class RelativeBias(PositionScheme):
     """Distance in tokens from which on all distances share the last bucket."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "model.positions")
+        super().__post_init__()
         if self.num_buckets % 2:
             raise ValueError(f"model.positions.num_buckets is {self.num_buckets}: it must be even")
         if self.max_distance <= self.num_buckets // 2:

@@ -12,12 +12,12 @@ from annotated_types import Ge
 from jaxtyping import Array, Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import PositiveFloat, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 
 Factor = Annotated[float, Ge(1)]
 
 
-class Scaling:
+class Scaling(Checked, at="model.positions.scaling"):
     """Base of all scalings: rotated elements keep their size."""
 
     @property
@@ -33,9 +33,6 @@ class LinearScaling(Scaling):
     kind: Literal["linear"] = "linear"
     factor: Factor = 1.0
     """Length of the longest text, divided by that of the original training."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "model.positions.scaling")
 
     def __call__(self, rates: Float[Array, "h"], base: float) -> Float[Array, "h"]:
         return rates / self.factor
@@ -59,7 +56,7 @@ class Llama3Scaling(Scaling):
     """Length of the texts of the original training, in tokens."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "model.positions.scaling")
+        super().__post_init__()
         if not self.low_frequency_factor < self.high_frequency_factor:
             raise ValueError(
                 f"model.positions.scaling.low_frequency_factor is {self.low_frequency_factor}: it must be less than "
@@ -95,7 +92,7 @@ class YarnScaling(Scaling):
     """Factor of the rotated elements of queries and keys; None: `0.1 * log(factor) + 1`."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "model.positions.scaling")
+        super().__post_init__()
         if not self.slow_turns <= self.fast_turns:
             raise ValueError(
                 f"model.positions.scaling.slow_turns is {self.slow_turns}: it must be at most "

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from flaxformer_lite.bounds import check_bounds
+from flaxformer_lite.bounds import Checked
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.inference.config import PromptAttention
 from flaxformer_lite.model.config import ModelConfig
@@ -19,7 +19,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseObjective:
+class BaseObjective(Checked, at="objective"):
     """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
 
     A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows`, `lengths` and
@@ -56,9 +56,6 @@ class BaseObjective:
     prompt_attention: ClassVar[PromptAttention] = "causal"
     """The tokens of a prompt that each one attends to when a decoder alone generates. "full" is for a prefix language model,
     whose `example` sets `Inputs.target_attention` accordingly."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "objective")
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ import optax
 from annotated_types import Gt, Le
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate, check_bounds
+from flaxformer_lite.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
 from flaxformer_lite.optim.schedules import Noam, Schedule
 from flaxformer_lite.tree_paths import leaf_path
 
@@ -83,7 +83,7 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerAlgorithm(ABC):
+class OptimizerAlgorithm(Checked, ABC, at="optimizer.algorithm"):
     """The direction of a step, from its gradients.
 
     A new algorithm is a frozen dataclass with a field `kind` (a `Literal` with its name), its settings, and the method
@@ -91,9 +91,6 @@ class OptimizerAlgorithm(ABC):
     """
 
     kind: str
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.algorithm")
 
     @abstractmethod
     def direction(self) -> optax.GradientTransformation:
@@ -270,7 +267,7 @@ Algorithm = Annotated[AdamW | Adafactor | Lion | Muon | SGD, Discriminator("kind
 
 
 @dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
+class OptimizerConfig(Checked, at="optimizer"):
     """The update of the parameters from their gradients.
 
     parameter -= rate(n) · (direction(clipped gradients) + weight_decay · parameter)
@@ -288,9 +285,6 @@ class OptimizerConfig:
     """Fraction of a kernel or embedding subtracted at each step, times the rate. Norms and biases do not decay."""
     ema_decay: Fraction | None = None
     """Weight of the old value in a moving average of the parameters, kept as a second set of them; None: no average."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer")
 
     def rate(self, *, total_steps: int, d_model: int) -> optax.Schedule:
         """Returns the learning rate as a function of the count, 0 for the first step.

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import NonNegativeInt, PositiveFloat, PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
 PeakRate = Annotated[float, Gt(0), Lt(math.inf), "1e-3 is a usual peak for AdamW"]
 WARMUP_UNIT = "the warm-up is counted in optimizer steps"
@@ -24,7 +24,7 @@ WARMUP_UNIT = "the warm-up is counted in optimizer steps"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningRateSchedule(ABC):
+class LearningRateSchedule(Checked, ABC, at="optimizer.schedule"):
     """The learning rate of every step.
 
     A new schedule is a frozen dataclass with a field `kind` (a `Literal` with its name), its settings, and the method `build`.
@@ -33,9 +33,6 @@ class LearningRateSchedule(ABC):
     """
 
     kind: str
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "optimizer.schedule")
 
     @abstractmethod
     def build(self, *, total_steps: int, d_model: int) -> optax.Schedule:

@@ -10,12 +10,12 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from flaxformer_lite.bounds import PositiveInt, check_bounds
+from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeshConfig:
+class MeshConfig(Checked, at="train.mesh"):
     """Number of devices along each axis of the mesh; the product is the number of devices. One axis may be -1: all the rest."""
 
     data: PositiveInt | Literal[-1] = -1
@@ -26,7 +26,7 @@ class MeshConfig:
     """Devices with their share of heads, feed-forward width and vocabulary: for layers too wide for one device."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "train.mesh")
+        super().__post_init__()
         if len(rest := [f"train.mesh.{axis}" for axis in MESH_AXES if getattr(self, axis) == -1]) > 1:
             raise ValueError(f"{' and '.join(rest)} are -1 (all remaining devices): set only one of them to -1")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import sentencepiece
 from annotated_types import Ge, Le
 
-from flaxformer_lite.bounds import check_bounds
+from flaxformer_lite.bounds import Checked
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.tokenizer import Tokenizer, training_lines
 
@@ -68,7 +68,7 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentencePiece:
+class SentencePiece(Checked, at="data.tokenizer"):
     """Subwords, learned by SentencePiece from the training text alone.
 
     Reference: Kudo and Richardson 2018, arXiv:1808.06226; Sennrich et al. 2016, arXiv:1508.07909 (bpe); Kudo 2018,
@@ -82,9 +82,6 @@ class SentencePiece:
     """Fraction of the text's characters that get a piece; the rarest ones become unknown. Usual for Chinese: 0.9995."""
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """identity keeps characters as they are; nmt_nfkc replaces full-width letters, ligatures and the like, irreversibly."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self, "data.tokenizer")
 
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:
         """Trains a tokenizer with exactly `vocab_size` ids; the same lines in the same order give the same tokenizer.
