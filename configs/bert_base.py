@@ -13,8 +13,16 @@ Vary it:  --objective.whole-words True; a config with max_source_length=128 for 
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig, HubDataset
-from flaxformer_lite.model import POST_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
-from flaxformer_lite.model.config import LanguageModelHead, Pooler
+from flaxformer_lite.model import (
+    POST_NORM,
+    DropoutRates,
+    LanguageModelHead,
+    LayerNorm,
+    Learned,
+    ModelConfig,
+    Normal,
+    Pooler,
+)
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim import AdamW, Linear, OptimizerConfig
 from flaxformer_lite.text import SentencePiece

@@ -24,14 +24,8 @@ FOLDER = "data/multi30k"
 
 
 def get_config() -> Config:
-    return with_text(".lc.norm.tok", tokenized=True)
-
-
-def with_text(flavour: str, *, tokenized: bool) -> Config:
-    """The experiment on one flavour of the text: the part of the file names between the split and the language."""
-
     def pairs(split: str) -> ParallelText:
-        return ParallelText(source=f"{FOLDER}/{split}{flavour}.en.gz", target=f"{FOLDER}/{split}{flavour}.de.gz")
+        return ParallelText(source=f"{FOLDER}/{split}.lc.norm.tok.en.gz", target=f"{FOLDER}/{split}.lc.norm.tok.de.gz")
 
     return Config(
         model=ModelConfig(
@@ -56,7 +50,7 @@ def with_text(flavour: str, *, tokenized: bool) -> Config:
             bucket_lengths=(10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 64),
             max_source_length=64,
             max_target_length=64,
-            tokenized=tokenized,
+            tokenized=True,
         ),
         optimizer=OptimizerConfig(
             algorithm=AdamW(b2=0.98, eps=1e-9),

@@ -10,12 +10,11 @@ Vary it:  split="train[:1%]" for less text. `import hf` brings the published wei
 
 import dataclasses
 
-from configs.t5_1_1_base import get_config as base
-from flaxformer_lite.config import Config
+from flaxformer_lite.config import Config, load_config
 
 
 def get_config() -> Config:
-    config = base()
+    config = load_config("t5_1_1_base")
     model = dataclasses.replace(
         config.model, d_model=512, num_heads=6, d_ff=1024, num_encoder_layers=8, num_decoder_layers=8
     )

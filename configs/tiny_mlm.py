@@ -11,8 +11,7 @@ Vary it:  --objective.whole-words covers whole words, which are harder to tell.
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig, PythonDocs
-from flaxformer_lite.model import PRE_NORM, DropoutRates, ModelConfig, Rotary
-from flaxformer_lite.model.config import LanguageModelHead
+from flaxformer_lite.model import PRE_NORM, DropoutRates, LanguageModelHead, ModelConfig, Rotary
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
 from flaxformer_lite.text import SentencePiece

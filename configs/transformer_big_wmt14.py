@@ -11,13 +11,12 @@ Vary it:  16 times larger batches and twice the rate reach 29.3 in Ott et al. 20
 
 import dataclasses
 
-from configs.transformer_base_wmt14 import get_config as base
-from flaxformer_lite.config import Config
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.model import DropoutRates
 
 
 def get_config() -> Config:
-    config = base()
+    config = load_config("transformer_base_wmt14")
     rates = DropoutRates(embedding_rate=0.3, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.3)
     return dataclasses.replace(
         config,

@@ -33,8 +33,12 @@ COMMANDS = {
     "plan": "plan",
     "import": "import_weights",
     "export": "export",
+    "configs": "configs",
 }
 """Every command and its file in `commands/`."""
+
+READ_NO_RUN = ("configs", "import")
+"""The commands that read no run, and so need no classes of its config."""
 
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -98,7 +102,7 @@ def run(name: str, words: Sequence[str]) -> None:
         add_help=not takes_settings,
     )
     command.add_arguments(parser)
-    if name != "import":  # the one command that reads no run
+    if name not in READ_NO_RUN:
         add_imports(parser)
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)

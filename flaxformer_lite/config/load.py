@@ -18,6 +18,7 @@ from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
 from flaxformer_lite.console import suggest
+from flaxformer_lite.shipped_configs import shipped_configs
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
@@ -25,17 +26,21 @@ Variants are chosen in the file, not by options: the options below are those of 
 
 {variants}
 
-A group that is None in the file, for example model.pooler, is set there too. `train.py --help` lists the options that are no
-settings, such as --workdir. The groups below are model, objective, data, optimizer, train and decode.
+A group that is None in the file, for example model.pooler, is set there too. `flaxformer-lite train --help` lists the options that
+are no settings, such as --workdir. The groups below are model, objective, data, optimizer, train and decode.
 """
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config of a `.py` file (its `get_config()`) or a `.json` file, changed by options such as `--train.steps 100`.
 
+    A name without folder and suffix, such as `quickstart`, is a config that comes with the package if there is no such file.
+
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
     file = Path(path)
+    if not file.is_file():
+        file = shipped_configs().get(path, file)
     if not file.is_file():
         raise ValueError(missing_file(file))
     config = from_json(file.read_bytes(), path) if file.suffix == ".json" else run_config_file(file)
@@ -43,11 +48,12 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def missing_file(file: Path) -> str:
-    """Returns the message on a config file that is not there, with those in the same folder and in `configs`."""
+    """Returns the message on a config file that is not there, with those in the same folder and in `configs`, or the package's."""
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
-    near = "" if file.is_dir() else suggest(str(file), found)
-    return f"there is no config file {file}" + (near or (f"; there are {', '.join(found)}" if found else ""))
+    shipped = list(shipped_configs())
+    near = "" if file.is_dir() else suggest(str(file), found) or suggest(file.stem, shipped)
+    return f"there is no config file {file}" + (near or f"; there are {', '.join(found or shipped)}")
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
@@ -62,7 +68,7 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
                 Config,
                 default=config,
                 args=list(overrides),
-                prog=f"train.py {path}",
+                prog=f"flaxformer-lite train {path}",
                 description=HELP.format(path=path, variants=variants),
                 config=(tyro.conf.AvoidSubcommands,),
             )

@@ -15,11 +15,11 @@ The mathematics are plain functions; the Linen modules only hold parameters. Dro
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.
 """
 
-from flaxformer_lite.model.attention import Attention, DotProduct, MultiHeadAttention
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.attention import Attention, DotProduct
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
 from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
@@ -32,12 +32,12 @@ __all__ = [
     "DotProduct",
     "DropoutRates",
     "Inputs",
+    "LanguageModelHead",
     "LayerNorm",
     "Learned",
     "ModelConfig",
-    "MultiHeadAttention",
     "Normal",
-    "Outputs",
+    "Pooler",
     "RMSNorm",
     "Rotary",
     "Transformer",

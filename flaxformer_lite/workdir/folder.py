@@ -1,6 +1,6 @@
 """The run folder: all files of a run.
 
-config.json          every setting; `python train.py RUN/config.json` trains with them again
+config.json          every setting; `flaxformer-lite train RUN/config.json` trains with them again
 metrics.jsonl        one JSON object per line: step, split, and every metric by its name
 checkpoints/         one folder per step, written by Orbax
 tokenizer.*          trained on the training text; target_tokenizer.* if the target has its own
@@ -83,7 +83,7 @@ class RunFolder:
         if not file.is_file():
             what = "holds no run (there is no config.json in it)" if self.path.is_dir() else "does not exist"
             raise ValueError(
-                f"the run folder {self.path} {what}: train one with `python train.py CONFIG --workdir {self.path}`"
+                f"the run folder {self.path} {what}: train one with `flaxformer-lite train CONFIG --workdir {self.path}`"
             )
         return from_json(file.read_bytes(), str(file))
 

@@ -49,9 +49,21 @@ def test_code_parses_and_its_imports_exist(block: str):
     assert not missing, f"nothing in this package is called {missing}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_module_that_a_page_uses_is_imported_there(page: Path):
+    """An example that begins with `flaxformer_lite.load` and no import fails where a reader types it."""
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.M | re.S))
+    nodes = list(ast.walk(ast.parse(code)))
+    bound = {(alias.asname or alias.name).split(".")[0] for node in nodes for alias in getattr(node, "names", [])}
+    bound |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    bound |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    used = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    assert used <= bound, f"import {used - bound} in the example"
+
+
 def test_a_missing_import_is_found():
-    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Pooler, rotary_scaling, Rotary"
-    assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Pooler"]
+    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Poolers, rotary_scaling, Rotary"
+    assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Poolers"]
 
 
 def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

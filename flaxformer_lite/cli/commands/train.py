@@ -1,7 +1,8 @@
-"""Trains the experiment of a config file: `python train.py CONFIG [--workdir RUN] [--SETTING VALUE …]`.
+"""Trains the experiment of a config: `flaxformer-lite train CONFIG [--workdir RUN] [--SETTING VALUE …]`.
 
-CONFIG is a file of configs/, or the config.json of a run folder. `python train.py CONFIG --help` lists every setting. The same
-command again continues from the last checkpoint in the run folder.
+CONFIG is a Python file, the config.json of a run folder, or a name that `flaxformer-lite configs` lists. With --help after CONFIG
+every setting is listed. The same command again continues from the last checkpoint in the run folder. In a checkout,
+`python train.py CONFIG` is the same.
 """
 
 import argparse
@@ -12,8 +13,10 @@ TAKES_SETTINGS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a file of configs/, or a run folder's config.json")
-    parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config file>")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a config file, a run folder's config.json, or a name such as quickstart"
+    )
+    parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config>")
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
