@@ -7,12 +7,12 @@ from typing import Annotated
 import jax
 
 from flaxformer_lite.config.train import TextMetric, TrainConfig
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.data import DataConfig
+from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model.config import ModelConfig, SavedAs
 from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
-from flaxformer_lite.optim.optimizers import OptimizerConfig
-from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.optim import OptimizerConfig
+from flaxformer_lite.text import FromRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.sources import OptionalSource
+from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
-from flaxformer_lite.text.subwords import SentencePiece
 
 Length = Annotated[int, Ge(2)]
 """Tokens in a row: at least one, and EOS."""

@@ -12,8 +12,8 @@ from jaxtyping import Int
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
-from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
+from flaxformer_lite.text.special_ids import BOS
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:

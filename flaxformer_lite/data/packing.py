@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Int
 
 from flaxformer_lite.data.records import Pack, TokenPair
-from flaxformer_lite.text.special_ids import SpecialIds
+from flaxformer_lite.text import SpecialIds
 
 WINDOW = 1024
 """Pieces that are packed together: more leave fewer gaps and take longer."""

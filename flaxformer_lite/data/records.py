@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Int
 
-from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 
 
 class Pair(NamedTuple):

@@ -23,11 +23,11 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import TokenHistory, process_logits
 from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill
+from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
 from flaxformer_lite.model.masks import combine_masks, padding, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
-from flaxformer_lite.model.transformer import Transformer
 
 
 class BeamState(NamedTuple):

@@ -24,8 +24,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
 from flaxformer_lite.inference.sampling import sample_keys
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text.token_ids import check_token_ids
 
 

@@ -19,9 +19,9 @@ from flaxformer_lite.inference.batches import (
     pad_rows,
     plan_batches,
 )
+from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.text.special_ids import EncodedText
+from flaxformer_lite.text import EncodedText
 
 
 class BatchPredictor:

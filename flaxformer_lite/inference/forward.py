@@ -11,9 +11,8 @@ from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, Outputs, has_two_stacks, shifted
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model import Inputs, ModelConfig, Transformer
+from flaxformer_lite.model.inputs import Outputs, has_two_stacks, shifted
 from flaxformer_lite.text.token_ids import check_token_ids
 
 

@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 from flaxformer_lite.inference.batches import ProgressCallback
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, ScoredText
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.text import Tokenizer
 
 DEFAULT_NEW_TOKENS = 100
 """The maximum length of a generated text where no setting limits it: the length of a prompt says nothing of the text's."""

@@ -19,9 +19,9 @@ from flaxformer_lite.inference.search import (
     is_end,
     prefill,
 )
+from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.numerics import accumulation_dtype
-from flaxformer_lite.model.transformer import Transformer
 
 
 class GreedyState(NamedTuple):

@@ -15,9 +15,8 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
+from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.cache import KeyValue, LayerCache
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
 
 
 class Decoded(NamedTuple):

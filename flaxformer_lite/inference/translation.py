@@ -6,7 +6,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.inference.batches import ProgressCallback
 from flaxformer_lite.inference.decoder import Decoder, ScoredText
-from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.text import Tokenizers
 
 
 def translate(

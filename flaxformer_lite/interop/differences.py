@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from flaxformer_lite.model.attention import Attention, DotProduct
-from flaxformer_lite.model.config import DecoderSize, ModelConfig
+from flaxformer_lite.model import Attention, DotProduct, ModelConfig
+from flaxformer_lite.model.config import DecoderSize
 
 FREE = ("dropout", "dtype", "scan_unroll", "initializer")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""

@@ -13,9 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.model.transformer import Transformer
 
 Arrays = Mapping[str, np.ndarray]
 

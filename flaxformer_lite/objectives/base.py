@@ -8,14 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flaxformer_lite.bounds import Checked
-from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.inference.config import PromptAttention
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model import Inputs, ModelConfig
+from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
-from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text import SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

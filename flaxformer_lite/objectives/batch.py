@@ -6,8 +6,8 @@ from typing import NamedTuple, SupportsIndex
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.data import Lengths, TokenPair
+from flaxformer_lite.model import Inputs
 from flaxformer_lite.text.special_ids import PAD, SpecialIds
 
 

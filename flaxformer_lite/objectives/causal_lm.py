@@ -9,13 +9,12 @@ import numpy as np
 from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model import Inputs, ModelConfig
+from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, concat_pieces
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.label_metrics import correlation, f1, matthews, ranks

@@ -10,15 +10,14 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.bounds import PositiveFloat
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.heads import unit_length
-from flaxformer_lite.model.inputs import Inputs, Outputs
+from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
 
 PADDING_LOGIT = -1e9
 """The logit of a padding row of the batch: it is never the nearest."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.objectives.classification import Classification, Regression
 from flaxformer_lite.objectives.embeddings import SentenceEmbeddings

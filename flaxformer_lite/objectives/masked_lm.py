@@ -12,15 +12,15 @@ from jaxtyping import Array, Float, Int
 from flaxformer_lite.bounds import Fraction
 from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, Outputs, read_types
+from flaxformer_lite.model import Inputs, ModelConfig
+from flaxformer_lite.model.inputs import Outputs, read_types
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
 from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, SpecialIds
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text.special_ids import EOS
 from flaxformer_lite.text.token_ids import check_token_ids
-from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,12 @@ from typing import Literal
 import numpy as np
 
 from flaxformer_lite.bounds import Rate
-from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ from annotated_types import Ge, Lt
 from flaxformer_lite.bounds import Fraction, PositiveInt
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
 from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, EOS, SpecialIds
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
+from flaxformer_lite.text.special_ids import EOS
 from flaxformer_lite.text.token_ids import check_token_ids
-from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

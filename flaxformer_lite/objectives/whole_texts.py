@@ -7,13 +7,12 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.inputs import Inputs, check_one_stack, text_inputs
+from flaxformer_lite.model import Inputs, ModelConfig
+from flaxformer_lite.model.inputs import check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.characters import ByteTokenizer
-from flaxformer_lite.text.special_ids import DEFAULT_SPECIAL_IDS, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from jaxtyping import PyTree
 
 from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import SharedProjection
-from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.tree_paths import leaves_by_path
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
@@ -26,8 +26,7 @@ from flaxformer_lite.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
-from flaxformer_lite.training.runners import MeshRunner, abstract_state
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training import MeshRunner, TrainTask, abstract_state
 
 # The step --------------------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.model import Inputs, Transformer
+from flaxformer_lite.text import Tokenizers
 
 
 @dataclass(frozen=True)

@@ -11,22 +11,17 @@ import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
+from flaxformer_lite.data import Pair
 from flaxformer_lite.data.dataset import Dataset, evaluation_records
-from flaxformer_lite.data.records import Pair
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates
 from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
-from flaxformer_lite.inference.generation import (
-    check_generates,
-    generate_texts,
-    generation_settings,
-    stream_text,
-)
+from flaxformer_lite.inference.generation import check_generates, generate_texts, generation_settings, stream_text
 from flaxformer_lite.inference.translation import translate
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionWeights, attention_weights
 from flaxformer_lite.run.text_predictor import (
@@ -37,14 +32,11 @@ from flaxformer_lite.run.text_predictor import (
     WarnCallback,
     check_list,
 )
+from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.token_ids import check_token_ids
-from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.text.unknown import UnknownText
-from flaxformer_lite.training.evaluation import mean_metrics
-from flaxformer_lite.training.runners import MeshRunner
-from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
+from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, restore_weights
 
 
 class BestScore(NamedTuple):

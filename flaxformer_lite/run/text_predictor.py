@@ -7,19 +7,14 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
+from flaxformer_lite.inference import BatchPredictor
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
-from flaxformer_lite.inference.encoder import (
-    BatchPredictor,
-    predict_class_logits,
-    predict_embeddings,
-    predict_top_tokens,
-)
+from flaxformer_lite.inference.encoder import predict_class_logits, predict_embeddings, predict_top_tokens
+from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.text.special_ids import EncodedText
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text import EncodedText, Tokenizer
 from flaxformer_lite.text.unknown import UnknownText
 
 MASK = "[MASK]"

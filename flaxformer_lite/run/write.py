@@ -7,12 +7,10 @@ from typing import Any
 from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import require_absent, write_whole
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import open_checkpoints
+from flaxformer_lite.config import Config, to_json
+from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.training import LoopState
+from flaxformer_lite.workdir import RunFolder, open_checkpoints
 
 
 def write_run(

@@ -4,19 +4,17 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
+from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
-from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.sources import Source
-from flaxformer_lite.data.text_files import ParallelText
-from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.objectives.base import BaseObjective
-from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.objectives import BaseObjective
+from flaxformer_lite.text import SpecialIds, Tokenizers
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.ending import SharedError
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder
 
 
 class EvalData:

@@ -7,15 +7,13 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.inference.decoder import Decoder
+from flaxformer_lite.inference import Decoder, translate
 from flaxformer_lite.inference.metrics import text_metrics
-from flaxformer_lite.inference.translation import translate
-from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.objectives.base import BaseObjective
-from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
-from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.model import Transformer
+from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
+from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner

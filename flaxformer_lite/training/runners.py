@@ -16,16 +16,10 @@ from jaxtyping import Array, Int, PyTree
 
 from flaxformer_lite.model.config import check_heads
 from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.objectives import Batch
-from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
+from flaxformer_lite.objectives import Batch, LossTerm, PerRowMetric
+from flaxformer_lite.parallel import batch_sharding, replicated, state_sharding
 from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
-from flaxformer_lite.parallel.sharding import (
-    batch_sharding,
-    replicated,
-    state_sharding,
-    with_shardings,
-    within_mesh,
-)
+from flaxformer_lite.parallel.sharding import with_shardings, within_mesh
 from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, first_state, init_state, train_step
 
 AXIS = "data"

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
@@ -16,9 +16,7 @@ from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.step import TrainState, TrainTask
-from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import warm_start
+from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
 
 
 class Setup(NamedTuple):

@@ -12,13 +12,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.config import Config
+from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, PerRowMetric
-from flaxformer_lite.parallel.sharding import (
-    constrain_parameters,
-)
+from flaxformer_lite.parallel.sharding import constrain_parameters
 
 
 class TrainState(NamedTuple):

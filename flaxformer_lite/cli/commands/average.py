@@ -9,7 +9,7 @@ import sys
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.run import load, write_run
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.cli.options import add_setting, typed_settings
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import ParallelText
+from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
 from flaxformer_lite.run import Run, load
 

@@ -12,13 +12,11 @@ from typing import Any
 
 from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import warn
+from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.hf.export import export_run
-from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.name_map import from_params
-from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run import Run, load
 

@@ -13,16 +13,13 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite.cli.commands.plan import config_of, parse_mesh
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import ACTIVATIONS, MESH_AXES
+from flaxformer_lite.config import Config
+from flaxformer_lite.parallel import MESH_AXES, MeshConfig
+from flaxformer_lite.parallel.sharding import ACTIVATIONS
 from flaxformer_lite.planning.plan import shard_bytes
-from flaxformer_lite.training.runners import abstract_state
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
-from flaxformer_lite.workdir.digests import parameter_digest
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import open_checkpoints, restore_weights
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, parameter_digest, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

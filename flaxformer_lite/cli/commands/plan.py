@@ -12,12 +12,10 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.load import load_config
-from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.parallel.sharding import MESH_AXES
-from flaxformer_lite.planning.plan import Plan, make_plan
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.config import Config, load_config
+from flaxformer_lite.parallel import MESH_AXES, MeshConfig
+from flaxformer_lite.planning import Plan, make_plan
+from flaxformer_lite.workdir import RunFolder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,26 +12,15 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.config import Config
+from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
-from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import (
-    ALiBi,
-    FixedTable,
-    Learned,
-    NoPositions,
-    PositionScheme,
-    RelativeBias,
-    Rotary,
-    Sinusoidal,
-)
+from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, PositionScheme, RelativeBias, Sinusoidal
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.text import Tokenizer, Tokenizers
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)
 MASKED_SCORE = -10_000.0

@@ -13,19 +13,10 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.interop.name_map import Arrays
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
-from flaxformer_lite.model.norms import Norm, RMSNorm
-from flaxformer_lite.model.positions import (
-    ALiBi,
-    FixedTable,
-    Learned,
-    NoPositions,
-    RelativeBias,
-    Rotary,
-    Sinusoidal,
-    sinusoids,
-)
+from flaxformer_lite.model.norms import Norm
+from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, RelativeBias, Sinusoidal, sinusoids
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
 
 ACTIVATION_NUMBERS = {

@@ -7,13 +7,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import (
-    Family,
-    IgnorableTensor,
-    never_read,
-    tensors_equal,
-    tied_copies,
-)
+from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced

@@ -9,8 +9,8 @@ from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear
 from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, read_table, required, write_table
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig, Pooler, SlidingWindow
-from flaxformer_lite.model.positions import Rotary
+from flaxformer_lite.model import ModelConfig, Pooler, Rotary
+from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 
 # Heads ----------------------------------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ the model, and on each other, are functions.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
 from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Kind, option, read_table, write_table
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 
 NEUTRAL: dict[str, Any] = {
     "num_beam_groups": 1,

@@ -13,7 +13,7 @@ from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_label
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, only, option
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.positions import FixedTable
 
 TEMPLATE = dataclasses.replace(bert.TEMPLATE, num_encoder_layers=6, num_token_types=0)

@@ -9,7 +9,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config import Config
 from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf import sentence
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
@@ -19,7 +19,7 @@ from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
 """Options that are copied from the folder that a run was imported from, unless the model decides them."""

@@ -16,7 +16,7 @@ from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import Arrays, WeightName
 from flaxformer_lite.interop.option_table import Draft, Table, read_table, write_table
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 
 
 class IgnorableTensor(NamedTuple):

@@ -18,20 +18,10 @@ from flaxformer_lite.interop.hf.decoder_only import (
     rope_parameters,
 )
 from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
-from flaxformer_lite.interop.option_table import (
-    OPTIONAL_NUMBER,
-    Draft,
-    Entry,
-    Kind,
-    ignored,
-    only,
-    option,
-    replaced,
-)
+from flaxformer_lite.interop.option_table import OPTIONAL_NUMBER, Draft, Entry, Kind, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
+from flaxformer_lite.model import LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.model.feed_forward import Activation
-from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.residual import Residual
 
 NORMS_AROUND = Residual(pre="n", post="nda", final="n")

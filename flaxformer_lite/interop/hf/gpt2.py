@@ -15,12 +15,7 @@ from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import FusedSlice, Layout, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
 
 CLASSES = ClassNames("GPT2Model", "GPT2LMHeadModel", "GPT2ForSequenceClassification")
 

@@ -22,23 +22,10 @@ from flaxformer_lite.interop.hf.decoder_only import (
 from flaxformer_lite.interop.hf.family import Family, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, table
-from flaxformer_lite.interop.option_table import (
-    OPTIONAL_INTEGER,
-    Draft,
-    Entry,
-    Kind,
-    option,
-    replaced,
-    required,
-)
+from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Draft, Entry, Kind, option, replaced, required
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig, SlidingWindow
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
-from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, RMSNorm, Rotary
+from flaxformer_lite.model.config import SlidingWindow
 
 TEMPLATE = ModelConfig(
     vocab_size=32000,

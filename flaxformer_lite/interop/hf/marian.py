@@ -13,7 +13,7 @@ from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
 from flaxformer_lite.interop.option_table import Draft, Entry, constant, only, option, replaced
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.positions import Sinusoidal
 
 

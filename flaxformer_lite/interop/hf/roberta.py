@@ -13,8 +13,7 @@ from flaxformer_lite.interop.hf.options import SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked
 from flaxformer_lite.interop.option_table import Draft, Entry
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model import LanguageModelHead, Learned, ModelConfig, Pooler
 
 TEMPLATE = dataclasses.replace(bert.TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2))
 

@@ -14,9 +14,7 @@ from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVAT
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, option
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.norms import RMSNorm
+from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"

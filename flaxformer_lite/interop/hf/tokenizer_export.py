@@ -5,11 +5,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig) -> list[str]:

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.vocab_files import VOCAB_FILES, marian
+from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 

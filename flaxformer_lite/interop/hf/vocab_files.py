@@ -11,9 +11,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.interop.hf.folder import read_json
+from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizers
 
 BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA = {

@@ -10,12 +10,9 @@ from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, 
 from flaxformer_lite.interop.option_table import Draft, Entry, constant, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
+from flaxformer_lite.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
 from flaxformer_lite.model.attention import SharedProjection
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.text.special_ids import PAD
 

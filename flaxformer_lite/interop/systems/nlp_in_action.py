@@ -8,9 +8,7 @@ from flaxformer_lite.interop.option_table import constant, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.interop.systems.torch_transformer import NORM_FIRST
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model import DotProduct, DropoutRates, ModelConfig
 from flaxformer_lite.model.masks import Replace
 from flaxformer_lite.model.norms import DeviationNorm
 from flaxformer_lite.model.positions import FixedTable

@@ -7,12 +7,8 @@ from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear,
 from flaxformer_lite.interop.option_table import Entry, choice, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.norms import LayerNorm
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
 from flaxformer_lite.model.positions import NoPositions
-from flaxformer_lite.model.residual import PRE_NORM
 
 TEMPLATE = ModelConfig(
     vocab_size=0,

@@ -8,7 +8,7 @@ from flaxformer_lite.interop.differences import differing, resolved
 from flaxformer_lite.interop.name_map import WeightName
 from flaxformer_lite.interop.option_table import Table, read_table, write_table
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model import ModelConfig
 
 
 @dataclass(frozen=True, kw_only=True)

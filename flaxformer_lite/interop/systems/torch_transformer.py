@@ -10,12 +10,9 @@ from flaxformer_lite.interop.name_map import FusedSlice, Leaves, WeightName, lin
 from flaxformer_lite.interop.option_table import Draft, Entry, Kind, choice, constant, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.norms import LayerNorm
+from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
 from flaxformer_lite.model.positions import NoPositions
-from flaxformer_lite.model.residual import PRE_NORM, Residual
+from flaxformer_lite.model.residual import Residual
 
 POST_NORM = Residual(pre="", post="dan", final="n")
 """A norm after each sublayer, and another after the stack."""

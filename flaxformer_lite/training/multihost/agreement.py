@@ -17,12 +17,12 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.parallel.sharding import replicated
+from flaxformer_lite.parallel import replicated
 from flaxformer_lite.training.multihost.ending import SharedError, exit_on_error
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder
 
 Result = TypeVar("Result")
 
