@@ -3,8 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flaxformer_lite.run import Run, load
-    from flaxformer_lite.training.loop import train
+    from flaxformer_lite.run import Run, load, train
 
 __version__ = "0.1.0"
 __all__ = ["Run", "load", "train"]
@@ -12,10 +11,6 @@ __all__ = ["Run", "load", "train"]
 
 def __getattr__(name: str) -> Any:
     """Imports `Run`, `load` or `train` when it is first used: the command line answers a mistake or Ctrl-C before JAX is there."""
-    if name == "train":
-        from flaxformer_lite.training.loop import train
-
-        return train
     if name in __all__:
         from flaxformer_lite import run
 

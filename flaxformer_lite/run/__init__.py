@@ -1,13 +1,14 @@
 """A trained run, for use: translate, generate, embed, classify, fill masks, measure.
 
 `run.py` has `Run` and `load`, which reads one from its folder. A `Run` passes texts to generate or translate to decoders, and whole
-texts to `text_predictor.py`; `attention.py` returns attention weights for pictures. `write.py` writes a run folder for imported or
-averaged parameters.
+texts to `text_predictor.py`; `attention.py` returns attention weights for pictures. `train.py` trains, then returns the run.
+`write.py` writes a run folder for imported or averaged parameters.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights
 from flaxformer_lite.run.run import BestScore, Run, load
 from flaxformer_lite.run.text_predictor import ClassPrediction, TextPredictor, TokenPrediction
+from flaxformer_lite.run.train import train
 from flaxformer_lite.run.write import write_run
 
 __all__ = [
@@ -18,5 +19,6 @@ __all__ = [
     "TextPredictor",
     "TokenPrediction",
     "load",
+    "train",
     "write_run",
 ]

@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -19,9 +21,14 @@ from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import open_checkpoints
 
+RowCallback = Callable[[dict[str, Any]], None]
+"""Called with a copy of each row of metrics.jsonl once it is written; docs/training.md lists what a row holds."""
 
-def train(config: Config, workdir: str | Path) -> None:
+
+def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None) -> None:
     """Trains `config` in the folder `workdir`, or continues the run that is there.
+
+    An exception in `on_row` stops the run as a signal does, with a checkpoint, and is then raised.
 
     Raises: ValueError for a mistake of the user's.
     """
@@ -44,7 +51,8 @@ def train(config: Config, workdir: str | Path) -> None:
         if setup.data.eval is not None:
             evaluator = Evaluator(config, setup.data.eval, setup.data.tokenizers, setup.runner, folder, processes)
         with kernels.report_choices(progress.say):
-            Trainer(config, setup, evaluator, folder, checkpoints, progress, stop).run()
+            trainer = Trainer(config, setup, evaluator, folder, checkpoints, progress, stop, on_row)
+            trainer.run()
         finished = why_finished(config, checkpoints)
         if finished is None:
             step = checkpoints.latest()
@@ -53,6 +61,8 @@ def train(config: Config, workdir: str | Path) -> None:
             progress.say(f"{reason}: {saved}; the same command continues from there")
         else:
             summarize(config, folder, checkpoints, finished, progress)
+        if trainer.row_error is not None:
+            raise trainer.row_error
 
 
 class Trainer:
@@ -70,11 +80,14 @@ class Trainer:
         checkpoints: Checkpoints,
         progress: Progress,
         stop: StopRequest,
+        on_row: RowCallback | None,
     ):
         self.config, self.data, self.runner = config, setup.data.train, setup.runner
         self.state, self.loop_state = setup.state, setup.loop_state
         self.evaluator, self.folder, self.checkpoints = evaluator, folder, checkpoints
-        self.progress, self.stop = progress, stop
+        self.progress, self.stop, self.on_row = progress, stop, on_row
+        self.row_error: Exception | None = None
+        """The exception of the last call of `on_row`."""
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.pending: list[dict[str, jax.Array]] = []
         """Measurements of the newest steps, not yet fetched from the devices."""
@@ -134,7 +147,7 @@ class Trainer:
         train = self.config.train
         metrics = self.evaluator.evaluate(step, self.state.params, self.show_activity)
         best = self.loop_state.update_best(metrics[train.best_metric], train.best_mode, train.patience)
-        self.folder.append({"step": step, "split": "eval", **metrics})
+        self.write_row({"step": step, "split": "eval", **metrics})
         values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self.progress.say(f"step {step:>6}  eval  {values}" + " *" * best)
         return metrics
@@ -176,12 +189,22 @@ class Trainer:
             "epoch": step / self.data.plan.batches_per_epoch,
             "tokens_per_second": self.row_tokens / (time.perf_counter() - self.row_started),
         }
-        self.folder.append(row)
+        self.write_row(row)
         self.progress.say(
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
             f"rate {row['learning_rate']:.2e}"
         )
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        """Adds a row to metrics.jsonl and calls `on_row` in the process that writes; an exception there asks the run to stop."""
+        self.folder.append(row)
+        if self.on_row is None or self.folder.silent or self.row_error is not None:
+            return
+        try:
+            self.on_row(dict(row))
+        except Exception as error:  # a mistake in a plot costs no trained step
+            self.row_error, self.stop.signal = error, f"on_row raised {type(error).__name__}"
 
 
 # The end of a run ------------------------------------------------------------------------------------------------------

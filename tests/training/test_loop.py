@@ -218,6 +218,35 @@ def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path
         assert checkpoints.metrics(10) is not None
 
 
+def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
+    """Law: the callback sees what metrics.jsonl holds by then, row by row; what it does with a row changes nothing."""
+    seen = []
+
+    def on_row(row: dict[str, Any]) -> None:
+        assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[len(seen)]) == row
+        seen.append(row.pop("split"))
+
+    loop.train(NO_TEXT, tmp_path / "run", on_row)
+    assert seen == [row["split"] for row in rows(uninterrupted)]
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.parametrize("split", ["train", "eval"])
+def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys, split: str):
+    """Law: the step is saved, the exception is raised, and the next call continues to the same bits."""
+
+    def on_row(row: dict[str, Any]) -> None:
+        if row["split"] == split:
+            raise Crash
+
+    with pytest.raises(Crash):
+        loop.train(NO_TEXT, tmp_path / "run", on_row)
+    step = {"train": 3, "eval": 5}[split]
+    assert f"on_row raised Crash: saved after step {step}; " in capsys.readouterr().err
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
 @pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
 def test_a_closed_terminal_does_not_stop_it(
     uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]

@@ -1,0 +1,28 @@
+"""Training from Python: `flaxformer_lite.train(config, workdir)` returns the trained run."""
+
+from pathlib import Path
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.run.run import Run, load
+from flaxformer_lite.training import loop
+from flaxformer_lite.workdir.folder import RunFolder
+
+
+def train(config: Config | str | Path, workdir: str | Path, *, on_row: loop.RowCallback | None = None) -> Run:
+    """Trains in the folder `workdir`, or continues the run that is there; returns the run, as `load(workdir)` does.
+
+    Ctrl-C, in a notebook its stop button, saves a checkpoint after the step in progress, and that run is returned. The same call
+    continues it.
+
+    Args:
+        config: A Config; or the path of a config file; or the name of a config that comes with the package, such as "quickstart".
+        on_row: Called with each row of metrics.jsonl, a dict, once it is written, for example to draw a curve. If it raises an
+            exception, the run saves a checkpoint, and the exception is raised.
+
+    Raises: ValueError for a mistake in the config, the data or the folder; KeyboardInterrupt if Ctrl-C came before the first step.
+    """
+    loop.train(config if isinstance(config, Config) else load_config(str(config)), workdir, on_row)
+    if not RunFolder(workdir).trained:
+        raise KeyboardInterrupt
+    return load(workdir)
