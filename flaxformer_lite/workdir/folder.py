@@ -32,8 +32,13 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 
-if sys.platform != "win32":
+if sys.platform == "win32":
+    import msvcrt
+else:
     import fcntl
+
+LOCKED_BYTE = 2**30
+"""The byte of `.lock` that Windows locks: beyond its end, as Windows lets no other process read a locked byte."""
 
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
@@ -48,9 +53,11 @@ def locked(path: Path, mark: str) -> Iterator[None]:
     with open(path, "a", encoding="utf-8") as file:
         try:
             if sys.platform == "win32":
-                raise OSError(errno.ENOSYS, "Windows has no flock")
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+                os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):  # of flock, and of Windows
             raise ValueError(
                 f"another process is training in {path.parent}: wait until it has ended, or choose another --workdir"
             ) from None

@@ -224,7 +224,8 @@ def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
 
     def on_row(row: dict[str, Any]) -> None:
         assert json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[len(seen)]) == row
-        seen.append(row.pop("split"))
+        seen.append(row["split"])
+        row.clear()
 
     loop.train(NO_TEXT, tmp_path / "run", on_row)
     assert seen == [row["split"] for row in rows(uninterrupted)]
