@@ -64,6 +64,8 @@ class Config:
             )
         if data.train is not None:  # imported weights are used without an objective
             self.objective.check_model(model)
+        if model.num_encoder_layers and model.num_decoder_layers:
+            self.decode.start_id  # noqa: B018  # raises if there is none
         row = self.objective.longest_row(data.longest)
         if model.positions.max_positions is not None and model.positions.max_positions < max(row):
             raise ValueError(

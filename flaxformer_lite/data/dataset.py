@@ -98,7 +98,7 @@ class Dataset(Generic[Example]):
         config: DataConfig,
         seed: int | None,
         tokenizer: Tokenizer | None = None,
-        start_id: int = BOS,
+        start_id: int | None = BOS,
     ):
         if not records:
             raise ValueError("the data has no records: at least one is needed to make batches")

@@ -82,8 +82,8 @@ class DecodeConfig(Checked, at="decode"):
     """Renormalize the probabilities after these rules, so that beams are compared by probabilities that sum to 1."""
     pad_id: NonNegativeInt = PAD
     """Padding token. pad_id, bos_id and eos_ids are the tokenizer's; only imported models need others."""
-    bos_id: NonNegativeInt = BOS
-    """Token that starts every answer to a source, and every empty prompt."""
+    bos_id: NonNegativeInt | None = BOS
+    """Token that starts every answer to a source, and every empty prompt; None: there is none, so no prompt may be empty."""
     eos_ids: tuple[NonNegativeInt, ...] = (EOS,)
     """Tokens that end an answer; the first one also ends the texts that the model reads. (): only the maximum length ends one."""
     batch_tokens: PositiveInt = 2048
@@ -116,6 +116,13 @@ class DecodeConfig(Checked, at="decode"):
                 f"decode.num_hypotheses is {self.num_hypotheses} but decode.beam_size is {self.beam_size}: "
                 "decode.num_hypotheses must be between 1 and decode.beam_size"
             )
+
+    @property
+    def start_id(self) -> int:
+        """`bos_id` where an answer starts from it. Raises: ValueError if there is none."""
+        if self.bos_id is None:
+            raise ValueError("decode.bos_id is None, but answers of this model start from it: set it to a token id")
+        return self.bos_id
 
     @property
     def eos_id(self) -> int | None:

@@ -89,7 +89,7 @@ def predict_embeddings(
 
 
 def predict_class_logits(
-    bos_id: int,
+    bos_id: int | None,
     model: Transformer,
     variables: VariableDict,
     tokens: Int[Array, "B S"],
@@ -103,6 +103,7 @@ def predict_class_logits(
     """
     inputs = text_inputs(model.config, tokens, mask, types)
     if has_two_stacks(model.config):
+        assert bos_id is not None  # by Config
         inputs = inputs._replace(target_tokens=shifted(tokens, bos_id), last_positions=positions[:, 0])
     outputs: Any = model.apply(variables, inputs)
     logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)

@@ -134,7 +134,7 @@ def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: Dec
     if config.num_decoder_layers == 0:
         return inputs
     given = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
-    targets = shifted(tokens, decode.bos_id) if given is None else jnp.asarray(given)
+    targets = shifted(tokens, decode.start_id) if given is None else jnp.asarray(given)
     return inputs._replace(
         target_tokens=targets,
         target_mask=as_mask(arrays.get("decoder_attention_mask")),

@@ -68,12 +68,21 @@ def check_stop(stop: Sequence[str]) -> None:
         raise ValueError(f"stop is {stop!r}: it must be a list of strings that are not empty")
 
 
-def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int) -> list[int]:
-    """Returns a prompt's token ids with the special ids that begin a text, without its end; `bos_id` alone if there are none."""
+def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:
+    """Returns a prompt's token ids with the special ids that begin a text, without its end; `bos_id` alone if there are none.
+
+    Raises: ValueError if there are none and `bos_id` is None.
+    """
     ids = tokenizer.with_special_tokens(tokenizer.encode(prompt)).tokens
     if ids and ids[-1] == tokenizer.eos_id:
         del ids[-1]
-    return ids or [bos_id]
+    if ids:
+        return ids
+    if bos_id is None:
+        raise ValueError(
+            "a prompt is empty, and decode.bos_id is None: give it text, or set decode.bos_id to a token id"
+        )
+    return [bos_id]
 
 
 def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[int]) -> str:

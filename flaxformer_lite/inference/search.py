@@ -81,7 +81,7 @@ def prefill(
     """
     bound, batch = model.bind(variables), len(source_tokens)
     if model.config.num_encoder_layers:
-        inputs = DecodeInputs(jnp.full((batch, 1), config.bos_id, jnp.int32), None, source_mask)
+        inputs = DecodeInputs(jnp.full((batch, 1), config.start_id, jnp.int32), None, source_mask)
         return inputs, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
     inputs = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
     causal = prompt_attention == "causal"

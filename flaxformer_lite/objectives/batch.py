@@ -49,7 +49,7 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
     inputs = Inputs(
         source_tokens=pad_tokens([*record.source, special.eos], lengths.source, special.pad),  # type: ignore[arg-type]
         source_mask=np.arange(lengths.source) <= len(record.source),  # type: ignore[arg-type]
-        target_tokens=pad_tokens([special.start, *record.target], lengths.target, special.pad),  # type: ignore[arg-type]
+        target_tokens=pad_tokens([special.start, *record.target], lengths.target, special.pad),  # type: ignore[arg-type, list-item]
         target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
     )
     targets = pad_tokens([*record.target, special.eos], lengths.target, special.pad)

@@ -361,7 +361,7 @@ class Run:
         Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
         """
         (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
-        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.bos_id, *targets]
+        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets]
         return attention_weights(self.model, self.params, self.required_tokenizers, sources, targets)
 
 

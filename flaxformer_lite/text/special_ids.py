@@ -22,8 +22,8 @@ class SpecialIds(NamedTuple):
     """Ends a text; BERT calls it [SEP]."""
     mask: int | None = None
     """Covers a token in masked language models. For tokenizers without one it is a setting of the objective."""
-    start: int = BOS
-    """The first token that the decoder of an encoder–decoder reads (`decode.bos_id`)."""
+    start: int | None = BOS
+    """The first token that the decoder of an encoder–decoder reads (`decode.bos_id`), which has one."""
     size: int | None = None
     """Number of ids in the vocabulary, special ones included; None: unknown."""
 

@@ -141,6 +141,7 @@ def test_text_that_is_not_json_is_refused_in_one_line():
             ["warmup_steps", "train.steps is 12"],
         ),
         (lambda: changed("decode", num_hypotheses=2), ["decode.num_hypotheses", "decode.beam_size"]),
+        (lambda: changed("decode", bos_id=None), ["decode.bos_id is None", "set it to a token id"]),
         (lambda: changed("objective", label_smoothing=-0.1), ["objective.label_smoothing is -0.1"]),
     ],
 )

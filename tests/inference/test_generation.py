@@ -73,6 +73,9 @@ def test_prompts_begin_as_texts_do():
     bare = Bytes().train([], 260)
     bare.bos_id = bare.eos_id = None
     assert encode_prompt(bare, "a", 7) == BYTES.encode("a") and encode_prompt(bare, "", 7) == [7]
+    assert encode_prompt(bare, "a", None) == BYTES.encode("a")
+    with pytest.raises(ValueError, match=r"a prompt is empty, and decode\.bos_id is None: give it text, or set"):
+        encode_prompt(bare, "", None)
 
 
 def test_settings_by_name():

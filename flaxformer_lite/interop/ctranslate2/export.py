@@ -58,7 +58,7 @@ def shared_options(
 ) -> dict[str, Any]:
     """Returns the part of `config.json` that both kinds of models have; `names` are the target's tokens."""
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
-    bos = decode.bos_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
+    bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
     return {
         "bos_token": names[bos],
         "eos_token": names[decode.eos_ids[0]],
@@ -74,7 +74,7 @@ def source_options(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Seq
     return {
         "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
         "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
-        "decoder_start_token": names[decode.bos_id],
+        "decoder_start_token": names[decode.start_id],
     }
 
 

@@ -126,8 +126,10 @@ def one_id(options: Options, name: str, absent: int | None) -> int | None:
     return token_ids(options, name, value)[0]
 
 
-def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int:
+def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int | None:
     """Returns the first token of answers. A prompt without tokens starts from an end token if there is no other id.
+
+    A decoder alone may have none: only a prompt without tokens needs it.
 
     Raises: ValueError where no option has it.
     """
@@ -135,14 +137,11 @@ def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tu
     if model.num_encoder_layers:
         own = one_id(options, "decoder_start_token_id", special.start)
         found = found if own is None else own
-    elif found is None:
-        found = next(iter(ends), None)
-    if found is None:
-        name = "decoder_start_token_id" if model.num_encoder_layers else "bos_token_id"
-        raise options.wrong(
-            name, "an answer starts from it, or from bos_token_id or eos_token_id: set one to a token id"
-        )
-    return found
+        if found is None:
+            raise options.wrong(
+                "decoder_start_token_id", "an answer starts from it, or from bos_token_id: set one to a token id"
+            )
+    return next(iter(ends), None) if found is None else found
 
 
 def forced_bos_id(options: Options, model: ModelConfig) -> int | None:

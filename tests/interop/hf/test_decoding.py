@@ -65,12 +65,23 @@ def test_absent_special_ids_are_those_of_the_family_and_null_is_none(
     assert decode_config(special_ids(found, ALONE), again, ALONE, special) == found
 
 
+def test_a_decoder_alone_needs_no_special_id() -> None:
+    """A plain Qwen2 or Qwen3 has none. The decoder of an encoder–decoder starts from one."""
+    nulls = {"bos_token_id": None, "eos_token_id": None, "decoder_start_token_id": None}
+    for config in ({}, nulls):
+        found = decode_config(config, {}, ALONE, SpecialIds())
+        assert (found.pad_id, found.bos_id, found.eos_ids) == (0, None, ())
+        assert (
+            decode_config(special_ids(found, ALONE), generation_config(found, ALONE, 9), ALONE, SpecialIds()) == found
+        )
+        with pytest.raises(ValueError, match="decoder_start_token_id is null: an answer starts from it"):
+            decode_config(config, {}, dataclasses.replace(ALONE, num_encoder_layers=2), SpecialIds())
+
+
 def test_options_that_differ_in_a_decoder_alone_are_refused_or_noted() -> None:
     model, ids = ALONE, {"bos_token_id": 1, "eos_token_id": 2}
     with pytest.raises(ValueError, match="forced_bos_token_id is 4: the library forces it after prompts of one token"):
         decode_config({}, ids | {"forced_bos_token_id": 4}, model, SpecialIds())
-    with pytest.raises(ValueError, match="bos_token_id is null: an answer starts from it"):
-        decode_config({}, {}, model, SpecialIds())
     assert "max_length is 20 and counts the prompt" in notes({}, ids | {"max_length": 20}, model)[0]
     assert notes({}, ids, model) == notes({}, {"max_length": 20}, read_folder(DATA / "bart/summary").model) == []
 

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.interop.ctranslate2.export import export_run
 from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
@@ -228,6 +229,34 @@ def test_the_commands_import_and_export_a_sentence_encoder(
     type_command(monkeypatch, "import", "hf", DATA / "bert/hub_layout", tmp_path / "bert")
     said = capsys.readouterr().err
     assert "skipped bert.embeddings.position_ids: a constant of this architecture" in said and "no tokenizer" in said
+
+
+@pytest.mark.parametrize("label", ["qwen2/plain", "qwen3/plain"])
+def test_a_folder_without_special_ids_is_imported_and_used(
+    label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the library writes a model of its plain configuration: ids that are null, and no settings of generation."""
+    theirs, out = (
+        with_options(copied(label, tmp_path), bos_token_id=None, eos_token_id=None, pad_token_id=None),
+        tmp_path / "out",
+    )
+    (theirs / "generation_config.json").write_text('{"_from_model_config": true, "transformers_version": "5.23.0"}')
+    type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
+    run, (arrays, _) = load(tmp_path / "run"), fixture(label)
+    inputs = {name.removeprefix("in/"): x for name, x in arrays.items() if name.startswith("in/")}
+    assert np.abs(run.forward(**inputs).logits - arrays["out/logits"]).max() < 1e-4
+    assert (run.config.decode.bos_id, run.config.decode.eos_ids) == (None, ())
+    [[answer]] = run.completions_of_ids([[5, 7]], max_new_tokens=4)
+    assert len(answer.tokens) == 4
+    with pytest.raises(ValueError, match="prompt 0 has no tokens"):
+        run.completions_of_ids([[]])
+    with pytest.raises(ValueError, match=r"decode\.eos_ids is \(\), but CTranslate2 needs a token that ends"):
+        export_run(run.config, run.params, None, out)
+    ended = dataclasses.replace(run.config.decode, eos_ids=(2,))
+    with pytest.raises(ValueError, match=r"decode\.bos_id is None, but answers of this model start from it: set it"):
+        export_run(dataclasses.replace(run.config, decode=ended), run.params, None, out)
+    type_command(monkeypatch, "export", "hf", tmp_path / "run", out)
+    assert read_folder(out).decode == run.config.decode
 
 
 def test_commands_refuse_contradicting_arguments(
