@@ -11,7 +11,7 @@ from flaxformer_lite.atomic_files import atomic_write, require_absent
 
 @contextmanager
 def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
-    """Yields the unfinished folder, with these JSON documents in it by file name; it gets its own name at the end.
+    """Yields the unfinished folder, with these documents in it by file name, texts or JSON; it gets its own name at the end.
 
     Raises: ValueError where the folder exists or cannot be made.
     """
@@ -20,6 +20,7 @@ def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
         unfinished.mkdir()
         for name, document in documents.items():
             (unfinished / name).parent.mkdir(exist_ok=True)
-            text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-            (unfinished / name).write_text(text + "\n", encoding="utf-8")
+            if not isinstance(document, str):
+                document = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            (unfinished / name).write_text(document, encoding="utf-8")
         yield unfinished

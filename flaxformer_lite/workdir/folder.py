@@ -6,6 +6,7 @@ checkpoints/         one folder per step, written by Orbax
 tokenizer.*          trained on the training text; target_tokenizer.* if the target has its own
 samples/             source, reference and translation of a few sentences, one file per evaluation
 hypotheses/          all translations of an evaluation, one per line
+evaluations/         the scores of `evaluate`, one JSON file per split
 imported.json        the origin of weights from another system, with that system's config
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
@@ -192,6 +193,14 @@ class RunFolder:
             except (ValueError, LookupError, TypeError):
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return rows
+
+    def results(self, step: int, weights: str) -> list[dict[str, Any]]:
+        """Returns the reports of `evaluate` on these weights of that step, or else the row of its evaluation in training."""
+        reports = [json.loads(file.read_bytes()) for file in sorted((self.path / "evaluations").glob("*.json"))]
+        found = [report for report in reports if (report["step"], report["weights"]) == (step, weights)]
+        if found or weights not in ("last", "best"):  # training evaluates neither averages nor ema
+            return found
+        return [row for row in self.rows() if row["step"] == step and row["split"] == "eval"]
 
     def truncate_metrics(self, step: int, *, evaluated: bool = True) -> None:
         """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again."""

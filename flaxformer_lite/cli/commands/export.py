@@ -1,7 +1,8 @@
 """Writes the parameters of a run with the names and shapes of another system.
 
 SYSTEM is hf, ctranslate2 or a system of docs/systems. OUT is a new folder for Hugging Face or CTranslate2, for other systems an
-.npz or .safetensors file. The system must support the model. An imported run is exported bit for bit.
+.npz or .safetensors file. With --push, OUT is ORG/NAME, a model of the Hugging Face hub, and the folder becomes one commit there.
+The system must support the model. An imported run is exported bit for bit.
 """
 
 import argparse
@@ -14,9 +15,11 @@ from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import export
+from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
+from flaxformer_lite.interop.hub import check_target, push
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run import Run, load
 
@@ -34,17 +37,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FAMILY",
         help=f"hf: {families}; default: the family the run was imported from, or the first that fits",
     )
+    parser.add_argument("--push", action="store_true", help="hf: OUT is ORG/NAME, a model of the hub; push to it")
+    parser.add_argument("--private", action="store_true", help="with --push: create a private model; default: public")
+    parser.add_argument("--license", metavar="ID", help="hf: the licence that the model card states, such as mit")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    is_hf = arguments.system == "hf"
-    for option, fits in (("config", arguments.system in SYSTEMS), ("family", is_hf)):
-        if (value := getattr(arguments, option)) is not None and not fits:
-            raise ValueError(f"--{option} is {value}, but {arguments.system} has no such option: leave it out")
-    if arguments.family not in (None, *FAMILIES):
-        raise ValueError(f"--family is {arguments.family}: choose one of {', '.join(FAMILIES)}")
-    require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
+    check_options(arguments)
+    if not arguments.push:
+        require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
     loaded = load(arguments.folder, weights=arguments.weights)
     origin = imported(loaded, arguments.system)
     objective = loaded.config.objective
@@ -54,8 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
             "reads every prompt causally: use the run with generate"
         )
     notes: list[str] = []
-    if is_hf:
-        count, notes = export_hf(loaded, origin, arguments.family, Path(arguments.output))
+    if arguments.system == "hf":
+        count, notes = export_hf(loaded, origin, arguments)
     elif arguments.system == "ctranslate2":
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
     else:
@@ -69,14 +71,42 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"{count} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
 
 
-def export_hf(loaded: Run, origin: dict[str, Any], family: str | None, output: Path) -> tuple[int, list[str]]:
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError for an option that the system does not have, or a family that is not known."""
+    is_hf = arguments.system == "hf"
+    for option, fits in (
+        ("config", arguments.system in SYSTEMS),
+        ("family", is_hf),
+        ("license", is_hf),
+        ("push", is_hf),
+    ):
+        if (value := getattr(arguments, option)) and not fits:
+            typed = "" if value is True else f" is {value}"
+            raise ValueError(f"--{option}{typed}, but {arguments.system} has no such option: leave it out")
+    if arguments.private and not arguments.push:
+        raise ValueError("--private is for --push: add it, or leave --private out")
+    if arguments.push:
+        check_target(arguments.output)
+    if arguments.family not in (None, *FAMILIES):
+        raise ValueError(f"--family is {arguments.family}: choose one of {', '.join(FAMILIES)}")
+
+
+def export_hf(loaded: Run, origin: dict[str, Any], arguments: argparse.Namespace) -> tuple[int, list[str]]:
     """Returns the number of tensors, and notes. Copies the files of an imported run, or else writes the run's own tokenizer."""
-    config = loaded.config
-    if origin:
-        return export_run(config, loaded.params, origin, loaded.folder.path / "huggingface", family, output)
-    with tempfile.TemporaryDirectory() as folder:
-        notes = write_tokenizers(Path(folder), loaded.tokenizers, config.model)
-        count, more = export_run(config, loaded.params, origin, Path(folder), family, output)
+    results = loaded.folder.results(loaded.step, arguments.weights or loaded.config.weights)
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as made:
+        output, files = Path(arguments.output), loaded.folder.path / "huggingface"
+        if not origin:
+            files = Path(made, "tokenizer")
+            files.mkdir()
+            notes = write_tokenizers(files, loaded.tokenizers, loaded.config.model)
+        about = About(output.name, loaded.step, results, arguments.license)
+        if arguments.push:
+            output, about = Path(made, "model"), about._replace(name=arguments.output)
+        count, more = export_run(loaded.config, loaded.params, origin, files, arguments.family, output, about)
+        if arguments.push:
+            push(output, arguments.output, private=arguments.private, keep_card=arguments.license is None)
     return count, notes + more
 
 

@@ -1,6 +1,7 @@
 """Makes a run folder from the weights of another system.
 
-SYSTEM is hf or a system of docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors. For other
+SYSTEM is hf or a system of docs/systems. For hf, WEIGHTS is a Hugging Face folder with config.json and model.safetensors, or a
+model of the hub, ORG/NAME or ORG/NAME@REVISION. (A folder of that name comes first; hf://ORG/NAME is always the hub's.) For other
 systems it is an .npz or .safetensors file with the system's names, or for bert-tf a TensorFlow checkpoint, and needs --config. The
 run can be inspected, used, trained further (`--train.init-from RUN`) and exported again.
 """
@@ -20,6 +21,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
+from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.name_map import to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
@@ -34,7 +36,9 @@ NAMES = sorted([*SYSTEMS, "hf"])
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("system", metavar="SYSTEM", choices=NAMES, help=", ".join(NAMES))
-    parser.add_argument("weights", metavar="WEIGHTS", help="the weights: a folder for hf, a file for other systems")
+    parser.add_argument(
+        "weights", metavar="WEIGHTS", help="the weights: a folder or ORG/NAME for hf, a file for other systems"
+    )
     parser.add_argument("folder", metavar="RUN", help="the new run folder")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config; for hf it is in the folder")
 
@@ -47,7 +51,9 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(
                 f"--config is {arguments.config}, but hf reads the config.json in {arguments.weights}: leave it out"
             )
-        count, arrays = import_folder(Path(arguments.weights), output)
+        name = hub_name(arguments.weights)
+        folder, source = (Path(arguments.weights), arguments.weights) if name is None else download(name)
+        count, arrays = import_folder(folder, source, output)
     elif arguments.config is None:
         raise ValueError(f"--config is missing: {arguments.system} needs it to know the model's shape")
     else:
@@ -93,8 +99,11 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
 # Hugging Face ---------------------------------------------------------------------------------------------------------
 
 
-def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
-    """Imports a Hugging Face folder; returns the number of parameters and of its arrays. Reports skipped tensors on stderr."""
+def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, int]:
+    """Imports a Hugging Face folder that came from `source`; returns the number of parameters and of its arrays.
+
+    Reports skipped tensors on stderr.
+    """
     try:
         found = read_folder(folder)
         tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
@@ -108,14 +117,14 @@ def import_folder(folder: Path, output: RunFolder) -> tuple[int, int]:
     )
     origin = {
         "system": "hf",
-        "weights": str(folder),
+        "weights": source,
         "config": found.config,
         "generation": found.generation,
         "architecture": found.architecture,
     }
     with atomic_write(output.path) as unfinished:
-        made, source = RunFolder(unfinished), f"imported from {folder}"
-        write_run(made, config, 0, found.params, source, tokenizers=tokenizers, imported=origin)
+        made = RunFolder(unfinished)
+        write_run(made, config, 0, found.params, f"imported from {source}", tokenizers=tokenizers, imported=origin)
         copy_companions(folder, made.path / "huggingface")
     for note_line in found.notes:
         print(note_line, file=sys.stderr)

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
@@ -12,6 +13,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.config import Config
 from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf import sentence
+from flaxformer_lite.interop.hf.card import About, model_card
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
@@ -40,9 +42,10 @@ def export_run(
     files: Path,
     model_type: str | None,
     output: Path,
+    about: About,
     families: Families = FAMILIES,
 ) -> tuple[int, list[str]]:
-    """Writes the folder. Returns the number of tensors, and notes for the user.
+    """Writes the folder with a model card. Returns the number of tensors, and notes for the user.
 
     Args:
         config: The config of the run.
@@ -51,6 +54,7 @@ def export_run(
         files: A folder with the tokenizer's files, which are copied.
         model_type: The family; None: that of the origin, or the first that can express the model.
         output: The folder to write.
+        about: What the model card says of the run.
         families: The families to choose from.
 
     Raises: ValueError that lists the settings that the family cannot express.
@@ -63,7 +67,10 @@ def export_run(
         same = family.model_type == theirs.get("model_type")
         exported = export(config.model, params, family, origin["architecture"] if same else None)
     kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids(config.decode, config.model)
-    documents = {"config.json": kept | exported.config | class_names(config, theirs)}
+    options = kept | exported.config | class_names(config, theirs)
+    num_parameters = sum(x.size for x in jax.tree.leaves(params))
+    card = model_card(about, config, origin, options, num_parameters, files)
+    documents: dict[str, Any] = {"config.json": options, "README.md": card}
     if config.model.num_decoder_layers and config.model.head is not None:
         longest_source = config.data.max_source_length
         documents["generation_config.json"] = generation_config(config.decode, config.model, longest_source)

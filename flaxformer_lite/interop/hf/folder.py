@@ -45,7 +45,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Returns `config.json`. Raises: ValueError where there is none."""
     if not (folder / "config.json").is_file():
         what = "has no config.json" if folder.is_dir() else "is not there" if not folder.exists() else "is not a folder"
-        raise ValueError(f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}")
+        raise ValueError(
+            f"{folder} {what}: name a Hugging Face folder, with config.json and {WEIGHTS}, or ORG/NAME on the hub"
+        )
     return read_json(folder / "config.json")
 
 
@@ -95,7 +97,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[str, np.ndarray], files: Path) -> None:
-    """Writes a new folder, completely or not at all: JSON documents by file name, the tensors, and the files of `files`.
+    """Writes a new folder, completely or not at all: documents by file name, texts or JSON; the tensors; the files of `files`.
 
     A document replaces a file of the same name.
 

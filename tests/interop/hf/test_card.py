@@ -1,0 +1,80 @@
+"""Oracle: the card by hand, for a run that was trained here; `tests/interop/test_hub.py` has the card of an imported one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.run import write_run
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support.commands import type_command
+from tests.support.experiments import use_one_device
+from tests.support.hf_folders import TRAINED_HERE, random_params
+
+SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+CARD = """\
+---
+library_name: "transformers"
+tags: ["flaxformer_lite"]
+license: "cc-by-4.0"
+---
+
+# out
+
+A model of the family `llama` (`LlamaForCausalLM`) with 3,372 parameters in float32. It was trained with the objective \
+`causal_lm` for 5 steps and exported with flaxformer_lite.
+
+## Results
+
+On `test`: step 5, weights last, sentences 1,000, beam_size 4.
+
+| metric | value | signature |
+| --- | --- | --- |
+| bleu | 35.8643 | nrefs:1\\|case:mixed\\|eff:no\\|tok:13a\\|smooth:exp\\|version:2.6.0 |
+| loss | 1.25 |  |
+
+## Configuration
+"""
+USAGE = """\
+```sh
+flaxformer-lite import hf out runs/model
+flaxformer-lite generate runs/model
+```
+
+```python
+from transformers import LlamaForCausalLM
+
+model = LlamaForCausalLM.from_pretrained("out")
+```
+
+## Licence
+
+cc-by-4.0
+"""
+
+
+def test_the_card_of_a_trained_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report of `evaluate` on the exported weights, not the one on others; without one, the row of the training."""
+    use_one_device(monkeypatch)
+    model = TRAINED_HERE["llama"]
+    data = DataConfig(tokenizer=None, max_source_length=19, max_target_length=19)
+    folder = RunFolder(tmp_path / "run")
+    write_run(folder, Config(model=model, objective=CausalLM(), data=data), 5, random_params(model), "a test")
+    report = {"run": "a path", "split": "test", "weights": "last", "step": 5, "sentences": 1000, "beam_size": 4}
+    scores = {"bleu": 35.86434, "bleu_signature": SIGNATURE, "loss": 1.25}
+    (folder.path / "evaluations").mkdir()
+    (folder.path / "evaluations/test.json").write_text(json.dumps(report | scores))
+    (folder.path / "evaluations/eval.json").write_text(json.dumps(report | scores | {"weights": "average:5"}))
+    type_command(monkeypatch, "export", "hf", folder.path, tmp_path / "out", "--license", "cc-by-4.0")
+    card = (tmp_path / "out/README.md").read_text()
+    assert card[: len(CARD)] == CARD and card.endswith(USAGE) and "| `optimizer.algorithm.kind` | adamw |" in card
+    (folder.path / "evaluations/test.json").unlink()
+    folder.append({"step": 4, "split": "eval", "loss": 0.5})
+    folder.append({"step": 5, "split": "eval", "loss": 0.75})
+    type_command(monkeypatch, "export", "hf", folder.path, tmp_path / "bare")
+    card = (tmp_path / "bare/README.md").read_text()
+    assert "On `eval`: step 5.\n\n| metric | value |\n| --- | --- |\n| loss | 0.75 |" in card and "license" not in card
+    assert folder.results(5, "average:5")[0]["weights"] == "average:5" and folder.results(4, "ema") == []

@@ -1,0 +1,262 @@
+"""Oracle: a hub on this machine that speaks the protocol. What is imported by name equals the folder it was made of."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+from safetensors.numpy import load_file
+
+from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
+from flaxformer_lite.interop.hub import HubName, download, hub_name
+from tests.support.commands import type_command
+from tests.support.experiments import use_one_device
+from tests.support.hf_folders import DATA
+from tests.support.hub_server import TOKEN, HubServer
+from tests.support.paths import ROOT
+
+MINILM = DATA / "minilm/hub_layout"
+NAME = "org/mini-lm"
+
+
+def point_at(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Sets the library's endpoint, which it reads from HF_ENDPOINT when it is imported."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    use_one_device(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # its storage is no part of this server
+    with HubServer() as server:
+        point_at(monkeypatch, server.url)
+        yield server
+
+
+def sharded() -> Path:
+    return DATA / "llama/mqa_sharded"
+
+
+# Names ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_exists_is_never_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models/bert").mkdir(parents=True)
+    assert hub_name("models/bert") is None and hub_name("hf://models/bert") == HubName("models/bert", None)
+    assert hub_name("org/name") == HubName("org/name", None)
+    assert hub_name("org/na-m.e@refs/pr/1") == HubName("org/na-m.e", "refs/pr/1")
+    for path in ("bert", "./org/name", "../org/name", "/org/name", "a/b/c", "org/", "~/name"):
+        assert hub_name(path) is None
+    with pytest.raises(ValueError, match=r"models/bart is not in the folder models; .* is hf://models/bart"):
+        hub_name("models/bart")
+
+
+# Download -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_by_name_equals_its_folder(hub: HubServer, tmp_path: Path) -> None:
+    """As the user types it, in processes of their own: HF_ENDPOINT is read when the library is imported."""
+    theirs = shutil.copytree(MINILM, tmp_path / "theirs")
+    (theirs / "pytorch_model.bin").write_bytes(b"a pickle")
+    (theirs / "onnx").mkdir()
+    shutil.copy(MINILM / WEIGHTS, theirs / "onnx" / WEIGHTS)
+    sha = hub.add(NAME, theirs)
+    names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "flaxformer_lite", "import", "hf", NAME, "run"]
+    done = subprocess.run(words, env=os.environ | names, cwd=tmp_path, capture_output=True, text=True)
+    size = (MINILM / WEIGHTS).stat().st_size / 1e6
+    first, *rest = done.stderr.splitlines()
+    assert done.returncode == 0 and first == f"downloading {NAME} (commit {sha[:12]}): {WEIGHTS}, {size:,.1f} MB"
+    assert len(rest) == 1 and "parameters in" in rest[0]  # no word of the library
+    assert hub.sent.keys() == {str(path.relative_to(MINILM)) for path in MINILM.rglob("*.*")} - {"io.npz"}
+    assert json.loads((tmp_path / "run/imported.json").read_text())["weights"] == f"hf://{NAME}@{sha}"
+
+
+def test_an_import_by_name_is_exported_as_the_folder_was(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.add(NAME, MINILM)
+    type_command(monkeypatch, "import", "hf", NAME, "named")
+    type_command(monkeypatch, "import", "hf", MINILM, "folder")
+    for file in ("config.json", "tokenizer.hf.json", "huggingface/tokenizer_config.json"):
+        named, folder = (
+            (tmp_path / run / file).read_text().replace(f'"{run}"', '"run"') for run in ("named", "folder")
+        )
+        assert named == folder
+    type_command(monkeypatch, "export", "hf", "named", "out")
+    assert (tmp_path / "out" / WEIGHTS).read_bytes() == (MINILM / WEIGHTS).read_bytes()
+    assert f'base_model: "{NAME}"' in (tmp_path / "out/README.md").read_text()
+
+
+def test_a_revision_and_shards(hub: HubServer) -> None:
+    old = hub.add(NAME, sharded())
+    hub.repos[NAME].revisions["v1"] = old
+    new = hub.add(NAME, MINILM)
+    folder, source = download(HubName(NAME, "v1"))
+    assert source == f"hf://{NAME}@{old}" and not (folder / WEIGHTS).exists()
+    files = json.loads((folder / INDEX).read_text())["weight_map"].values()
+    assert len(set(files)) == 2 and all(
+        (folder / file).read_bytes() == (sharded() / file).read_bytes() for file in files
+    )
+    assert download(HubName(NAME, None))[1] == f"hf://{NAME}@{new}"
+    assert download(HubName(NAME, old))[0] == folder
+
+
+def test_a_broken_download_continues_where_it_broke(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    hub.add(NAME, MINILM)
+    size, chunk = (MINILM / WEIGHTS).stat().st_size, 4096
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", chunk)  # of 10 MiB, which the library writes at a time
+    hub.breaks[WEIGHTS] = 2 * chunk + 11
+    # From version 2 on, the library continues by itself; before, the next command continues.
+    with contextlib.suppress(ValueError):
+        download(HubName(NAME, None))
+    folder, _ = download(HubName(NAME, None))
+    assert (folder / WEIGHTS).read_bytes() == (MINILM / WEIGHTS).read_bytes()
+    assert hub.sent[WEIGHTS] == size + 11
+    assert hub.requests.count(f"GET /{NAME}/resolve/{folder.name}/{WEIGHTS}") == 2
+    assert capsys.readouterr().err.startswith(f"downloading {NAME} (commit {folder.name[:12]}): {WEIGHTS}")
+    assert download(HubName(NAME, None))[0] == folder and hub.sent[WEIGHTS] == size + 11 and not capsys.readouterr().err
+
+
+def test_without_network_the_cache_is_read(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    sha = hub.add(NAME, sharded())
+    hub.add("org/other", MINILM)
+    found = download(HubName(NAME, None))
+    other, _ = download(HubName("org/other", None))
+    (other / WEIGHTS).unlink()
+    capsys.readouterr()
+    for reason in ("answers 503", "cannot be reached", "HF_HUB_OFFLINE is set"):
+        hub.refuses = 503
+        if reason == "cannot be reached":
+            point_at(monkeypatch, "http://127.0.0.1:9")
+        if reason == "HF_HUB_OFFLINE is set":
+            monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert download(HubName(NAME, None)) == found and download(HubName(NAME, sha)) == found
+        warning = capsys.readouterr().err
+        assert warning.startswith("warning: ") and reason in warning and warning.count("\n") == 2
+        with pytest.raises(ValueError, match=f"{reason}.*, and org/never is not in the cache .*: connect"):
+            download(HubName("org/never", None))
+        with pytest.raises(ValueError, match=f"{reason}.*the copy of org/other in the cache lacks {WEIGHTS}: connect"):
+            download(HubName("org/other", None))
+
+
+def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    def refused(name: str) -> str:
+        with pytest.raises(SystemExit) as end:
+            type_command(monkeypatch, "import", "hf", name, "run")
+        error = capsys.readouterr().err
+        assert end.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
+        return error
+
+    pickled, mamba = shutil.copytree(MINILM, tmp_path / "pickled"), shutil.copytree(MINILM, tmp_path / "mamba")
+    (pickled / WEIGHTS).rename(pickled / "pytorch_model.bin")
+    (mamba / "config.json").write_text('{"model_type": "mamba"}')
+    hub.add("org/pickled", pickled)
+    hub.add("org/mamba", mamba)
+    hub.add("org/secret", MINILM, private=True)
+    hub.add("org/gated", MINILM, gated=True)
+    assert "org/nothing is no folder here, and no model that you may read" in refused("org/nothing")
+    assert "if it is private, log in with `hf auth login`, or set HF_TOKEN" in refused("org/secret")
+    assert f"org/gated is gated: accept its conditions on {hub.url}/org/gated, then log in" in refused("org/gated")
+    assert "org/gated has no revision v9: choose a branch" in refused("org/gated@v9")
+    assert "org/pickled has its weights in pytorch_model.bin" in (error := refused("org/pickled"))
+    assert 'from_pretrained("org/pickled").save_pretrained(FOLDER)' in error
+    assert "org/mamba: model_type 'mamba' is not a family" in refused("org/mamba") and not hub.sent[WEIGHTS]
+    assert "bert-base is not there: name a Hugging Face folder" in refused("bert-base")
+    monkeypatch.setenv("HF_TOKEN", "hf_of_somebody_else")
+    assert "does not accept your token: log in" in refused("org/gated")
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert "org/nothing is no folder here" in refused("org/nothing")
+    assert download(HubName("org/secret", None)) and download(HubName("org/gated", None))
+    assert not (tmp_path / "run").exists()
+
+
+# Push -----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_push_is_one_commit_that_is_imported_bit_for_bit(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    type_command(monkeypatch, "import", "hf", MINILM, "run")
+    capsys.readouterr()
+    type_command(monkeypatch, "export", "hf", "run", "me/copy", "--push", "--private", "--license", "mit")
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[0].startswith("pushing ") and said[1].endswith("of step 0 are in me/copy")
+    copy = hub.repos["me/copy"]
+    assert copy.private and len(copy.commits) == 2
+    files = copy.commits[copy.revisions["main"]]
+    assert files[WEIGHTS] == (MINILM / WEIGHTS).read_bytes()
+    assert files["tokenizer.json"] == (MINILM / "tokenizer.json").read_bytes()
+    assert 'license: "mit"' in (card := files["README.md"].decode()) and 'SentenceTransformer("me/copy")' in card
+    folder, _ = download(HubName("me/copy", None))
+    ours, theirs = load_file(folder / WEIGHTS), load_file(MINILM / WEIGHTS)
+    assert ours.keys() == theirs.keys() and all(ours[name].tobytes() == theirs[name].tobytes() for name in theirs)
+
+
+def test_a_push_replaces_an_older_model_and_keeps_its_card(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    old = shutil.copytree(sharded(), tmp_path / "old")
+    (old / "README.md").write_text("by hand")
+    (old / "notes.txt").write_text("by hand")
+    before = hub.add("me/model", old)
+    type_command(monkeypatch, "import", "hf", MINILM, "run")
+    words = ("export", "hf", "run", "me/model", "--push")
+    for options, status, complaint in (
+        (("--license", "mit"), 0, "--license is set, but me/model has a README.md, which is kept"),
+        (("--private",), 0, f"--private is set, but me/model is public: change it in {hub.url}/me/model/settings"),
+        ((), -500, "answers 500 for me/model (out of order): try again later"),
+    ):
+        hub.refuses = status
+        capsys.readouterr()
+        with pytest.raises(SystemExit, match="2"):
+            type_command(monkeypatch, *words, *options)
+        assert complaint in capsys.readouterr().err and hub.repos["me/model"].revisions["main"] == before
+    hub.refuses = 0
+    type_command(monkeypatch, *words)
+    assert "me/model has a README.md: it is kept" in capsys.readouterr().err
+    files = hub.repos["me/model"].commits[hub.repos["me/model"].revisions["main"]]
+    assert files["README.md"] == files["notes.txt"] == b"by hand" and WEIGHTS in files
+    assert INDEX not in files and not any(file.startswith("model-") for file in files)
+
+
+def test_a_push_that_cannot_be_is_one_line(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    type_command(monkeypatch, "import", "hf", DATA / "distilbert/model", "run")
+    capsys.readouterr()
+    for words, complaint in (
+        (("hf", "run", "folder", "--push"), "--push is set, but OUT is folder: give the model's name"),
+        (("hf", "run", "me/copy@v1", "--push"), "OUT is me/copy@v1: give"),
+        (("hf", "run", "folder", "--private"), "--private is for --push"),
+        (("paddle", "run", "me/copy", "--push"), "--push, but paddle has no such option"),
+        (("hf", "run", "me/copy", "--push"), "--push needs a token that may write: log in with"),
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            type_command(monkeypatch, "export", *words)
+        error = capsys.readouterr().err
+        assert complaint in error and error.splitlines()[-1].startswith("error: ") and not hub.repos
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    with pytest.raises(SystemExit, match="2"):
+        type_command(monkeypatch, "export", "hf", "run", "others/copy", "--push")
+    assert "refuses access to others/copy (You don't have the rights" in capsys.readouterr().err
