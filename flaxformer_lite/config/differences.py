@@ -11,10 +11,10 @@ MAY_CHANGE = frozenset(
     f"train.{name}"
     for name in (
         *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor"),
+        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
     )
 )
-"""Settings that a resumed run may change: its length, its reports and its devices, nothing that alters a step."""
+"""Settings that a resumed run may change: its length, its reports, its devices and its mirror, nothing that alters a step."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -36,3 +36,8 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = N
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns (old value, new value) of every setting that differs and may not change when a run is resumed."""
     return {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}
+
+
+def describe_differences(different: Mapping[str, tuple[Any, Any]]) -> str:
+    """Returns the settings with their old and new values, in one line."""
+    return "; ".join(f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items())

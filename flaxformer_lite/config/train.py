@@ -44,6 +44,9 @@ class TrainConfig(Checked, at="train"):
     """Run folder whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
+    mirror: str | None = None
+    """Folder or URL (`s3://bucket/run`, `gs://…`) to which the run folder is copied while it trains, each checkpoint once it is
+    complete. An empty run folder starts from it. None: no copy."""
     text_metrics: tuple[TextMetric, ...] = ()
     """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
@@ -54,6 +57,8 @@ class TrainConfig(Checked, at="train"):
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
                 "'mesh', or train.mesh to its default"
             )
+        if self.mirror == "":
+            raise ValueError("train.mirror is '': give a folder or a URL, or None for no mirror")
         if self.init_fresh and self.init_from is None:
             raise ValueError(
                 f"train.init_fresh is {self.init_fresh}, but train.init_from is None: set it, or set train.init_fresh to ()"

@@ -36,7 +36,7 @@ from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
-from flaxformer_lite.workdir import RunFolder, open_checkpoints, restore_weights
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
 
 
 class BestScore(NamedTuple):
@@ -375,7 +375,7 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
 
     Raises: ValueError if the folder holds no run, or not those weights.
     """
-    folder = RunFolder(path)
+    folder = open_run(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, params = restore_weights(

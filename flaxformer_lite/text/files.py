@@ -1,4 +1,4 @@
-"""Text files, plain or gzipped, and streams of lines. Every error names the file and the line."""
+"""Text files, plain or gzipped, at paths or URLs, and streams of lines. Every error names the file and the line."""
 
 import codecs
 import glob
@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flaxformer_lite.console import suggest
+from flaxformer_lite.remote_files import is_url, matching_urls, read_url
 
 
 def matching_files(path: str) -> list[str]:
-    """Returns the files that match a pattern such as `books/**/*.txt`, sorted by name; a plain path is returned as it is.
+    """Returns the files that match a pattern such as `books/**/*.txt`, sorted by name; a plain path or URL as it is.
 
     Raises: ValueError if no file matches.
     """
+    if is_url(path):
+        return matching_urls(path)
     if Path(path).exists() or not glob.has_magic(path):
         return [path]
     paths = sorted(found for found in glob.glob(path, recursive=True) if Path(found).is_file())
@@ -32,7 +35,7 @@ def read_lines(path: str | Path) -> list[str]:
 
     Raises: ValueError for a file that is missing, a folder, unreadable, damaged gzip, or not UTF-8 (with the line number).
     """
-    return _lines(read_bytes(Path(path)), str(path))
+    return _lines(read_bytes(path), str(path))
 
 
 def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
@@ -68,22 +71,27 @@ def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def read_bytes(path: Path) -> bytes:
-    """Returns the bytes of a file, decompressed if they are gzip. Raises: ValueError."""
-    if path.is_dir():
-        raise ValueError(f"{path}: a folder, not a file; name a file in it")
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{path}: no such file{_perhaps(path)}") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
-        raise ValueError(f"{path}: cannot be read ({error})") from error
+def read_bytes(path: str | Path) -> bytes:
+    """Returns the bytes of a file, at a path or URL, decompressed if they are gzip. Raises: ValueError."""
+    content = read_url(str(path)) if is_url(path) else _read_file(Path(path))
     if not content.startswith(b"\x1f\x8b"):
         return content
     try:
         return gzip.decompress(content)
     except (OSError, EOFError, zlib.error) as error:
         raise ValueError(f"{path}: damaged gzip file ({error}); download or create it again") from error
+
+
+def _read_file(path: Path) -> bytes:
+    """Returns the bytes of a local file. Raises: ValueError."""
+    if path.is_dir():
+        raise ValueError(f"{path}: a folder, not a file; name a file in it")
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such file{_perhaps(path)}") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        raise ValueError(f"{path}: cannot be read ({error})") from error
 
 
 def _perhaps(path: Path) -> str:

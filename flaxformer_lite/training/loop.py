@@ -39,6 +39,7 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         processes.lock(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
+        mirroring(config, folder, progress),
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         processes.exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
     ):

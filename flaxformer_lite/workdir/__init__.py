@@ -2,20 +2,26 @@
 
 `folder.py` has the files of a run and its lock. `checkpoints.py` saves and restores states through Orbax (`orbax.py`);
 `retention.py` chooses which checkpoints are kept, and `digests.py` detects damaged files. `weights.py` selects parameters: last,
-best, ema, averaged, or those of a run to start from.
+best, ema, averaged, or those of a run to start from. `remote_run.py` reads and writes run folders at URLs, and `mirror.py` keeps
+a copy of a run there while it trains.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.mirror import mirroring, start_from_mirror
+from flaxformer_lite.workdir.remote_run import open_run
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 
 __all__ = [
     "Checkpoints",
     "RunFolder",
     "abstract_params",
+    "mirroring",
     "open_checkpoints",
+    "open_run",
     "parameter_digest",
     "restore_weights",
+    "start_from_mirror",
     "warm_start",
 ]

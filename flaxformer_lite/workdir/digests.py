@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.tree_paths import leaves_by_path
 
-_DIGESTS = "digests.json"
+DIGESTS = "digests.json"
 
 
 class DamageError(ValueError):
@@ -83,12 +83,12 @@ def unsealed(path: Path) -> dict[str, Any]:
 def write_digests(folder: Path) -> None:
     """Writes the SHA-256 of every file in a folder and below to `digests.json`."""
     names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
-    (folder / _DIGESTS).write_text(json.dumps(sealed(_file_digests(folder, names))), encoding="utf-8")
+    (folder / DIGESTS).write_text(json.dumps(sealed(_file_digests(folder, names))), encoding="utf-8")
 
 
 def check_digests(folder: Path) -> None:
     """Compares all files with what `write_digests` wrote. Raises: DamageError if one is missing or has changed."""
-    expected = unsealed(folder / _DIGESTS)
+    expected = unsealed(folder / DIGESTS)
     try:
         found = _file_digests(folder, list(expected))
     except OSError as error:

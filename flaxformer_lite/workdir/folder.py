@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.config.differences import differences
+from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import warn
@@ -143,12 +143,9 @@ class RunFolder:
                     for file in self.path.glob(pattern):
                         file.unlink()
             elif different:
-                changes = "; ".join(
-                    f"{setting} was {old!r} and is now {new!r}" for setting, (old, new) in different.items()
-                )
                 raise ValueError(
-                    f"the run folder {self.path} was made with another config: {changes}. Use another --workdir, or the "
-                    "old settings"
+                    f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
+                    "--workdir, or the old settings"
                 )
         write_whole(self.path / "config.json", to_json(config))
 

@@ -16,6 +16,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.remote_run import open_run
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
@@ -78,7 +79,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
         `train.init_fresh`; and for a pattern that matches none of these.
     """
     train = here_config.train
-    folder = RunFolder(str(train.init_from))
+    folder = open_run(str(train.init_from))
     try:
         config = folder.config()
     except ValueError as error:

@@ -9,7 +9,7 @@ import sys
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.run import load, write_run
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import RunFolder, open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     output = RunFolder(arguments.output)
     require_absent(output.path)
-    last = RunFolder(arguments.folder).config().train.keep_latest if arguments.last is None else arguments.last
+    last = open_run(arguments.folder).config().train.keep_latest if arguments.last is None else arguments.last
     loaded = load(arguments.folder, weights=f"average:{last}")
     origin = f"the average of {last} checkpoints of {loaded.folder.path}"
     config = dataclasses.replace(loaded.config, weights="last")

@@ -19,7 +19,7 @@ from flaxformer_lite.parallel.sharding import ACTIVATIONS
 from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
-from flaxformer_lite.workdir import RunFolder, open_checkpoints, parameter_digest, restore_weights
+from flaxformer_lite.workdir import open_checkpoints, open_run, parameter_digest, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     """Returns all facts about a run, ready for JSON."""
-    folder = RunFolder(path)
+    folder = open_run(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         shown, params = restore_weights(checkpoints, config, weights, step)

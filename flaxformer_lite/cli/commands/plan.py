@@ -15,7 +15,7 @@ import jax
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.planning import Plan, make_plan
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +50,7 @@ def config_of(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config in a file, or the config of a run folder."""
     if path.endswith((".py", ".json")):
         return load_config(path, overrides)
-    folder = RunFolder(path)
+    folder = open_run(path)
     folder.config()  # reports what is wrong if it is no run folder
     return load_config(str(folder.path / "config.json"), overrides)
 

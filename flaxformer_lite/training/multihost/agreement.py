@@ -22,7 +22,7 @@ from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.parallel import replicated
 from flaxformer_lite.training.multihost.ending import SharedError, exit_on_error
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir import RunFolder, start_from_mirror
 
 Result = TypeVar("Result")
 
@@ -42,11 +42,12 @@ class Processes:
 
     @contextlib.contextmanager
     def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
-        """Holds the run folder.
+        """Holds the run folder, which starts from the mirror if that is ahead.
 
-        Raises: ValueError if the folder is no folder for this run, or the processes differ in settings or folder.
+        Raises: ValueError if the folder or the mirror is none for this run, or the processes differ in settings or folder.
         """
         with folder.lock(config):
+            start_from_mirror(folder, config)
             yield
 
     # Data
@@ -100,6 +101,7 @@ class SeveralProcesses(Processes):
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
             mark = self.allgather_text(mark)[0]
             self.on_all(lambda: folder.check_mark(mark))
+            self.on_all(lambda: start_from_mirror(folder, config) if self.is_first else None)
             yield
 
     def _agree_on_command(self, config: Config) -> None:

@@ -1,0 +1,97 @@
+"""Files on other file systems, by URL: s3://, gs://, memory:// and all others that fsspec knows.
+
+A path without a protocol is never touched by this module. fsspec is imported with the first URL.
+"""
+
+import contextlib
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+"""Protocol → the extra of this package that installs its file system."""
+
+
+def is_url(path: str | Path) -> bool:
+    """Returns whether a path names a file system by a protocol of at least two letters, as `s3://bucket/run` does."""
+    return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
+
+
+def open_filesystem(path: str) -> tuple["AbstractFileSystem", str]:
+    """Returns the file system of a path or URL, and the path on it without a slash at the end.
+
+    Raises: ValueError if no installed package knows the protocol.
+    """
+    import fsspec
+
+    try:
+        filesystem, root = fsspec.core.url_to_fs(path)
+    except ImportError as error:
+        extra = EXTRAS.get(path.partition(":")[0])
+        remedy = f'pip install "flaxformer_lite[{extra}]"' if extra else str(error)
+        raise ValueError(f"{path}: a package for this protocol is missing: {remedy}") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: {describe_error(error)}; give a folder, or a URL such as s3://BUCKET/RUN") from None
+    return filesystem, root.rstrip("/")
+
+
+def read_url(url: str) -> bytes:
+    """Returns the bytes of a file. Raises: ValueError if it is missing or cannot be read."""
+    filesystem, path = open_filesystem(url)
+    with reading(url):
+        return filesystem.cat_file(path)
+
+
+def matching_urls(url: str) -> list[str]:
+    """Returns the URLs of the files that match a pattern such as `s3://bucket/*.txt`, sorted; a plain URL as it is.
+
+    Raises: ValueError if no file matches.
+    """
+    if not re.search(r"[*?\[]", url):
+        return [url]
+    filesystem, pattern = open_filesystem(url)
+    with reading(url):
+        found = sorted(filesystem.glob(pattern))
+    if not found:
+        raise ValueError(f"{url}: no file matches this pattern")
+    return [filesystem.unstrip_protocol(path) for path in found]
+
+
+@contextlib.contextmanager
+def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
+    """Yields a folder with the files `names`: `folder` itself, or for a URL a temporary copy of those that exist.
+
+    Raises: ValueError if the URL cannot be read.
+    """
+    if not is_url(folder):
+        yield Path(folder)
+        return
+    filesystem, root = open_filesystem(folder)
+    with tempfile.TemporaryDirectory() as copy:
+        with reading(folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    Path(copy, name).write_bytes(filesystem.cat_file(f"{root}/{name}"))
+        yield Path(copy)
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[None]:
+    """Turns every error within it into a ValueError of one line: each package has errors of its own."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ValueError(f"{url}: no such file") from None
+    except Exception as error:
+        raise ValueError(f"{url}: cannot be read ({describe_error(error)})") from error
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns the first line of an error's text, or its type if it has none."""
+    text = getattr(error, "strerror", None) or str(error)
+    return str(text).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,409 @@
+"""Laws of the mirror: after every single write it is a whole run; a mirror that fails stops no training and is caught up."""
+
+import errno
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.console import Progress
+from flaxformer_lite.workdir import mirror, remote_run
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.mirror import Mirror, start_from_mirror
+from flaxformer_lite.workdir.orbax import why_damaged
+from flaxformer_lite.workdir.remote_run import RemoteRun
+from tests.support.experiments import tiny_config, with_train
+from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
+
+URL = "flaky://bucket/run"
+CONFIG = with_train(tiny_config(), mirror=URL)
+
+
+class Lines(Progress):
+    """Records the lines that stay."""
+
+    def __init__(self) -> None:
+        super().__init__(1, silent=True)
+        self.said: list[str] = []
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch):
+    FlakyFileSystem.reset()
+    monkeypatch.setattr(mirror, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(mirror, "MAX_RETRY_SECONDS", 0.1)
+    yield
+    FlakyFileSystem.reset()
+
+
+def new_mirror(folder: Path, url: str = URL) -> Mirror:
+    return Mirror(url, folder, Lines())
+
+
+def fetched(folder: Path, url: str = URL) -> list[int]:
+    """Copies the mirror into a folder that is empty; returns the steps, all of which are valid."""
+    shutil.rmtree(folder, ignore_errors=True)
+    steps = RemoteRun(url).fetch(folder, lambda _: False, lambda _: None)
+    assert all(why_damaged(folder / "checkpoints", step) is None for step in steps)
+    return steps
+
+
+def same_files(folder: Path, other: Path) -> bool:
+    return contents(folder) == contents(other)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.relative_to(folder).as_posix().startswith(".")
+    }
+
+
+def remote_contents() -> dict[str, bytes]:
+    remote = RemoteRun(URL)
+    return {name: remote.read(name) for name in remote.files()}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# Whole at any moment ---------------------------------------------------------------------------------------------------
+
+HISTORY = [
+    ([4], 4, ()),
+    ([4, 8], 9, ()),
+    ([8, 12], 12, (8, 12)),  # an evaluation of step 8 was made up for; 4 is deleted
+    ([16], 19, (16,)),
+]
+"""The checkpoints of a run at four moments, the rows of metrics there are, and the evaluated steps."""
+
+
+@pytest.mark.parametrize("moment", range(len(HISTORY)))
+def test_after_every_write_the_mirror_is_a_whole_run(tmp_path: Path, moment: int):
+    """Law: cut after each write, the mirror has all checkpoints of the older state or of the newer one, with all they need."""
+    run = tmp_path / "run"
+    pushes = new_mirror(run)
+    for state in HISTORY[:moment]:
+        write_run(run, CONFIG, *state)
+        pushes.push()
+    before = dict(FlakyFileSystem.store)
+    older = set(HISTORY[moment - 1][0]) if moment else set()
+    newer = set(HISTORY[moment][0])
+    write_run(run, CONFIG, *HISTORY[moment])
+    FlakyFileSystem.written.clear()
+    new_mirror(run).push()
+    writes = len(FlakyFileSystem.written)
+    assert writes > 5
+    for cut in range(writes):
+        FlakyFileSystem.store.clear()
+        FlakyFileSystem.store.update(before)
+        FlakyFileSystem.writes = cut
+        with pytest.raises(OSError, match="not connected"):
+            new_mirror(run).push()
+        FlakyFileSystem.writes = None
+        steps = fetched(copy := tmp_path / "copy")
+        assert set(steps) >= older or set(steps) >= newer, f"{steps} after {FlakyFileSystem.written[-1:]}"
+        if steps:
+            rows = (copy / "metrics.jsonl").read_text().splitlines()
+            assert len(rows) >= steps[-1] and (copy / "tokenizer.chars").read_text() == "abc"
+            assert RemoteRun(URL).read("config.json").decode() == to_json(CONFIG)
+        new_mirror(run).push()
+        assert contents(run) == remote_contents()
+
+
+def test_a_push_copies_only_what_is_new(tmp_path: Path):
+    run = tmp_path / "run"
+    pushes = new_mirror(run)
+    write_run(run, CONFIG, [4], 4)
+    pushes.push()
+    FlakyFileSystem.written.clear()
+    os.link(run / "train.log", tmp_path / "log")
+    write_checkpoint(run / "checkpoints" / "8", None)
+    pushes.push()
+    assert {what.rpartition("run/")[2].split("/")[1] for what in FlakyFileSystem.written} == {"8"}
+    # Another process knows nothing of what was copied, but finds the states of the checkpoints unchanged.
+    FlakyFileSystem.written.clear()
+    new_mirror(run).push()
+    assert not [what for what in FlakyFileSystem.written if "/state/" in what]
+
+
+def test_remains_of_a_cut_upload_are_replaced(tmp_path: Path):
+    """A checkpoint that was written anew has other files."""
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    new_mirror(run).push()
+    write_checkpoint(run / "checkpoints" / "8", None)
+    (run / "checkpoints" / "8" / "junk").write_text("")
+    FlakyFileSystem.written.clear()
+    FlakyFileSystem.writes = 9
+    with pytest.raises(OSError, match="not connected"):
+        new_mirror(run).push()
+    assert any("junk" in name for name in FlakyFileSystem.store)
+    FlakyFileSystem.writes = None
+    (run / "checkpoints" / "8" / "junk").unlink()
+    new_mirror(run).push()
+    assert contents(run) == remote_contents()
+
+
+def test_a_checkpoint_with_another_state_is_replaced_once_another_one_is_complete(tmp_path: Path):
+    """Law: there is always a complete checkpoint, also when the only one is to be replaced."""
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    new_mirror(run).push()
+    shutil.rmtree(run / "checkpoints" / "4")
+    write_checkpoint(run / "checkpoints" / "4", None, "written anew")
+    pushes = new_mirror(run)
+    pushes.push()
+    assert fetched(tmp_path / "copy") == [4]
+    assert "anew" not in (tmp_path / "copy" / "checkpoints" / "4" / "state" / "d" / "0a").read_text()
+    write_checkpoint(run / "checkpoints" / "8", None)
+    pushes.push()
+    pushes.push()
+    assert contents(run) == remote_contents()
+
+
+def test_a_checkpoint_that_is_being_deleted_is_not_copied(tmp_path: Path):
+    """Training deletes while a snapshot is made: what has lost a file already counts as deleted."""
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4, 8], 8)
+    (run / "checkpoints" / "4" / "state" / "d" / "0a").unlink()
+    new_mirror(run).push()
+    assert fetched(tmp_path / "copy") == [8]
+
+
+def test_training_may_delete_what_is_being_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    whole = contents(run)
+    original = FlakyFileSystem.put_file
+
+    def put(self: FlakyFileSystem, lpath: str, rpath: str, **options: object) -> None:
+        shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        (run / "metrics.jsonl").write_text("")
+        original(self, lpath, rpath, **options)
+
+    monkeypatch.setattr(FlakyFileSystem, "put_file", put)
+    new_mirror(run).push()
+    assert whole == remote_contents()
+
+
+def test_files_of_others_are_left_alone(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    new_mirror(run).push()
+    RemoteRun(URL).put(run / "train.log", "notes.txt")
+    write_run(run, CONFIG, [8], 8)
+    new_mirror(run).push()
+    assert "notes.txt" in remote_contents() and fetched(tmp_path / "copy") == [8]
+
+
+def test_a_folder_never_has_half_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On a mounted drive a file is written under another name first."""
+    run, there = tmp_path / "run", tmp_path / "there"
+    write_run(run, CONFIG, [4], 4)
+
+    def half(source: Path, target: Path, **_: object) -> None:
+        Path(target).write_bytes(source.read_bytes()[:5])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_run.shutil, "copyfile", half)
+        with pytest.raises(OSError, match="No space"):
+            new_mirror(run, str(there)).push()
+    assert contents(there) == {}
+    new_mirror(run, str(there)).push()
+    assert same_files(run, there)
+    write_run(run, CONFIG, [8], 8)
+    new_mirror(run, str(there)).push()
+    assert sorted(p.name for p in (there / "checkpoints").iterdir()) == ["8"]
+
+
+# A mirror that fails ---------------------------------------------------------------------------------------------------
+
+FAILURES = [
+    OSError(errno.ENOTCONN, "Transport endpoint is not connected"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    TimeoutError("timed out"),
+    RuntimeError("Could not connect to the endpoint URL\nand more"),  # packages have errors of their own
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda error: str(error)[:20])
+def test_a_mirror_that_vanishes_is_reported_once_and_caught_up(tmp_path: Path, failure: Exception):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    with new_mirror(run) as pushes:
+        wait_for(lambda: 4 in pushes.same)
+        FlakyFileSystem.failure = failure
+        write_run(run, CONFIG, [4, 8], 8)
+        wait_for(lambda: pushes.failure is not None)
+        time.sleep(0.3)  # several attempts
+        write_run(run, CONFIG, [8, 12], 12)
+        FlakyFileSystem.failure = None
+        wait_for(lambda: 12 in pushes.same)
+    first, second = pushes.progress.said  # type: ignore[attr-defined]
+    assert first.startswith(f"warning: train.mirror {URL} cannot be written (") and "\n" not in first
+    assert second.startswith(f"train.mirror {URL} works again") and "12" in second
+    assert contents(run) == remote_contents()
+
+
+def test_at_the_end_one_more_attempt_and_a_word_on_what_is_missing(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    with new_mirror(run) as pushes:
+        wait_for(lambda: 4 in pushes.same)
+        FlakyFileSystem.failure = FAILURES[0]
+        write_run(run, CONFIG, [4, 8], 8)
+        wait_for(lambda: pushes.failure is not None)
+    last = pushes.progress.said[-1]  # type: ignore[attr-defined]
+    assert "not up to date at the end" in last and "missing there: checkpoint 8, metrics.jsonl" in last
+    assert not (run / ".mirror").exists()
+    FlakyFileSystem.failure = None
+    with new_mirror(run):
+        pass
+    assert contents(run) == remote_contents()
+
+
+def test_the_end_does_not_wait_for_a_mirror_that_is_stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(mirror, "STUCK_SECONDS", 0.3)
+    write_run(tmp_path / "run", CONFIG, [4], 4)
+    with new_mirror(tmp_path / "run") as pushes:
+        pushes.remote.put = lambda *_: time.sleep(5)  # type: ignore[method-assign,assignment]
+        started = time.monotonic()
+    assert time.monotonic() - started < 3
+    assert "no file was copied for" in pushes.progress.said[-1]  # type: ignore[attr-defined]
+
+
+def test_a_drive_that_was_unmounted_is_not_written_anew(tmp_path: Path):
+    """Where its mount point is an empty folder, copies would fill the local disk."""
+    run, there = tmp_path / "run", tmp_path / "there"
+    write_run(run, CONFIG, [4], 4)
+    pushes = new_mirror(run, str(there))
+    pushes.push()
+    shutil.rmtree(there)
+    with pytest.raises(OSError, match="no longer there"):
+        pushes.push()
+    assert not there.exists()
+
+
+# Starting from it ------------------------------------------------------------------------------------------------------
+
+
+def started(folder: Path, **changes: object) -> Path:
+    """Starts a run in the folder as training does."""
+    config = with_train(CONFIG, **changes)
+    run = RunFolder(folder)
+    with run.lock(config):
+        start_from_mirror(run, config)
+    return folder
+
+
+def test_an_empty_folder_starts_from_the_mirror(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4, 8], 9)
+    new_mirror(run).push()
+    copy = started(tmp_path / "copy")
+    (copy / ".lock").unlink()
+    assert same_files(run, copy)
+
+
+def test_a_start_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the newest checkpoint comes last, so a folder with it has everything."""
+    write_run(run := tmp_path / "run", CONFIG, [4, 8], 9)
+    new_mirror(run).push()
+    original, count = RemoteRun.get, 0
+
+    def get(self: RemoteRun, name: str, path: Path) -> None:
+        nonlocal count
+        count += 1
+        if count == 14:
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        original(self, name, path)
+
+    monkeypatch.setattr(RemoteRun, "get", get)
+    with pytest.raises(ValueError, match="has no checkpoint: make the mirror reachable"):
+        started(tmp_path / "copy")
+    assert [p.name for p in (tmp_path / "copy" / "checkpoints").iterdir()] == ["4"]
+    copy = started(tmp_path / "copy")
+    (copy / ".lock").unlink()
+    assert same_files(run, copy)
+
+
+def test_a_damaged_checkpoint_is_taken_from_the_mirror(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4, 8], 8)
+    new_mirror(run).push()
+    good = contents(run)
+    (run / "checkpoints" / "8" / "state" / "d" / "0b").write_text("flipped")
+    started(run)
+    (run / ".lock").unlink()
+    assert contents(run) == good
+
+
+def test_a_mirror_behind_the_folder_is_not_read(tmp_path: Path):
+    run = tmp_path / "run"
+    write_run(run, CONFIG, [4], 4)
+    new_mirror(run).push()
+    write_run(run, CONFIG, [8], 8)
+    started(run)
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["8"]
+
+
+def test_a_mirror_ahead_of_the_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Where it could not be reached at the start: nothing is copied until the run has passed it."""
+    write_run(run := tmp_path / "run", CONFIG, [4, 8], 8)
+    new_mirror(run).push()
+    write_run(older := tmp_path / "older", CONFIG, [4], 4)
+    FlakyFileSystem.failure = FAILURES[0]
+    started(older)
+    assert "cannot be used (Transport endpoint is not connected): training continues" in capsys.readouterr().err
+    FlakyFileSystem.failure = None
+    with pytest.raises(OSError, match="has step 8 already, and this run is at step 4"):
+        new_mirror(older).push()
+    assert fetched(tmp_path / "copy") == [4, 8]
+    write_run(older, CONFIG, [4, 12], 12)
+    new_mirror(older).push()
+    assert fetched(tmp_path / "copy") == [4, 12]
+
+
+def test_a_new_run_does_not_start_beside_a_mirror_it_cannot_read(tmp_path: Path):
+    FlakyFileSystem.failure = FAILURES[2]
+    with pytest.raises(
+        ValueError, match=r"train.mirror flaky://bucket/run cannot be used \(timed out\), and .* has no"
+    ):
+        started(tmp_path / "run")
+
+
+def test_a_new_run_writes_its_config_at_once(tmp_path: Path):
+    """A mirror that cannot be written is found before the first step."""
+    started(tmp_path / "run")
+    assert list(remote_contents()) == ["config.json"]
+
+
+def test_a_mirror_of_another_run_is_refused(tmp_path: Path):
+    write_run(run := tmp_path / "run", CONFIG, [4], 4)
+    new_mirror(run).push()
+    with pytest.raises(ValueError, match=r"holds a run of another config: train.seed was 0 and is now 7\. Use another"):
+        started(tmp_path / "other", seed=7)
+    started(tmp_path / "longer", steps=99)
+
+
+def test_places_that_are_no_mirror(tmp_path: Path):
+    with pytest.raises(ValueError, match="is the run folder: choose another place"):
+        started(tmp_path / "run", mirror=str(tmp_path / "run"))
+    with pytest.raises(ValueError, match=r"there is no folder .*nowhere: create it, or mount the drive"):
+        started(tmp_path / "other", mirror=str(tmp_path / "nowhere" / "run"))
+    with pytest.raises(ValueError, match=r"train.mirror is ''"):
+        with_train(CONFIG, mirror="")
