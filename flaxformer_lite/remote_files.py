@@ -62,6 +62,15 @@ def matching_urls(url: str) -> list[str]:
     return [filesystem.unstrip_protocol(path) for path in found]
 
 
+def has_file(folder: str, name: str) -> bool:
+    """Returns whether a folder, at a path or URL, has a file of that name. Raises: ValueError if a URL cannot be read."""
+    if not is_url(folder):
+        return Path(folder, name).is_file()
+    filesystem, root = open_filesystem(folder)
+    with reading(folder):
+        return filesystem.isfile(f"{root}/{name}")
+
+
 @contextlib.contextmanager
 def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
     """Yields a folder with the files `names`: `folder` itself, or for a URL a temporary copy of those that exist.

@@ -18,6 +18,7 @@ from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
 from flaxformer_lite.console import suggest
+from flaxformer_lite.remote_files import is_url, read_url
 from flaxformer_lite.shipped_configs import shipped_configs
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
@@ -34,10 +35,12 @@ are no settings, such as --workdir. The groups below are model, objective, data,
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config of a `.py` file (its `get_config()`) or a `.json` file, changed by options such as `--train.steps 100`.
 
-    A name without folder and suffix, such as `quickstart`, is a config that comes with the package if there is no such file.
+    The JSON file may be at a URL. A name without folder and suffix, such as `quickstart`, is a config that comes with the package if there is no such file.
 
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
+    if is_url(path) and path.endswith(".json"):
+        return from_json(to_json(apply_overrides(from_json(read_url(path), path), overrides, path)), path)
     file = Path(path)
     if not file.is_file():
         file = shipped_configs().get(path, file)

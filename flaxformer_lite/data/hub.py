@@ -1,12 +1,13 @@
 """Parquet files and Hugging Face datasets as data; both need the extra `hub`."""
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource
+from flaxformer_lite.remote_files import has_file, is_url, read_url
 from flaxformer_lite.text.files import matching_files
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Parquet(FieldSource):
             raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
         for path in matching_files(self.path):
             try:
-                with pyarrow.parquet.ParquetFile(path) as file:
+                with pyarrow.parquet.ParquetFile(io.BytesIO(read_url(path)) if is_url(path) else path) as file:
                     found = file.schema_arrow.names
                     columns = [name for name in found if name in self._top_fields]
                     rows = file.read(columns=columns or found).to_pylist()
@@ -77,11 +78,10 @@ class HubDataset(FieldSource):
             import datasets
         except ImportError:
             raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
-        folder = Path(self.path)
         try:
-            if (folder / "dataset_dict.json").is_file():
+            if has_file(self.path, "dataset_dict.json"):
                 return self._split(datasets.load_from_disk(self.path))
-            if (folder / "state.json").is_file():
+            if has_file(self.path, "state.json"):
                 return self._split({"train": datasets.load_from_disk(self.path)})
             return datasets.load_dataset(self.path, self.name, split=self.split)
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

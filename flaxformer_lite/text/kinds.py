@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
+from flaxformer_lite.remote_files import local_files
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
@@ -52,13 +53,15 @@ class FromRun:
 
     kind: Literal["from_run"] = "from_run"
     path: str
-    """The run folder, or any folder with a tokenizer file. The new run folder gets a copy."""
+    """The run folder, or any folder or URL with a tokenizer file. The new run folder gets a copy."""
     side: Literal["source", "target"] = "source"
     """The side of that run to copy the tokenizer from, if its target has a tokenizer of its own."""
 
     def train(self, lines: Iterable[str], vocab_size: int) -> Tokenizer:
         """Returns that tokenizer; the lines are not used. Raises: ValueError if there is none, or it has too many ids."""
-        tokenizer = load_tokenizer(Path(self.path), "tokenizer" if self.side == "source" else "target_tokenizer")
+        stem = "tokenizer" if self.side == "source" else "target_tokenizer"
+        with local_files(self.path, (stem + kind.extension for kind in TOKENIZER_CLASSES)) as folder:
+            tokenizer = load_tokenizer(folder, stem)
         if tokenizer.vocab_size > vocab_size:
             raise ValueError(
                 f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {tokenizer.vocab_size}: "

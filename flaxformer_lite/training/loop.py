@@ -17,9 +17,7 @@ from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import open_checkpoints
+from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
 
 RowCallback = Callable[[dict[str, Any]], None]
 """Called with a copy of each row of metrics.jsonl once it is written; docs/training.md lists what a row holds."""

@@ -30,6 +30,7 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import warn
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 
@@ -78,9 +79,13 @@ class RunFolder:
 
     Args:
         silent: write no metrics, samples or hypotheses: of several processes only the first one reports.
+
+    Raises: ValueError for a URL: `open_run` (remote_run.py) reads a run there.
     """
 
     def __init__(self, path: str | Path, *, silent: bool = False):
+        if is_url(path):
+            raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
         self.path, self.silent = Path(path), silent
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"

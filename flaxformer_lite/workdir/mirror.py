@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.remote_files import describe_error

@@ -163,7 +163,9 @@ def open_run(path: str | Path) -> RunFolder:
             steps = remote.fetch(copy, lambda _: True, lambda name: progress.update(f"copying {name} from {path}"))
             remote.get("config.json", copy / "config.json")
     if not is_run:
-        raise ValueError(f"{path} holds no run (there is no config.json in it)")
+        raise ValueError(
+            f"{path} holds no run (there is no config.json in it): give the URL of a run folder, or of a mirror"
+        )
     for step in (copy / "checkpoints").glob("*"):
         if step.name.isdecimal() and int(step.name) not in steps:
             shutil.rmtree(step, ignore_errors=True)

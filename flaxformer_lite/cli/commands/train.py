@@ -8,6 +8,8 @@ every setting is listed. The same command again continues from the last checkpoi
 import argparse
 from pathlib import Path
 
+from flaxformer_lite.remote_files import is_url
+
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
 
@@ -31,6 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.training.loop import train
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
+    if is_url(arguments.config) and arguments.workdir is None:
+        raise ValueError(f"{arguments.config} is a URL: choose a run folder with --workdir")
     processes = ProcessConfig(
         coordinator=arguments.coordinator,
         num_processes=arguments.num_processes,

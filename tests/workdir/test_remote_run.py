@@ -1,0 +1,119 @@
+"""Run folders at paths and URLs: names, sizes, copies; what cannot be reached never looks empty."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.remote_run import RemoteRun, cache_folder, complete_steps, open_run, step_of
+from tests.support.experiments import tiny_config
+from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
+
+URL = "flaky://bucket/run"
+
+
+@pytest.fixture(autouse=True)
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    FlakyFileSystem.reset()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield
+    FlakyFileSystem.reset()
+
+
+def upload(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            RemoteRun(URL).put(path, path.relative_to(folder).as_posix())
+
+
+def test_names():
+    assert step_of("checkpoints/40/state/d/0a") == 40
+    assert step_of("checkpoints/40.orbax-checkpoint-tmp/meta") is None and step_of("metrics.jsonl") is None
+    assert complete_steps(
+        ["checkpoints/8/meta/meta.json", "checkpoints/12/state/a", "checkpoints/4/meta/meta.json"]
+    ) == [4, 8]
+
+
+@pytest.mark.parametrize("place", ["flaky://bucket/run", "there", "file://{}/there"])
+def test_files_are_put_read_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str):
+    """A URL, a relative path, and a path as a URL."""
+    monkeypatch.chdir(tmp_path)
+    remote = RemoteRun(place.format(tmp_path))
+    assert remote.files() == {}
+    (tmp_path / "a").write_text("hello")
+    for name in ("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"):
+        remote.put(tmp_path / "a", name)
+    assert remote.files() == dict.fromkeys(("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"), 5)
+    assert remote.read("checkpoints/4/state/x") == b"hello"
+    remote.get("config.json", tmp_path / "new" / "b")
+    assert (tmp_path / "new" / "b").read_text() == "hello"
+    remote.delete(["checkpoints/4/meta/meta.json", "checkpoints/4/state/x"])
+    assert list(remote.files()) == ["config.json"]
+    assert not remote.is_local or not (tmp_path / "there" / "checkpoints").exists()
+
+
+def test_a_drive_that_is_gone_does_not_look_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """fsspec's own listing would be empty."""
+    (tmp_path / "there").mkdir()
+    remote, original = RemoteRun(str(tmp_path / "there")), os.stat
+
+    def gone(path: object, **options: object) -> object:
+        if str(path).startswith(str(tmp_path / "there")):
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return original(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", gone)
+    with pytest.raises(OSError, match="not connected"):
+        remote.files()
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The writer of the run has gone on: the copy starts again."""
+    write_run(tmp_path / "run", tiny_config(), [4, 8], 8)
+    upload(tmp_path / "run")
+    original = FlakyFileSystem.get_file
+
+    def get_file(self: FlakyFileSystem, rpath: str, lpath: str, **options: object) -> None:
+        if "/4/state" in rpath:
+            RemoteRun(URL).delete([name for name in RemoteRun(URL).files() if step_of(name) == 4])
+        original(self, rpath, lpath, **options)
+
+    monkeypatch.setattr(FlakyFileSystem, "get_file", get_file)
+    folder = open_run(URL)
+    assert [step.name for step in folder.checkpoints.iterdir()] == ["8"]
+
+
+def test_a_copy_follows_its_run(tmp_path: Path):
+    """States are copied once, markers again; what the run deleted is deleted; a checkpoint written anew is copied anew."""
+    run = tmp_path / "run"
+    write_run(run, tiny_config(), [4, 8], 8)
+    upload(run)
+    folder = open_run(URL)
+    assert folder.path == cache_folder(URL) and folder.config() == tiny_config()
+    kept = (folder.checkpoints / "8" / "state" / "d" / "0a").stat().st_ino
+    write_run(run, tiny_config(), [8, 12], 12, evaluated=(8,))
+    FlakyFileSystem.reset()
+    upload(run)
+    folder = open_run(URL)
+    assert sorted(step.name for step in folder.checkpoints.iterdir()) == ["12", "8"]
+    assert (folder.checkpoints / "8" / "state" / "d" / "0a").stat().st_ino == kept
+    assert "eval" in (folder.checkpoints / "8" / "meta" / "meta.json").read_text()
+    assert len(folder.rows()) == 12
+    FlakyFileSystem.reset()
+    write_checkpoint(tmp_path / "anew" / "8", None, "anew")
+    (run / "checkpoints" / "8").rename(tmp_path / "old")
+    (tmp_path / "anew" / "8").rename(run / "checkpoints" / "8")
+    upload(run)
+    assert (open_run(URL).checkpoints / "8" / "state" / "d" / "0a").read_text().endswith("anew")
+
+
+def test_mistakes(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"flaky://bucket/run holds no run \(there is no config.json in it\): give"):
+        open_run(URL)
+    FlakyFileSystem.failure = TimeoutError("timed out")
+    with pytest.raises(ValueError, match=r"flaky://bucket/run: cannot be read \(timed out\)"):
+        open_run(URL)
+    with pytest.raises(ValueError, match=r"flaky://bucket/run is a URL: choose a local folder, and set train.mirror"):
+        RunFolder(URL)
