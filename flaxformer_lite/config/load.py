@@ -35,7 +35,8 @@ are no settings, such as --workdir. The groups below are model, objective, data,
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     """Returns the config of a `.py` file (its `get_config()`) or a `.json` file, changed by options such as `--train.steps 100`.
 
-    The JSON file may be at a URL. A name without folder and suffix, such as `quickstart`, is a config that comes with the package if there is no such file.
+    A JSON file may be at a URL. A name without folder and suffix, such as `quickstart`, is a config that comes with the package if
+    there is no such file.
 
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
