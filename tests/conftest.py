@@ -9,20 +9,24 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from importlib.metadata import version
+
+from jaxlib.version import __version_info__ as version_info
 
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # libtpu, which is installed for its compiler, would look for a TPU
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
     os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
-    if version("jaxlib") < "0.11":
+    if version_info < (0, 11, 0):
         # The older code generator, which later versions lost: a small model's gradient compiles in 0.7 s instead of 2.1 s.
         # With optimisations it would take more than twice as long as the newer one.
         os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 import jax
 import pytest
+
+if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
+    jax.enable_x64 = jax.experimental.enable_x64
 
 CACHE = "FLAXFORMER_LITE_TEST_CACHE"
 """Names the environment variable with the folder of compiled programs: one for all workers, kept where the caller sets it."""

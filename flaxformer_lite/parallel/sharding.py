@@ -157,7 +157,7 @@ def constrain_sharding(x: Array, letters: str) -> Array:
         return x
     axes = zip(x.shape, ACTIVATIONS[letters], strict=True)
     return jax.lax.with_sharding_constraint(
-        x, PartitionSpec(*(axis if divides(mesh, axis, n) else None for n, axis in axes))
+        x, NamedSharding(mesh, PartitionSpec(*(axis if divides(mesh, axis, n) else None for n, axis in axes)))
     )
 
 
@@ -172,9 +172,4 @@ def constrain_parameters(params: PyTree) -> PyTree:
     mesh = current_mesh()
     if mesh is None:
         return params
-    return jax.tree.map_with_path(
-        lambda keys, x: jax.lax.with_sharding_constraint(
-            x, PartitionSpec(*parameter_axes(leaf_path(keys), x.shape, mesh))
-        ),
-        params,
-    )
+    return jax.tree.map(jax.lax.with_sharding_constraint, params, parameter_sharding(params, mesh))

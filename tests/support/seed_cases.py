@@ -5,7 +5,6 @@
 """
 
 from collections.abc import Callable, Mapping
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import jax
@@ -26,7 +25,7 @@ from flaxformer_lite.model.residual import apply_commands
 from flaxformer_lite.objectives.losses import cross_entropy
 
 Arrays = dict[str, Any]
-ACCURATE = {"xla_cpu_use_fusion_emitters": True} if version("jaxlib") < "0.11" else None
+ACCURATE = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else None
 
 
 class Case(NamedTuple):
