@@ -28,6 +28,10 @@ SPLASH_SHORTEST = 256
 """Fewest queries and keys for which `auto` uses Splash: with fewer, blocks save nothing."""
 
 
+AMPERE = 8.0
+"""The first compute capability with units for bfloat16, and for which cuDNN has fused attention. A T4 has 7.5."""
+
+
 class AttentionCall(NamedTuple):
     """The arguments of one attention, and what it requires of a kernel."""
 
@@ -132,8 +136,8 @@ def platform() -> str:
     """Returns the kind of device that the program is for: the mesh's devices, else the default device."""
     if INTERPRETED:
         return "tpu"
-    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)
-    name = jax.default_backend() if device is None else device.platform or jax.default_backend()
+    device = getattr(jax.sharding.get_abstract_mesh(), "abstract_device", None)  # older versions of JAX say less of it
+    name = getattr(device, "platform", None) or jax.default_backend()
     return "gpu" if name in ("cuda", "rocm") else name
 
 
@@ -164,7 +168,10 @@ def kernels_in(program: Any) -> list[str]:
     """Returns the names of the kernels that a jaxpr calls, at any depth, one for each call."""
     found = []
     for equation in program.eqns:
-        words = f"{equation.primitive.name} {equation.params.get('name', '')} {equation.params.get('name_and_src_info', '')}"
+        source = (
+            getattr(equation.params.get("jaxpr"), "debug_info", "") if equation.primitive.name == "pallas_call" else ""
+        )
+        words = f"{equation.primitive.name} {equation.params.get('name', '')} {source}"
         inner = [x for x in jax.tree.leaves(list(equation.params.values())) if hasattr(x, "eqns")]
         calls = [name for name, mark in MARKS.items() if mark in words]
         found += calls or [name for part in inner for name in kernels_in(part)]
@@ -176,10 +183,12 @@ def kernels_in(program: Any) -> list[str]:
 
 def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
     """Returns cuDNN's limits in words, each with whether the call exceeds it."""
-    width, longest = call.query.shape[-1], 256 if compute_capability() >= 9 else 128
+    width, capability = call.query.shape[-1], compute_capability()
+    longest = 256 if capability >= 9 else 128
     odd = call.query.shape[1] % 2 or call.key.shape[1] % 2
     return [
-        (device != "gpu" or compute_capability() == 0, f"cudnn is for NVIDIA GPUs, and the device is a {device}"),
+        (device != "gpu" or capability == 0, f"cudnn is for NVIDIA GPUs, and the device is a {device}"),
+        (capability < AMPERE, f"cudnn needs a GPU of compute capability {AMPERE}, and this one has {capability}"),
         (
             call.dtype not in (jnp.bfloat16, jnp.float16),
             f"cudnn computes in bfloat16, and model.dtype is {call.dtype}",

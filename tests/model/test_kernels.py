@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -309,6 +310,16 @@ def test_the_program_for_cudnn_calls_it(monkeypatch):
     text = program.trace(*call[:3]).lower(lowering_platforms=("cuda",)).as_text()
     assert "__cudnn$fmhaSoftmax" in text
     assert choose("auto", call).kernel is cudnn
+
+
+def test_auto_has_no_fused_kernel_on_a_gpu_before_ampere(monkeypatch):
+    """A fake T4, which has compute capability 7.5, and then a fake A100."""
+    monkeypatch.setattr(kernels, "platform", lambda: "gpu")
+    for capability, name in (("7.5", "xla"), ("8.0", "cudnn")):
+        monkeypatch.setattr(jax, "devices", lambda _, has=capability: [SimpleNamespace(compute_capability=has)])
+        choice = choose("auto", BF16)
+        assert choice.name == name
+        assert ("needs a GPU of compute capability 8.0, and this one has 7.5" in choice.reason) == (name == "xla")
 
 
 # Refusals --------------------------------------------------------------------------------------------------------------
