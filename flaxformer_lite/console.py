@@ -1,6 +1,7 @@
-"""Progress and warnings on stderr: a bar on a terminal, plain lines elsewhere; and suggestions for mistyped names."""
+"""Progress and warnings on stderr: a bar on a terminal, plain lines elsewhere; suggestions for mistyped names; quiet libraries."""
 
 import difflib
+import logging
 import os
 import sys
 import time
@@ -64,7 +65,8 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bar.stop()
+        if not self.bar.disable:  # else Rich 13 writes an empty line
+            self.bar.stop()
         if self.log:
             self.log.close()
 
@@ -91,3 +93,20 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
 def warn(line: str) -> None:
     """Writes a one-line warning to stderr."""
     Stderr().write(f"warning: {line}\n")
+
+
+class Quiet(logging.Filter):
+    """Drops what a package logs through absl below errors; lines of other packages pass.
+
+    Errors are logged without tracebacks, which fill many screens for one full disk. The exception reaches the caller anyway.
+    """
+
+    def __init__(self, package: str) -> None:
+        super().__init__()
+        self.folder = f"{os.sep}{package}{os.sep}"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if self.folder not in record.pathname:
+            return True
+        record.exc_info = record.exc_text = None
+        return record.levelno >= logging.ERROR

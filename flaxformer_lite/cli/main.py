@@ -19,6 +19,7 @@ from typing import NoReturn
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
 from flaxformer_lite.console import suggest
+from flaxformer_lite.hardware import skip_missing_tpu
 
 COMMANDS = {
     "train": "train",
@@ -34,10 +35,11 @@ COMMANDS = {
     "import": "import_weights",
     "export": "export",
     "configs": "configs",
+    "doctor": "doctor",
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("configs", "import")
+READ_NO_RUN = ("configs", "doctor", "import")
 """The commands that read no run, and so need no classes of its config."""
 
 INTERRUPTED = 130
@@ -158,6 +160,7 @@ def program(words: Sequence[str] | None = None) -> None:
     """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    skip_missing_tpu(os.environ)
     try:
         main(words)
     except SystemExit as end:

@@ -1,19 +1,23 @@
 """From records to batches: tokenizes all text once, then makes any batch on demand."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
-import grain
 import jax
 import numpy as np
 from jaxtyping import Int
 
+from flaxformer_lite.console import Quiet
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
+
+logging.getLogger("absl").addFilter(Quiet("grain"))  # it warns while it is imported, of a feature that is not used here
+import grain  # noqa: E402
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:

@@ -1,14 +1,17 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from flaxformer_lite import hardware
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.model.kernels import AMPERE, compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.loop_state import LoopState
@@ -57,6 +60,8 @@ def set_up(
         progress.say(f"resuming after step {step}")
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
+    for warning in device_warnings(config.model.dtype):
+        progress.say(f"warning: {warning}")
     return Setup(data, runner, state, loop_state)
 
 
@@ -110,3 +115,16 @@ def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
     text += f" in {num_processes} processes" if num_processes > 1 else ""
     axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
     return text + (f": {runner}, {axes}" if axes else "")
+
+
+def device_warnings(dtype: str) -> Iterator[str]:
+    """Yields what makes the training slower than the machine allows: an accelerator that JAX leaves alone, a slow type."""
+    unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
+    if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
+        yield f"this machine has {unused}, but JAX computes on the CPU: `python -m flaxformer_lite doctor` says why"
+    capability = compute_capability()
+    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < AMPERE:
+        yield (
+            f"model.dtype is 'bfloat16', but this GPU has compute capability {capability} and no units for it, which come with "
+            f"{AMPERE}: set model.dtype to 'float32'"
+        )

@@ -30,8 +30,9 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.console import Quiet
 from flaxformer_lite.workdir.digests import DamageError, difference, leaf_types, sealed
-from flaxformer_lite.workdir.orbax import META, Quiet, make_manager, read_document, read_tree, why_damaged
+from flaxformer_lite.workdir.orbax import META, make_manager, read_document, read_tree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
 
 
@@ -76,7 +77,7 @@ class Checkpoints:
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
-        self._quiet = Quiet()
+        self._quiet = Quiet("orbax")
         logging.getLogger("absl").addFilter(self._quiet)
         self._manager: ocp.CheckpointManager | None = make_manager(self._folder, self._retention.kept, read_only)
         for step in self._orbax.all_steps():

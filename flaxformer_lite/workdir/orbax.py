@@ -1,7 +1,5 @@
 """Orbax's CheckpointManager as `checkpoints.py` needs it: quiet, with digests, and with our choice of what is kept."""
 
-import logging
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,19 +14,6 @@ from flaxformer_lite.workdir.digests import DamageError, check_digests, unsealed
 
 META = "meta.json"
 """The file in the folder `meta` of a checkpoint: meta, metrics, and the path and type of every leaf."""
-
-
-class Quiet(logging.Filter):
-    """Drops what Orbax logs through absl below errors; lines of other packages pass.
-
-    Errors are logged without tracebacks, which fill many screens for one full disk. The exception reaches the caller anyway.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if f"{os.sep}orbax{os.sep}" not in record.pathname:
-            return True
-        record.exc_info = record.exc_text = None
-        return record.levelno >= logging.ERROR
 
 
 @dataclass(frozen=True)

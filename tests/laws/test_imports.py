@@ -20,7 +20,7 @@ objectives
 data inference
 model text
 optim parallel
-console atomic_files bounds remote_files shipped_configs tree_paths
+console atomic_files bounds hardware remote_files shipped_configs tree_paths
 """
 """Each room imports only rooms below it; rooms on one row do not import each other."""
 

@@ -3,8 +3,10 @@
 import jax
 import pytest
 
+from flaxformer_lite import hardware
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.training.setup import describe_devices, mesh_for
+from flaxformer_lite.training import setup
+from flaxformer_lite.training.setup import describe_devices, device_warnings, mesh_for
 from tests.support.experiments import tiny_config, with_train
 
 
@@ -18,3 +20,28 @@ def test_rows_that_the_devices_do_not_divide_are_refused():
     assert mesh_for(tiny_config()).size == 8
     with pytest.raises(ValueError, match=r"data\.rows_multiple is 8, which 8 devices with 2 micro-batches each"):
         mesh_for(with_train(tiny_config(), num_micro_batches=2))
+
+
+def test_an_accelerator_that_is_left_alone_is_told(monkeypatch: pytest.MonkeyPatch):
+    """On a machine with a TPU, then with a GPU; not where the user has chosen the CPU."""
+    assert list(device_warnings("float32")) == []
+    for name, what in (("has_tpu", "a TPU"), ("has_nvidia_device", "an NVIDIA GPU")):
+        monkeypatch.setattr(hardware, name, lambda: True)
+        chosen = jax.config.jax_platforms
+        jax.config.update("jax_platforms", None)
+        try:
+            (warning,) = device_warnings("float32")
+        finally:
+            jax.config.update("jax_platforms", chosen)
+        assert f"has {what}, but JAX computes on the CPU" in warning and "doctor" in warning
+        assert list(device_warnings("float32")) == []
+
+
+def test_bfloat16_on_a_gpu_without_units_for_it_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(setup, "compute_capability", lambda: 7.5)
+    (warning,) = device_warnings("bfloat16")
+    assert "compute capability 7.5" in warning and "set model.dtype to 'float32'" in warning
+    assert list(device_warnings("float32")) == []
+    monkeypatch.setattr(setup, "compute_capability", lambda: 8.0)
+    assert list(device_warnings("bfloat16")) == []

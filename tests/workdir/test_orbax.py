@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from flaxformer_lite.workdir.orbax import Quiet
+from flaxformer_lite.console import Quiet
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ from flaxformer_lite.workdir.orbax import Quiet
 )
 def test_only_errors_of_orbax_pass_and_lose_their_tracebacks(path: str, level: int, passes: bool):
     record = logging.LogRecord("absl", level, path, 1, "message", None, (ValueError, ValueError(), None))
-    assert Quiet().filter(record) == passes
+    assert Quiet("orbax").filter(record) == passes
     assert (record.exc_info is None) == ("orbax" in path)

@@ -1,0 +1,142 @@
+"""Shows whether JAX uses this machine's devices, and the command that mends what is wrong; exit status 1 if something is.
+
+It also shows versions, extras and the compile cache, and times one matrix product and one compilation on the first device.
+"""
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flaxformer_lite import hardware
+from flaxformer_lite.cli.diagnosis import PLUGINS, Device, Facts, problems, report
+
+if TYPE_CHECKING:
+    import jax
+
+PACKAGES = (
+    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
+    *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "datasets", "ctranslate2"),
+)
+"""Distributions whose versions are shown, if they are installed."""
+VARIABLES = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
+"""Environment variables that hide devices from JAX."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-timing", action="store_true", help="time nothing: it takes seconds")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    facts = collect(timing=not arguments.no_timing)
+    print("\n".join(report(facts)))
+    if any(problems(facts)):
+        sys.stdout.flush()
+        sys.exit(1)
+
+
+def collect(*, timing: bool) -> Facts:
+    """Returns the facts of this machine; everything that fails on a broken installation is one of them."""
+    gpus, tpu = tuple(hardware.nvidia_gpus()), hardware.has_tpu()
+    machine: dict[str, Any] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+        "versions": versions(),
+        "libtpu_wanted": libtpu_wanted(),
+        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "gpus": gpus,
+        "tpu": tpu,
+    }
+    try:
+        import jax
+
+        devices = jax.devices()
+    except (ImportError, RuntimeError, AttributeError) as error:
+        return Facts(**machine, errors={"import": first_line(error)})
+    kinds = {device.platform for device in devices}
+    wanted = [name for name, there in (("gpu", bool(gpus)), ("tpu", tpu)) if there and name not in kinds]
+    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
+    return Facts(
+        **machine,
+        devices=tuple(Device(d.platform, d.device_kind, memory_of(d)) for d in devices),
+        errors={name: error for name in wanted if (error := backend_error(name))},
+        cache=None if folder is None else (folder, folder_bytes(Path(folder))),
+        timings=timings() if timing else {},
+    )
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of the installed packages."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def libtpu_wanted() -> str | None:
+    """Returns the version of libtpu that the extra `tpu` of this JAX asks for."""
+    try:
+        required = importlib.metadata.requires("jax") or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    return next((found[1] for line in required if (found := re.match(r"libtpu==([\w.*]+)", line))), None)
+
+
+def backend_error(name: str) -> str:
+    """Returns why JAX has no such devices, in its own words."""
+    import jax
+
+    try:
+        jax.devices(name)
+    except RuntimeError as error:
+        return first_line(error)
+    return ""
+
+
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def memory_of(device: "jax.Device") -> int | None:
+    """Returns the bytes that JAX may use on a device."""
+    return (device.memory_stats() or {}).get("bytes_limit")
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def timings() -> dict[str, str]:
+    """Returns the speed of a matrix product, and the time to compile a small attention and its gradient, on the first device."""
+    import jax
+    import jax.numpy as jnp
+
+    size, repeats = (1024, 8) if jax.default_backend() == "cpu" else (8192, 8)
+    dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
+
+    def attention(x: Any) -> Any:
+        return jnp.sum(jax.nn.softmax(x @ x.T) @ x)
+
+    start = time.perf_counter()
+    jax.jit(jax.grad(attention)).lower(jnp.ones((64, 16))).compile()
+    compiling = time.perf_counter() - start
+    matrix = jnp.ones((size, size), dtype)
+    product = jax.jit(jnp.matmul)
+    product(matrix, matrix).block_until_ready()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        answer = product(matrix, matrix)
+    answer.block_until_ready()
+    speed = repeats * 2 * size**3 / (time.perf_counter() - start)
+    return {
+        "matrix product": f"{speed / 1e9:,.0f} GFLOP/s ({size} x {size}, {dtype})",
+        "compilation": f"{compiling:.2f} s (an attention and its gradient)",
+    }

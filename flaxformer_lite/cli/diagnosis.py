@@ -1,0 +1,177 @@
+"""Diagnosis of a machine: from a record of facts to lines, and to problems with the command that mends each."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from flaxformer_lite.hardware import NvidiaGPU
+
+PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+"""Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
+EXTRAS = {"cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin", "tpu": "libtpu", "hub": "datasets"}
+"""By extra of this package the distribution that it installs."""
+CUDA13_DRIVER = 580
+"""The first driver for CUDA 13. Reference: CUDA Toolkit release notes, minimum driver versions."""
+BFLOAT16_CAPABILITY = 8.0
+"""The first compute capability with units for bfloat16, and with cuDNN's fused attention."""
+
+
+class Device(NamedTuple):
+    """A device that JAX uses."""
+
+    platform: str
+    kind: str
+    memory: int | None
+    """Bytes that JAX may use; None where it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """The machine and what is installed on it."""
+
+    python: str
+    system: str
+    versions: Mapping[str, str]
+    """By distribution its version; those that are not installed are missing."""
+    libtpu_wanted: str | None = None
+    """The version of libtpu that this JAX asks for, such as 0.0.42.*."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """JAX_PLATFORMS and CUDA_VISIBLE_DEVICES, if they are set."""
+    gpus: tuple[NvidiaGPU, ...] = ()
+    """The GPUs of the machine, whether JAX uses them or not."""
+    tpu: bool = False
+    """The machine has a TPU, whether JAX uses it or not."""
+    devices: tuple[Device, ...] = ()
+    """The devices of JAX."""
+    errors: Mapping[Literal["import", "gpu", "tpu"], str] = field(default_factory=dict)
+    """Error messages of JAX: when it was imported, and when it was asked for devices that the machine has."""
+    cache: tuple[str, int] | None = None
+    """The folder of compiled programs and its bytes."""
+    timings: Mapping[str, str] = field(default_factory=dict)
+    """Results with their units, by the thing that was timed."""
+
+
+class Problem(NamedTuple):
+    """Something wrong, and how to mend it."""
+
+    what: str
+    remedy: str
+
+
+def problems(facts: Facts) -> Iterator[Problem]:
+    """Yields everything that is wrong; the first entries are causes of the later ones."""
+    jax, jaxlib = facts.versions.get("jax", ""), facts.versions.get("jaxlib", "")
+    if minor(jax) != minor(jaxlib):
+        yield Problem(f"jax {jax} and jaxlib {jaxlib or 'is missing'} do not agree", f'pip install "jaxlib=={jax}"')
+    if "import" in facts.errors:
+        yield Problem(
+            f"JAX cannot be imported: {facts.errors['import']}", f'pip install --force-reinstall "jax=={jax}"'
+        )
+    used = {device.platform for device in facts.devices}
+    for plugin in PLUGINS:
+        if (version := facts.versions.get(plugin, jaxlib)) != jaxlib:
+            extra = plugin.split("-")[1]
+            yield Problem(
+                f"{plugin} {version} is not for jaxlib {jaxlib}: JAX does not use it",
+                f'pip install "jax[{extra}]=={jax}"',
+            )
+    if facts.gpus and "gpu" not in used:
+        reason, remedy = unused_gpu(facts, facts.gpus[0])
+        yield Problem(f"there is {facts.gpus[0].name}, and JAX does not use it, because {reason}", remedy)
+    if facts.tpu and "tpu" not in used:
+        reason, remedy = unused_tpu(facts)
+        yield Problem(f"there is a TPU, and JAX does not use it, because {reason}", remedy)
+
+
+def unused_gpu(facts: Facts, gpu: NvidiaGPU) -> Problem:
+    """Returns why JAX does not use a GPU that is there, and the remedy."""
+    jax, jaxlib = facts.versions.get("jax", ""), facts.versions.get("jaxlib", "")
+    installed = [plugin for plugin in PLUGINS if plugin in facts.versions]
+    driver = re.match(r"\d+", gpu.driver)
+    cuda = "cuda13" if driver and int(driver[0]) >= CUDA13_DRIVER else "cuda12"
+    install = f'pip install "jax[{cuda}]=={jax}"'
+    if not installed:
+        return Problem("JAX's plug-in for it is not installed", install)
+    if all(facts.versions[plugin] != jaxlib for plugin in installed):
+        return Problem(f"no plug-in is for jaxlib {jaxlib}", install)
+    platforms = facts.environment.get("JAX_PLATFORMS", "")
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return Problem(f"the environment variable JAX_PLATFORMS is {platforms}", "unset JAX_PLATFORMS")
+    if (visible := facts.environment.get("CUDA_VISIBLE_DEVICES")) in ("", "-1"):
+        return Problem(f"the environment variable CUDA_VISIBLE_DEVICES is {visible!r}", "unset CUDA_VISIBLE_DEVICES")
+    if installed == ["jax-cuda13-plugin"] and driver and cuda == "cuda12":
+        reason = f"its driver {gpu.driver} is older than CUDA 13, which needs {CUDA13_DRIVER}"
+        return Problem(reason, f"pip uninstall jax-cuda13-plugin; {install}")
+    return Problem(facts.errors.get("gpu", "JAX gives no reason"), install)
+
+
+def unused_tpu(facts: Facts) -> Problem:
+    """Returns why JAX does not use a TPU that is there, and the remedy."""
+    install = f'pip install "jax[tpu]=={facts.versions.get("jax", "")}"'
+    platforms, error = facts.environment.get("JAX_PLATFORMS", ""), facts.errors.get("tpu", "JAX gives no reason")
+    if "libtpu" not in facts.versions:
+        return Problem("libtpu is not installed", install)
+    if platforms and "tpu" not in platforms.split(","):
+        return Problem(f"the environment variable JAX_PLATFORMS is {platforms}", "unset JAX_PLATFORMS")
+    if "in use" in error:
+        return Problem(error, "end the other process that uses it")
+    return Problem(error, install)
+
+
+def notes(facts: Facts) -> Iterator[str]:
+    """Yields what is worth knowing and not wrong."""
+    wanted, version = facts.libtpu_wanted, facts.versions.get("libtpu")
+    if wanted and version and not f"{version}.".startswith(f"{wanted.removesuffix('.*')}."):
+        yield f"jax {facts.versions['jax']} asks for libtpu {wanted}, and {version} is installed: `plan` may differ or fail"
+    for gpu in dict.fromkeys(facts.gpus):
+        if gpu.compute_capability and float(gpu.compute_capability) < BFLOAT16_CAPABILITY:
+            yield (
+                f"{gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, both "
+                f"from {BFLOAT16_CAPABILITY} on; train with --model.dtype float32"
+            )
+
+
+def report(facts: Facts) -> list[str]:
+    """Returns the lines of the report; each problem ends with the command that mends it."""
+    rows = [
+        ("system", f"Python {facts.python}, {facts.system}"),
+        *((name, version) for name, version in facts.versions.items()),
+        *(("hardware", describe_gpu(gpu)) for gpu in facts.gpus),
+        *[("hardware", "a TPU")] * facts.tpu,
+        *(("JAX uses", describe_device(device)) for device in facts.devices),
+        *(("extra", f"{name}: {describe_extra(facts, name)}") for name in EXTRAS),
+        ("compile cache", describe_cache(facts.cache)),
+        *facts.timings.items(),
+    ]
+    lines = [f"{name:<20} {value}" for name, value in rows]
+    lines += [f"note: {note}" for note in notes(facts)]
+    found = list(problems(facts))
+    for problem in found:
+        lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
+    return [*lines, f"{len(found)} problem{'s' * (len(found) > 1)}" if found else "nothing is wrong"]
+
+
+def describe_gpu(gpu: NvidiaGPU) -> str:
+    return gpu.name + (f", compute capability {gpu.compute_capability}, driver {gpu.driver}" if gpu.driver else "")
+
+
+def describe_device(device: Device) -> str:
+    memory = "" if device.memory is None else f", {device.memory / 2**30:.1f} GiB"
+    return f"{device.platform} ({device.kind}{memory})"
+
+
+def describe_extra(facts: Facts, name: str) -> str:
+    installed = facts.versions.get(EXTRAS[name])
+    return f'not installed: pip install "flaxformer-lite[{name}]"' if installed is None else "installed"
+
+
+def describe_cache(cache: tuple[str, int] | None) -> str:
+    if cache is None:
+        return "none: JAX_COMPILATION_CACHE_DIR=FOLDER keeps compiled programs for the next start"
+    return f"{cache[0]}, {cache[1] / 2**20:.1f} MiB"
+
+
+def minor(version: str) -> list[str]:
+    """Returns major and minor of a version."""
+    return version.split(".")[:2]

@@ -1,0 +1,64 @@
+"""Accelerators of this machine by what its system shows, without JAX: what JAX should find."""
+
+import csv
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import NamedTuple
+
+GOOGLE = "0x1ae0"
+"""The vendor of a TPU on the PCI bus; disks and network cards of Google's machines have it too, but other classes."""
+TPU_CLASSES = ("0xff", "0x12")
+"""PCI classes of a TPU: none, and processing accelerator."""
+
+
+class NvidiaGPU(NamedTuple):
+    """A GPU as its driver describes it."""
+
+    name: str
+    compute_capability: str
+    driver: str
+    """The version of the driver; "" if `nvidia-smi` is missing."""
+
+
+def nvidia_gpus() -> list[NvidiaGPU]:
+    """Returns the NVIDIA GPUs by `nvidia-smi`; without it one unnamed GPU, if the system has a device for it."""
+    query = ["nvidia-smi", "--query-gpu=name,compute_cap,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
+        return [
+            NvidiaGPU(*(value.strip() for value in row)) for row in csv.reader(answer.splitlines()) if len(row) == 3
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return [NvidiaGPU("an NVIDIA GPU", "", "")] if has_nvidia_device() else []
+
+
+def has_nvidia_device() -> bool:
+    """Returns whether the system has a device file of an NVIDIA GPU; /dev/dxg is that of WSL 2."""
+    return any(os.path.exists(f"/dev/{name}") for name in ("nvidia0", "nvidiactl", "dxg"))
+
+
+def has_tpu() -> bool:
+    """Returns whether the system has a device file of a TPU, or one on the PCI bus."""
+    if glob.glob("/dev/accel*") or glob.glob("/dev/vfio/[0-9]*"):
+        return True
+    vendors = (Path(path) for path in glob.glob("/sys/bus/pci/devices/*/vendor"))
+    google = (path.parent for path in vendors if path.read_text().strip() == GOOGLE)
+    return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
+
+
+def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
+    """Sets JAX_PLATFORMS to cpu where libtpu is installed and there is nothing for it, nor for another plug-in.
+
+    Must be called before JAX is imported. libtpu would look for a TPU and write to stderr that it found none.
+    """
+    if "JAX_PLATFORMS" in environment or any(name.startswith("TPU_") for name in environment):
+        return
+    if importlib.util.find_spec("libtpu") is None or importlib.metadata.entry_points(group="jax_plugins"):
+        return
+    if not (has_tpu() or has_nvidia_device()):
+        environment["JAX_PLATFORMS"] = "cpu"

@@ -1,0 +1,121 @@
+"""Fake machines as records of facts, with the problem that each must have, and the command that mends it."""
+
+import dataclasses
+import tomllib
+
+import pytest
+
+from flaxformer_lite.cli.diagnosis import EXTRAS, Device, Facts, notes, problems, report
+from flaxformer_lite.hardware import NvidiaGPU
+from tests.support.paths import ROOT
+
+VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}
+CPU, GPU, TPU = Device("cpu", "cpu", None), Device("gpu", "Tesla T4", 12 * 2**30), Device("tpu", "TPU v5 lite", None)
+LAPTOP = Facts(python="3.11.7", system="Linux x86_64, 2 CPUs", versions=VERSIONS, devices=(CPU,))
+T4, OLD_DRIVER = NvidiaGPU("Tesla T4", "7.5", "580.65"), NvidiaGPU("Tesla T4", "7.5", "550.54")
+
+
+def machine(**changes) -> Facts:
+    """Returns the laptop with other facts; `versions` are added to its own."""
+    return dataclasses.replace(LAPTOP, **{**changes, "versions": VERSIONS | changes.get("versions", {})})
+
+
+CUDA12, CUDA13 = {"jax-cuda12-plugin": "0.10.2"}, {"jax-cuda13-plugin": "0.10.2"}
+MACHINES = {
+    "no plug-in": (machine(gpus=(T4,)), "plug-in for it is not installed", 'pip install "jax[cuda13]==0.10.2"'),
+    "old driver": (machine(gpus=(OLD_DRIVER,)), "Tesla T4, and JAX does not", 'pip install "jax[cuda12]==0.10.2"'),
+    "platforms": (
+        machine(gpus=(T4,), versions=CUDA13, environment={"JAX_PLATFORMS": "cpu"}),
+        "JAX_PLATFORMS is cpu",
+        "unset JAX_PLATFORMS",
+    ),
+    "hidden": (
+        machine(gpus=(T4,), versions=CUDA13, environment={"CUDA_VISIBLE_DEVICES": ""}),
+        "CUDA_VISIBLE_DEVICES is ''",
+        "unset CUDA_VISIBLE_DEVICES",
+    ),
+    "CUDA 13 on an old driver": (
+        machine(gpus=(OLD_DRIVER,), versions=CUDA13),
+        "driver 550.54 is older than CUDA 13, which needs 580",
+        'pip uninstall jax-cuda13-plugin; pip install "jax[cuda12]==0.10.2"',
+    ),
+    "JAX's own reason": (
+        machine(gpus=(T4,), versions=CUDA12, errors={"gpu": "CUDA_ERROR_SYSTEM_NOT_READY"}),
+        "because CUDA_ERROR_SYSTEM_NOT_READY",
+        "pip install",
+    ),
+    "a plug-in for another jaxlib": (
+        machine(versions={"jax-cuda12-plugin": "0.7.2"}),
+        "jax-cuda12-plugin 0.7.2 is not for jaxlib 0.10.2",
+        'pip install "jax[cuda12]==0.10.2"',
+    ),
+    "another jaxlib": (
+        machine(versions={"jaxlib": "0.9.0"}),
+        "jax 0.10.2 and jaxlib 0.9.0",
+        'pip install "jaxlib==0.10.2"',
+    ),
+    "no import": (
+        machine(devices=(), errors={"import": "no such symbol"}),
+        "no such symbol",
+        "pip install --force-reinstall",
+    ),
+    "no libtpu": (
+        machine(tpu=True),
+        "there is a TPU, and JAX does not use it, because libtpu",
+        'pip install "jax[tpu]==',
+    ),
+    "a busy TPU": (
+        machine(tpu=True, versions={"libtpu": "0.0.42"}, errors={"tpu": "The TPU is already in use by process 7"}),
+        "already in use by process 7",
+        "end the other process",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_is_wrong_and_the_command_that_mends_it(name: str):
+    facts, what, remedy = MACHINES[name]
+    (problem,) = problems(facts)
+    assert what in problem.what and remedy in problem.remedy
+    lines = report(facts)
+    assert f"problem: {problem.what}" in lines and f"  mend it: {problem.remedy}" in lines and lines[-1] == "1 problem"
+
+
+def test_a_gpu_with_a_plug_in_for_another_jaxlib_is_two_problems_with_one_remedy():
+    facts = machine(gpus=(OLD_DRIVER,), versions={"jax-cuda12-plugin": "0.7.2"})
+    first, second = problems(facts)
+    assert "is not for jaxlib" in first.what and "Tesla T4, and JAX does not use it" in second.what
+    assert first.remedy == second.remedy == 'pip install "jax[cuda12]==0.10.2"'
+
+
+def test_a_machine_whose_devices_are_used_has_no_problem():
+    for facts in (
+        LAPTOP,
+        machine(gpus=(T4,), devices=(GPU,), versions=CUDA12),
+        machine(tpu=True, devices=(TPU,), versions={"libtpu": "0.0.42"}),
+    ):
+        assert list(problems(facts)) == [] and report(facts)[-1] == "nothing is wrong"
+
+
+def test_notes_are_no_problems():
+    facts = machine(gpus=(T4,), devices=(GPU,), versions=CUDA12 | {"libtpu": "0.0.41.1"}, libtpu_wanted="0.0.42.*")
+    tpu, bfloat16 = notes(facts)
+    assert "asks for libtpu 0.0.42.*, and 0.0.41.1 is installed" in tpu
+    assert "Tesla T4 has compute capability 7.5" in bfloat16 and "--model.dtype float32" in bfloat16
+    assert list(notes(machine(versions={"libtpu": "0.0.42.1"}, libtpu_wanted="0.0.42.*"))) == []
+
+
+def test_the_report_shows_devices_extras_and_caches():
+    facts = machine(
+        gpus=(T4,), devices=(GPU,), versions=CUDA12, cache=("cache", 3 * 2**20), timings={"compilation": "1 s"}
+    )
+    lines = [" ".join(line.split()) for line in report(facts)]
+    assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "compile cache cache, 3.0 MiB" in lines
+    assert "hardware Tesla T4, compute capability 7.5, driver 580.65" in lines and "compilation 1 s" in lines
+    assert "extra cuda12: installed" in lines
+    assert 'extra hub: not installed: pip install "flaxformer-lite[hub]"' in lines
+
+
+def test_the_extras_are_those_of_the_package():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(EXTRAS) <= set(extras)

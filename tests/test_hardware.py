@@ -1,0 +1,75 @@
+"""Fake systems: their device files, what their `nvidia-smi` prints, and what JAX is told of them."""
+
+import importlib.metadata
+import importlib.util
+import os
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from flaxformer_lite import hardware
+from flaxformer_lite.hardware import NvidiaGPU, has_tpu, nvidia_gpus, skip_missing_tpu
+
+
+def test_gpus_are_what_nvidia_smi_lists(monkeypatch: pytest.MonkeyPatch):
+    listed = "Tesla T4, 7.5, 550.54.15\nNVIDIA A100-SXM4-40GB, 8.0, 550.54.15\n"
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=listed))
+    assert nvidia_gpus() == [
+        NvidiaGPU("Tesla T4", "7.5", "550.54.15"),
+        NvidiaGPU("NVIDIA A100-SXM4-40GB", "8.0", "550.54.15"),
+    ]
+
+
+def test_without_nvidia_smi_the_device_files_tell(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/nvidia0")
+    assert nvidia_gpus() == [NvidiaGPU("an NVIDIA GPU", "", "")]
+    monkeypatch.setattr(os.path, "exists", lambda path: False)
+    assert nvidia_gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("vendor", "kind", "expected"),
+    [
+        ("0x1ae0", "0xff0000", True),
+        ("0x1ae0", "0x120000", True),
+        ("0x1ae0", "0x020000", False),
+        ("0x8086", "0xff0000", False),
+    ],
+)
+def test_a_tpu_on_the_bus_is_no_network_card(vendor: str, kind: str, expected: bool, tmp_path: Path, monkeypatch):
+    (tmp_path / "vendor").write_text(f"{vendor}\n")
+    (tmp_path / "class").write_text(f"{kind}\n")
+    found = {"/sys/bus/pci/devices/*/vendor": [str(tmp_path / "vendor")]}
+    monkeypatch.setattr(hardware.glob, "glob", lambda pattern: found.get(pattern, []))
+    assert has_tpu() is expected
+
+
+def test_a_device_file_of_a_tpu_is_enough(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hardware.glob, "glob", lambda pattern: ["/dev/vfio/0"] if "vfio" in pattern else [])
+    assert has_tpu()
+
+
+@pytest.mark.parametrize(
+    ("environment", "libtpu", "plugins", "tpu", "gpu", "expected"),
+    [
+        ({}, True, [], False, False, "cpu"),
+        ({}, False, [], False, False, None),
+        ({}, True, ["cuda"], False, False, None),
+        ({}, True, [], True, False, None),
+        ({}, True, [], False, True, None),
+        ({"JAX_PLATFORMS": "tpu,cpu"}, True, [], False, False, "tpu,cpu"),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, True, [], False, False, None),
+    ],
+)
+def test_libtpu_is_left_out_only_where_there_is_nothing_for_it(
+    environment: dict[str, str], libtpu, plugins, tpu, gpu, expected, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: libtpu or None)
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: plugins)
+    monkeypatch.setattr(hardware, "has_tpu", lambda: tpu)
+    monkeypatch.setattr(hardware, "has_nvidia_device", lambda: gpu)
+    skip_missing_tpu(environment)
+    assert environment.get("JAX_PLATFORMS") == expected
