@@ -6,9 +6,9 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from flaxformer_lite.console import warn
+from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.text.files import read_lines, stream_lines
 
 LINES_AT_ONCE = 4096
@@ -43,6 +43,16 @@ class LineChunk(NamedTuple):
     def warn(self, line: str) -> None:
         """Writes a warning with the source of the lines to stderr."""
         warn(f"{self.name}: {line}")
+
+    @contextlib.contextmanager
+    def reporting(self, activity: str) -> Iterator[dict[str, Any]]:
+        """Shows the progress on these lines; yields the arguments by which a `Run` reports on them (`Reporting`)."""
+        with Progress(len(self.lines)) as progress:
+
+            def update(done: int, total: int) -> None:
+                progress.update(activity, done)
+
+            yield {"progress": update, "warn": self.warn, "first_line": self.before + 1}
 
     @contextlib.contextmanager
     def naming(self, first: int = 0) -> Iterator[None]:

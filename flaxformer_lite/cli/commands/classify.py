@@ -9,7 +9,6 @@ import sys
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
-from flaxformer_lite.console import Progress
 from flaxformer_lite.run import ClassPrediction, Run, load
 
 
@@ -34,13 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 def answers(loaded: Run, block: LineChunk) -> list[ClassPrediction]:
     texts = [columns(block, number) for number in range(len(block.lines))]
-    with Progress(len(texts)) as progress, block.naming():
-        return loaded.classify(
-            [text[0] if len(text) == 1 else (text[0], text[1]) for text in texts],
-            progress=lambda done, of: progress.update("classifying", done),
-            warn=block.warn,
-            first_line=block.before + 1,
-        )
+    with block.reporting("classifying") as report, block.naming():
+        return loaded.classify([text[0] if len(text) == 1 else (text[0], text[1]) for text in texts], **report)
 
 
 def written(answer: ClassPrediction, *, scores: bool) -> str:

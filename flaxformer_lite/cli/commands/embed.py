@@ -14,7 +14,6 @@ from jaxtyping import Float
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
-from flaxformer_lite.console import Progress
 from flaxformer_lite.run import Run, load
 
 
@@ -50,13 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def embedded(loaded: Run, block: LineChunk) -> Float[np.ndarray, "N D"]:
-    with Progress(len(block.lines)) as progress:
-        return loaded.embed(
-            block.lines,
-            progress=lambda done, of: progress.update("embedding", done),
-            warn=block.warn,
-            first_line=block.before + 1,
-        )
+    with block.reporting("embedding") as report:
+        return loaded.embed(block.lines, **report)
 
 
 def cosines(first: Float[np.ndarray, "N D"], second: Float[np.ndarray, "N D"]) -> Float[np.ndarray, "N"]:

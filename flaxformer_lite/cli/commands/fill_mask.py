@@ -9,7 +9,6 @@ import sys
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.console import Progress
 from flaxformer_lite.run import Run, TokenPrediction, load
 
 
@@ -39,11 +38,5 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def filled(loaded: Run, block: LineChunk, top: int) -> list[list[list[TokenPrediction]]]:
-    with Progress(len(block.lines)) as progress:
-        return loaded.fill_mask(
-            block.lines,
-            top,
-            progress=lambda done, of: progress.update("filling", done),
-            warn=block.warn,
-            first_line=block.before + 1,
-        )
+    with block.reporting("filling") as report:
+        return loaded.fill_mask(block.lines, top, **report)

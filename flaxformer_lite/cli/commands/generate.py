@@ -14,7 +14,6 @@ from typing import Any
 
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
-from flaxformer_lite.console import Progress
 from flaxformer_lite.run import Run, load
 
 
@@ -107,9 +106,8 @@ def texts(
     loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
 ) -> Iterator[str]:
     """Returns the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
-    with Progress(len(block.lines)) as progress, block.naming(first):
-        options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, **decode}
-        options["progress"] = lambda done, of: progress.update("writing", done)
+    with block.reporting("writing") as report, block.naming(first):
+        options = {"seed": arguments.seed or 0, "first_index": first, "progress": report["progress"], **decode}
         if arguments.ids:
             prompts = [block.token_ids(number) for number in range(len(block.lines))]
             answers = loaded.completions_of_ids(prompts, **options)

@@ -11,7 +11,6 @@ from typing import Any
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
-from flaxformer_lite.console import Progress
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.run import Run, load
 
@@ -51,26 +50,15 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
-    with Progress(len(block.lines)) as progress:
-        return loaded.hypotheses(
-            block.lines,
-            progress=lambda done, of: progress.update("translating", done),
-            warn=block.warn,
-            first_line=block.before + 1,
-            **decode,
-        )
+    with block.reporting("translating") as report:
+        return loaded.hypotheses(block.lines, **report, **decode)
 
 
 def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
     sources = [block.token_ids(number) for number in range(len(block.lines))]
-    with Progress(len(sources)) as progress:
-        answers = loaded.hypotheses_of_ids(
-            sources,
-            progress=lambda done, of: progress.update("translating", done),
-            name=block.name,
-            first_line=block.before + 1,
-            **decode,
-        )
+    with block.reporting("translating") as report:
+        del report["warn"]  # nothing is cut
+        answers = loaded.hypotheses_of_ids(sources, name=block.name, **report, **decode)
     return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
