@@ -20,9 +20,17 @@ import jax.numpy as jnp
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import TokenHistory, process_logits
-from flaxformer_lite.inference.search import Decoded, DecodeInputs, decode_loop, is_end, prefill
+from flaxformer_lite.inference.search import (
+    Decoded,
+    DecodeInputs,
+    SearchInputs,
+    SearchSettings,
+    decode_loop,
+    is_end,
+    prefill,
+)
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
@@ -45,31 +53,21 @@ class BeamState(NamedTuple):
     cache: LayerCache
 
 
-def beam_search(
-    model: Transformer,
-    variables: VariableDict,
-    source_tokens: Int[Array, "B S"],
-    source_mask: Bool[Array, "B S"],
-    *,
-    max_new_tokens: int,
-    max_lengths: Int[Array, "B"],
-    config: DecodeConfig,
-    prompt_attention: PromptAttention = "causal",
-) -> Decoded:
-    """Returns the `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds.
+def beam_search(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
+    """Returns the `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds; `config` is the settings'.
 
     Each step takes the best 2K continuations of the K open beams by their log-probability (3K with two end ids, and so on). A
     continuation that ends is finished if it is among the best K, else dropped. The best K of the others stay open. The K finished
     answers with the best scores are kept.
 
     A row is done when it has K finished answers and `early_stopping` is True, or no open beam can beat the worst of them: scored as
-    if it ended now, or with early_stopping "never" as if it ended as late as allowed. At `max_lengths` tokens (EOS counts; at most
-    `max_new_tokens`) open beams join the finished answers: with `at_limit` "cut" only in a row that is not done.
+    if it ended now, or with early_stopping "never" as if it ended as late as allowed. At `batch.max_lengths` tokens (EOS
+    counts) open beams join the finished answers: with `at_limit` "cut" only in a row that is not done.
 
     Ties go to the earlier answer, then to the better beam, then to the lowest id.
     """
-    k = config.beam_size
-    inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
+    config, k = settings.config, settings.config.beam_size
+    inputs, cache = prefill(model, variables, batch, settings)
     shared = cache.own.key.shape[2]
 
     def step(state: BeamState) -> BeamState:
@@ -77,19 +75,18 @@ def beam_search(
         state = state._replace(ancestors=ancestors)
         token_log_probs, cache = beam_log_probs(model.bind(variables), state, inputs, shared)
         history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
-        is_last = (state.step + 1 == max_lengths)[:, None]
+        is_last = (state.step + 1 == inputs.max_lengths)[:, None]
         token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config)
-        return beam_step(state._replace(cache=cache), token_log_probs, max_lengths, config)
+        return beam_step(state._replace(cache=cache), token_log_probs, inputs.max_lengths, config)
 
-    state = init_beam_state(inputs, cache, max_new_tokens, max_lengths, config)
-    state = decode_loop(step, state, max_new_tokens, lambda steps: shared + steps * k)
+    state = init_beam_state(inputs, cache, settings)
+    state = decode_loop(step, state, settings.max_new_tokens, lambda steps: shared + steps * k)
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
-def init_beam_state(
-    inputs: DecodeInputs, cache: LayerCache, max_new_tokens: int, max_lengths: Int[Array, "B"], config: DecodeConfig
-) -> BeamState:
+def init_beam_state(inputs: DecodeInputs, cache: LayerCache, settings: SearchSettings) -> BeamState:
     """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
+    config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
     zeros = jnp.zeros((batch, k), accumulation_dtype(cache.own.key))
     tokens = jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id)
@@ -103,7 +100,7 @@ def init_beam_state(
             lengths=jnp.zeros((batch, k), jnp.int32),
             scores=zeros - jnp.inf,
         ),
-        active=max_lengths > 0,
+        active=inputs.max_lengths > 0,
         cache=cache,
     )
 

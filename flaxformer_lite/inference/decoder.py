@@ -4,12 +4,12 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import Bool, Int
+from jaxtyping import Array, Key
 
 from flaxformer_lite.inference.batches import (
     Batch,
@@ -24,6 +24,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
 from flaxformer_lite.inference.sampling import sample_keys
+from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text.token_ids import check_token_ids
 
@@ -52,16 +53,6 @@ class Request(NamedTuple):
     sample: int
 
 
-class SearchInputs(NamedTuple):
-    """A padded batch, as the compiled searches take it; a row without a sequence has a maximum length of 0."""
-
-    tokens: Int[np.ndarray, "B S"]
-    mask: Bool[np.ndarray, "B S"]
-    max_lengths: Int[np.ndarray, "B"]
-    max_new_tokens: int
-    """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
-
-
 class Decoder:
     """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
 
@@ -79,15 +70,16 @@ class Decoder:
         if model.config.head is None:
             raise ValueError("model.head is None, so the model generates no tokens: use one with a language-model head")
         check_vocabulary(config, model.config.output_size)
-        self.model, self.config = model, config
+        self.model, self.config, self.prompt_attention = model, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0
         search = greedy if config.beam_size == 1 else beam_search
-        settings: dict[str, Any] = {"config": config, "prompt_attention": prompt_attention}
-        self.search = jax.jit(functools.partial(search, model, **settings), static_argnames="max_new_tokens")
-        self.start_stream = jax.jit(
-            functools.partial(start_stream, model, **settings), static_argnames="max_new_tokens"
+        self.search, self.start_stream = (
+            jax.jit(functools.partial(function, model), static_argnames="settings")
+            for function in (search, start_stream)
         )
-        self.decode_chunk = jax.jit(functools.partial(decode_chunk, model, config=config), donate_argnames="state")
+        self.decode_chunk = jax.jit(
+            functools.partial(decode_chunk, model), static_argnames="config", donate_argnames="state"
+        )
         self.sample_keys = jax.jit(sample_keys)
 
     def generate(
@@ -112,8 +104,9 @@ class Decoder:
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             members = [requests[i] for i in batch.members]
-            inputs = self.inputs([sources[request.source] for request in members], batch)
-            return self.run_search(variables, inputs, self.keys(members, batch.rows, seed, first_index))
+            inputs, settings = self.inputs([sources[request.source] for request in members], batch)
+            inputs = inputs._replace(keys=self.keys(members, batch.rows, seed, first_index))
+            return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings)))
 
         batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
         answers = map_batches(answer, batches, progress)
@@ -139,16 +132,12 @@ class Decoder:
         check_seed(seed)
         self.check([source], first_index)
         (batch,) = plan_batches([len(source)], self.config.batch_tokens)
-        arrays = self.inputs([source], batch)
-        keys = self.keys([Request(0, 0)], batch.rows, seed, first_index)
-        inputs, state = self.start_stream(
-            variables, arrays.tokens, arrays.mask, max_new_tokens=arrays.max_new_tokens, max_lengths=arrays.max_lengths
-        )
+        arrays, settings = self.inputs([source], batch)
+        arrays = arrays._replace(keys=self.keys([Request(0, 0)], batch.rows, seed, first_index))
+        inputs, state = self.start_stream(variables, arrays, settings=settings)
         done, active, num_tokens = 0, True, 1
         while active:
-            state = self.decode_chunk(
-                variables, inputs, state=state, num_tokens=num_tokens, max_lengths=arrays.max_lengths, **keys
-            )
+            state = self.decode_chunk(variables, inputs, config=self.config, state=state, num_tokens=num_tokens)
             tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
             yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
             done, num_tokens = int(length), chunk_tokens
@@ -166,8 +155,8 @@ class Decoder:
             number = first_index + lengths.index(0)
             raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
 
-    def inputs(self, sources: Sequence[Sequence[int]], batch: Batch) -> SearchInputs:
-        """Returns the arrays of a batch: sources padded on the right, prompts on the left."""
+    def inputs(self, sources: Sequence[Sequence[int]], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
+        """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         limit = self.max_positions or math.inf
         width = int(min(batch.length, limit))
         max_new_tokens = int(min(self.config.max_length(batch.length), limit))
@@ -181,25 +170,23 @@ class Decoder:
             # The last token of an answer is not read, so it takes up no position.
             positions_left = limit if self.has_encoder else limit - len(source) + 1
             max_lengths[row] = min(max_new_tokens, self.config.max_length(len(source)), positions_left)
-        return SearchInputs(tokens, mask, max_lengths, max_new_tokens)
+        inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
+        return inputs, SearchSettings(self.config, max_new_tokens, self.prompt_attention)
 
-    def keys(self, requests: Sequence[Request], rows: int, seed: int, first_index: int) -> dict[str, Any]:
-        """Returns the random keys of a batch as the argument `keys`; no argument where nothing is sampled."""
+    def keys(self, requests: Sequence[Request], rows: int, seed: int, first_index: int) -> Key[Array, "B"] | None:
+        """Returns the random keys of a batch; None where nothing is sampled."""
         if self.config.sampling is None:
-            return {}
+            return None
         source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
-        return {"keys": self.sample_keys(np.uint32(seed).view(np.int32), first_index + source, sample)}
+        return self.sample_keys(np.uint32(seed).view(np.int32), first_index + source, sample)
 
-    def run_search(self, variables: VariableDict, inputs: SearchInputs, keys: dict[str, Any]) -> list[list[Hypothesis]]:
-        """Returns the answers of every row, best first."""
-        tokens, mask, max_lengths, max_new_tokens = inputs
-        decoded = jax.device_get(
-            self.search(variables, tokens, mask, max_new_tokens=max_new_tokens, max_lengths=max_lengths, **keys)
-        )
-        return [
-            [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
-            for row in zip(*decoded, strict=True)
-        ]
+
+def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
+    """Returns the answers of every row, best first, from arrays on the host."""
+    return [
+        [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
+        for row in zip(*decoded, strict=True)
+    ]
 
 
 def check_seed(seed: int) -> None:

@@ -1,6 +1,5 @@
 """Predictions for whole texts: vectors, class scores, masked tokens. Rows of few different shapes, compiled once a shape."""
 
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.inference.batches import (
     Batch,
@@ -19,7 +18,7 @@ from flaxformer_lite.inference.batches import (
     pad_rows,
     plan_batches,
 )
-from flaxformer_lite.model import Transformer
+from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
 from flaxformer_lite.text import EncodedText
 
@@ -27,16 +26,20 @@ from flaxformer_lite.text import EncodedText
 class BatchPredictor:
     """Applies a function of a model to many texts, batch by batch.
 
-    `function` takes the model, its variables, token ids `[B, S]`, their mask, their types, and `positions` `[B, P]`, the positions
-    of each row that it predicts for; it returns arrays with a leading axis B. `predict_embeddings` and the functions below it are
-    such functions. It is compiled once for each batch shape. Later calls reuse that, also with other parameters: keep the object.
+    `function` takes the model, its variables, the inputs of its first stack, and `positions` `[B, P]`, the positions of each row
+    that it predicts for; it returns arrays with a leading axis B, as `predict_embeddings` and the functions below it do.
+    It is compiled once for each batch shape. Later calls reuse that, also with other parameters: keep the object.
 
     Example: `BatchPredictor(model, predict_embeddings, 2048, tokenizer.pad_id).predict({"params": params}, texts)`.
     """
 
     def __init__(self, model: Transformer, function: Callable[..., Any], batch_tokens: int, pad_id: int) -> None:
         self.config, self.batch_tokens, self.pad_id = model.config, batch_tokens, pad_id
-        self.function = jax.jit(functools.partial(function, model))
+
+        def of_arrays(variables: VariableDict, arrays: tuple[Array, Array, Array], positions: Array) -> Any:
+            return function(model, variables, text_inputs(model.config, *arrays), positions)
+
+        self.function = jax.jit(of_arrays)
 
     def predict(
         self,
@@ -60,14 +63,9 @@ class BatchPredictor:
             shape = (batch.rows, min(batch.length, limit or batch.length))
             tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
             asked = [positions[i] for i in batch.members] if positions else []
-            outputs = self.function(
-                variables,
-                pad_rows(tokens, shape, self.pad_id),
-                pad_rows([[1] * len(row) for row in tokens], shape).astype(bool),
-                pad_rows(types, shape),
-                pad_rows(asked, (batch.rows, num_positions)),
-            )
-            outputs = jax.device_get(outputs)
+            mask = pad_rows([[1] * len(row) for row in tokens], shape).astype(bool)
+            arrays = (pad_rows(tokens, shape, self.pad_id), mask, pad_rows(types, shape))
+            outputs = jax.device_get(self.function(variables, arrays, pad_rows(asked, (batch.rows, num_positions))))
             return [jax.tree.map(operator.itemgetter(row), outputs) for row in range(len(batch.members))]
 
         batches = plan_batches([max(1, len(text.tokens)) for text in texts], self.batch_tokens)
@@ -75,53 +73,35 @@ class BatchPredictor:
 
 
 def predict_embeddings(
-    model: Transformer,
-    variables: VariableDict,
-    tokens: Int[Array, "B S"],
-    mask: Bool[Array, "B S"],
-    types: Int[Array, "B S"],
-    positions: Int[Array, "B P"],
+    model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
 ) -> Float[Array, "B D"]:
     """Returns the vector of each text, by `model.sentence_embedding`; `positions` is not used."""
-    outputs: Any = model.apply(variables, text_inputs(model.config, tokens, mask, types))
+    outputs: Any = model.apply(variables, inputs)
     vectors: Float[Array, "B D"] = outputs.embedding
     return vectors
 
 
 def predict_class_logits(
-    bos_id: int | None,
-    model: Transformer,
-    variables: VariableDict,
-    tokens: Int[Array, "B S"],
-    mask: Bool[Array, "B S"],
-    types: Int[Array, "B S"],
-    positions: Int[Array, "B P"],
+    bos_id: int | None, model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
 ) -> Float[Array, "B C"]:
     """Returns the class logits of each text.
 
     In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
     """
-    inputs = text_inputs(model.config, tokens, mask, types)
     if has_two_stacks(model.config):
-        assert bos_id is not None  # by Config
-        inputs = inputs._replace(target_tokens=shifted(tokens, bos_id), last_positions=positions[:, 0])
+        assert inputs.source_tokens is not None and bos_id is not None  # by Config
+        start = shifted(inputs.source_tokens, bos_id)
+        inputs = inputs._replace(target_tokens=start, last_positions=positions[:, 0])
     outputs: Any = model.apply(variables, inputs)
     logits: Float[Array, "B C"] = outputs.class_logits.astype(jnp.float32)
     return logits
 
 
 def predict_top_tokens(
-    top: int,
-    model: Transformer,
-    variables: VariableDict,
-    tokens: Int[Array, "B S"],
-    mask: Bool[Array, "B S"],
-    types: Int[Array, "B S"],
-    positions: Int[Array, "B P"],
+    top: int, model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
 ) -> tuple[Float[Array, "B P K"], Int[Array, "B P K"]]:
     """Returns probabilities and ids of the `top` most probable tokens at each of `positions`, most probable first."""
-    inputs = text_inputs(model.config, tokens, mask, types)._replace(predict_positions=positions)
-    outputs: Any = model.apply(variables, inputs)
+    outputs: Any = model.apply(variables, inputs._replace(predict_positions=positions))
     probabilities = jax.nn.softmax(outputs.logits.astype(jnp.float32))
     best, ids = jax.lax.top_k(probabilities, min(top, probabilities.shape[-1]))
     return best, ids

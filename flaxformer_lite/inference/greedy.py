@@ -6,13 +6,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
 from flaxformer_lite.inference.search import (
     Decoded,
     DecodeInputs,
+    SearchInputs,
+    SearchSettings,
     decode_loop,
     grow_cache,
     has_next_step,
@@ -38,104 +40,69 @@ class GreedyState(NamedTuple):
     cache: LayerCache
 
 
-def greedy(
-    model: Transformer,
-    variables: VariableDict,
-    source_tokens: Int[Array, "B S"],
-    source_mask: Bool[Array, "B S"],
-    *,
-    max_new_tokens: int,
-    max_lengths: Int[Array, "B"],
-    config: DecodeConfig,
-    keys: Key[Array, "B"] | None = None,
-    prompt_attention: PromptAttention = "causal",
-) -> Decoded:
+def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
     """Returns one answer a row: the most probable token at each step, or a sampled one if `config.sampling` is set.
 
-    An answer ends with EOS, or at `max_lengths` tokens (EOS counts), which is at most `max_new_tokens`. Its score is made of the
-    model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
-    `keys`: one random key a row, for sampling.
+    An answer ends with EOS, or at `batch.max_lengths` tokens (EOS counts). Its score is made of the model's own log-probabilities,
+    before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
     """
-    inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
-    state = init_greedy_state(inputs, cache, max_new_tokens, max_lengths, config)
-    step = functools.partial(
-        greedy_step, model, variables, inputs=inputs, max_lengths=max_lengths, keys=keys, config=config
-    )
-    state = decode_loop(step, state, max_new_tokens, lambda steps: model.cache_room(inputs.prefill_length + steps))
-    lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, max_lengths)
+    config, most = settings.config, settings.max_new_tokens
+    inputs, cache = prefill(model, variables, batch, settings)
+    step = functools.partial(greedy_step, model, variables, inputs, config)
+    state = init_greedy_state(inputs, cache, settings)
+    state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
+    lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
     return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
 
 
 def start_stream(
-    model: Transformer,
-    variables: VariableDict,
-    source_tokens: Int[Array, "B S"],
-    source_mask: Bool[Array, "B S"],
-    *,
-    max_new_tokens: int,
-    max_lengths: Int[Array, "B"],
-    config: DecodeConfig,
-    prompt_attention: PromptAttention = "causal",
+    model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
 ) -> tuple[DecodeInputs, GreedyState]:
     """Returns the inputs and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
-    inputs, cache = prefill(model, variables, source_tokens, source_mask, config, prompt_attention)
-    cache = grow_cache(cache, model.cache_room(inputs.prefill_length + max_new_tokens))
-    return inputs, init_greedy_state(inputs, cache, max_new_tokens, max_lengths, config)
+    inputs, cache = prefill(model, variables, batch, settings)
+    cache = grow_cache(cache, model.cache_room(inputs.prefill_length + settings.max_new_tokens))
+    return inputs, init_greedy_state(inputs, cache, settings)
 
 
 def decode_chunk(
     model: Transformer,
     variables: VariableDict,
     inputs: DecodeInputs,
-    state: GreedyState,
-    *,
-    num_tokens: Int[Array, ""],
-    max_lengths: Int[Array, "B"],
     config: DecodeConfig,
-    keys: Key[Array, "B"] | None = None,
+    state: GreedyState,
+    num_tokens: Int[Array, ""],
 ) -> GreedyState:
     """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
-    step = functools.partial(
-        greedy_step, model, variables, inputs=inputs, max_lengths=max_lengths, keys=keys, config=config
-    )
+    step = functools.partial(greedy_step, model, variables, inputs, config)
     return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
-def init_greedy_state(
-    inputs: DecodeInputs, cache: LayerCache, max_new_tokens: int, max_lengths: Int[Array, "B"], config: DecodeConfig
-) -> GreedyState:
+def init_greedy_state(inputs: DecodeInputs, cache: LayerCache, settings: SearchSettings) -> GreedyState:
     """Returns the state before the first step."""
-    batch = len(inputs.tokens)
+    batch, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
     return GreedyState(
         step=jnp.int32(0),
-        tokens=jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id),
+        tokens=jnp.pad(inputs.tokens, room, constant_values=settings.config.pad_id),
         lengths=jnp.zeros(batch, jnp.int32),
         log_probs=jnp.zeros(batch, accumulation_dtype(cache.own.key)),
-        active=max_lengths > 0,
+        active=inputs.max_lengths > 0,
         cache=cache,
     )
 
 
 def greedy_step(
-    model: Transformer,
-    variables: VariableDict,
-    state: GreedyState,
-    *,
-    inputs: DecodeInputs,
-    max_lengths: Int[Array, "B"],
-    keys: Key[Array, "B"] | None,
-    config: DecodeConfig,
+    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
 ) -> GreedyState:
     """Returns the state with one more token in each active row."""
-    position, is_last = inputs.prefill_length + state.step, state.step + 1 == max_lengths
+    position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     logits, cache = model.bind(variables).decode_step(
         state.tokens[:, position, None], position, state.cache, inputs.memory_mask, inputs.left_padding
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     processed = process_logits(logits, history, state.step, is_last, config)
-    token = sample_token(processed, config.sampling, keys, state.step)
+    token = sample_token(processed, config.sampling, inputs.keys, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
     if (forced := forced_ids(state.step, is_last, config)) is not None:
         log_prob = jnp.where(forced >= 0, 0, log_prob)

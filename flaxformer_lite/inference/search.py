@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.model import Inputs, Transformer
@@ -29,8 +29,28 @@ class Decoded(NamedTuple):
     scores: Float[Array, "B K"]
 
 
+class SearchInputs(NamedTuple):
+    """A padded batch of sources or prompts; a row without one has a maximum length of 0."""
+
+    tokens: Int[Array, "B S"]
+    mask: Bool[Array, "B S"]
+    max_lengths: Int[Array, "B"]
+    """Tokens of each answer at most, its end included."""
+    keys: Key[Array, "B"] | None = None
+    """A random key for each row, for sampling."""
+
+
+class SearchSettings(NamedTuple):
+    """The constants of a compiled search."""
+
+    config: DecodeConfig
+    max_new_tokens: int
+    """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
+    prompt_attention: PromptAttention = "causal"
+
+
 class DecodeInputs(NamedTuple):
-    """Inputs of a search that stay the same from step to step."""
+    """Inputs of a search's steps, which stay the same from step to step."""
 
     tokens: Int[Array, "B P"]
     """BOS, or the prompt."""
@@ -38,6 +58,8 @@ class DecodeInputs(NamedTuple):
     """Number of padding positions at the start of each row; None: no row has any."""
     memory_mask: Bool[Array, "B S"] | None
     """True at the source's tokens; None: the model has no encoder."""
+    max_lengths: Int[Array, "B"]
+    keys: Key[Array, "B"] | None
 
     @property
     def prefill_length(self) -> int:
@@ -67,26 +89,22 @@ State = TypeVar("State", bound=SearchState)
 
 
 def prefill(
-    model: Transformer,
-    variables: VariableDict,
-    source_tokens: Int[Array, "B S"],
-    source_mask: Bool[Array, "B S"],
-    config: DecodeConfig,
-    prompt_attention: PromptAttention = "causal",
+    model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
 ) -> tuple[DecodeInputs, LayerCache]:
     """Returns the inputs of a search and its cache: the encoded source, or all of the prompt but its last token.
 
     The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
     the prefill, because the others attend to it. Its slot is dropped: the first step writes the same key and value again.
     """
-    bound, batch = model.bind(variables), len(source_tokens)
+    bound, (tokens, mask, max_lengths, keys) = model.bind(variables), batch
     if model.config.num_encoder_layers:
-        inputs = DecodeInputs(jnp.full((batch, 1), config.start_id, jnp.int32), None, source_mask)
-        return inputs, bound.start_cache(bound.encode(Inputs(source_tokens=source_tokens, source_mask=source_mask)), 0)
-    inputs = DecodeInputs(source_tokens, (~source_mask).sum(1), None)
-    causal = prompt_attention == "causal"
-    tokens = source_tokens[:, :-1] if causal else source_tokens
-    cache = bound.start_cache(None, tokens.shape[1], batch)
+        start = jnp.full((len(tokens), 1), settings.config.start_id, jnp.int32)
+        memory = bound.encode(Inputs(source_tokens=tokens, source_mask=mask))
+        return DecodeInputs(start, None, mask, max_lengths, keys), bound.start_cache(memory, 0)
+    inputs = DecodeInputs(tokens, (~mask).sum(1), None, max_lengths, keys)
+    causal = settings.prompt_attention == "causal"
+    tokens = tokens[:, :-1] if causal else tokens
+    cache = bound.start_cache(None, tokens.shape[1], len(tokens))
     if inputs.prefill_length:
         _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=inputs.left_padding, causal=causal)
     if not causal:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.search import SearchInputs, SearchSettings
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs, example_inputs
@@ -88,18 +89,15 @@ def padded(sources, width, left=False):
 
 
 @functools.lru_cache
-def compiled(model, search, config):
-    return jax.jit(functools.partial(search, model, config=config), static_argnames="max_new_tokens")
+def compiled(model, search):
+    return jax.jit(functools.partial(search, model), static_argnames="settings")
 
 
 def decode(search, model, params, sources, config, max_lengths, width=7, max_new_tokens=None):
     tokens, mask = padded(sources, width, left=model.config.num_encoder_layers == 0)
     max_lengths = np.broadcast_to(np.int32(max_lengths), len(sources))
-    return jax.device_get(
-        compiled(model, search, config)(
-            params, tokens, mask, max_new_tokens=max_new_tokens or int(max(max_lengths)), max_lengths=max_lengths
-        )
-    )
+    settings = SearchSettings(config, max_new_tokens or int(max(max_lengths)))
+    return jax.device_get(compiled(model, search)(params, SearchInputs(tokens, mask, max_lengths), settings=settings))
 
 
 def answers(decoded):

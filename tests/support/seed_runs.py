@@ -13,7 +13,7 @@ import pytest
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
-from flaxformer_lite.inference.search import Decoded
+from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.config import ModelConfig
@@ -136,11 +136,8 @@ def search(whole: Whole, sources: Any, most: int, config: DecodeConfig) -> Decod
         lambda variables: look(
             Transformer(whole.config),
             variables,
-            sources,
-            sources != config.pad_id,
-            max_new_tokens=most - 1,
-            max_lengths=limits,
-            config=config,
+            SearchInputs(sources, sources != config.pad_id, limits),
+            SearchSettings(config, most - 1),
         )
     )({"params": whole.params})
     return Decoded(*map(np.asarray, found))
