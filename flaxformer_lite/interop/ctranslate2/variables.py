@@ -5,6 +5,7 @@ queries, keys and values of self-attention are fused into one matrix, keys and v
 positions replaces sinusoids, and the offset of an RMS norm is added to its scale.
 """
 
+import functools
 from collections.abc import Sequence
 
 import jax.numpy as jnp
@@ -18,6 +19,11 @@ from flaxformer_lite.model.feed_forward import ACTIVATIONS
 from flaxformer_lite.model.norms import Norm
 from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, RelativeBias, Sinusoidal, sinusoids
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
+
+int8, int16, int32, float32 = (
+    functools.partial(np.asarray, dtype=dtype) for dtype in (np.int8, np.int16, np.int32, np.float32)
+)
+"""Make attributes of the model."""
 
 ACTIVATION_NUMBERS = {
     "relu": 0,
@@ -60,8 +66,8 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     """Returns the attributes that only a decoder has."""
     assert model.head is not None
     found = {
-        "alignment_layer": np.asarray(-1, np.int16),
-        "alignment_heads": np.asarray(1, np.int16),
+        "alignment_layer": int16(-1),
+        "alignment_heads": int16(1),
         "start_from_zero_embedding": int8(0),
         "alibi": int8(isinstance(model.positions, ALiBi)),
         "alibi_use_positive_positions": int8(0),
@@ -79,7 +85,7 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
 def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
     """Returns one side: its positions, its norms and its layers."""
     found = {
-        "num_heads": np.asarray(model.num_heads, np.int16),
+        "num_heads": int16(model.num_heads),
         "pre_norm": int8(norm_places(model) != "post"),
         "activation": int8(ACTIVATION_NUMBERS[model.activation]),
         "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
@@ -216,15 +222,3 @@ def normalization(name: str, here: Arrays, path: str, norm: Norm) -> dict[str, n
 
 def under(prefix: str, found: Arrays) -> dict[str, np.ndarray]:
     return {f"{prefix}/{name}": x for name, x in found.items()}
-
-
-def int8(value: int) -> np.ndarray:
-    return np.asarray(value, np.int8)
-
-
-def int32(value: int) -> np.ndarray:
-    return np.asarray(value, np.int32)
-
-
-def float32(value: float) -> np.ndarray:
-    return np.asarray(value, np.float32)

@@ -4,10 +4,16 @@ Reference: Lewis et al. 2019, arXiv:1910.13461.
 """
 
 import re
-from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, never_read, tensors_equal, tied_copies
+from flaxformer_lite.interop.hf.family import (
+    ClassNames,
+    Family,
+    IgnorableTensor,
+    never_read,
+    tensors_equal,
+    tied_copies,
+)
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
@@ -99,6 +105,8 @@ def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> N
 
 # BART -----------------------------------------------------------------------------------------------------------------
 
+NAMES = ClassNames("BartModel", "BartForConditionalGeneration", "BartForSequenceClassification")
+
 TABLE = (
     option("vocab_size", "vocab_size"),
     *STACKS,
@@ -112,15 +120,9 @@ TABLE = (
 
 
 def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    read_tables("BartModel", options, draft, tensors)
+    read_tables(NAMES.base, options, draft, tensors)
     num_classes = num_labels(options) if CLASSES in tensors else 0
     draft["pooler"] = Pooler(token="last", num_classes=num_classes) if num_classes else None
-
-
-def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    if model.pooler is not None:
-        return "BartForSequenceClassification"
-    return "BartModel" if model.head is None else "BartForConditionalGeneration"
 
 
 def names(model: ModelConfig, architecture: str) -> list[WeightName]:
@@ -179,7 +181,7 @@ FAMILIES = (
     Family(
         model_type="bart",
         prefix="model.",
-        base="BartModel",
+        base=NAMES.base,
         special=SpecialIds(pad=1, bos=0, eos=2, start=2),
         head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
         # The first two rows of the position table belong to no position.
@@ -188,7 +190,7 @@ FAMILIES = (
         ),
         table=TABLE,
         read_heads=read_heads,
-        architecture=architecture,
+        architecture=NAMES.of,
         names=names,
         ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
     ),

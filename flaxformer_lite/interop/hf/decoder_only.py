@@ -1,10 +1,10 @@
 """Heads, rotary positions and layer-by-layer windows of decoder-only families."""
 
 import math
-from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
-from flaxformer_lite.interop.hf.family import tensors_equal
+from flaxformer_lite.interop.hf.family import ClassNames, tensors_equal
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear
 from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, read_table, required, write_table
@@ -14,21 +14,6 @@ from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 
 # Heads ----------------------------------------------------------------------------------------------------------------
-
-
-class ClassNames(NamedTuple):
-    """The classes of a family, by their heads."""
-
-    base: str
-    """Without a head."""
-    language_model: str
-    """With `lm_head`, a matrix of its own or the embedding table."""
-    classifier: str
-    """With `score`, which reads the last token."""
-
-    def of(self, model: ModelConfig, names: Collection[str]) -> str:
-        """Returns the class of a model."""
-        return self.language_model if model.head is not None else self.classifier if model.pooler else self.base
 
 
 HEAD_PREFIXES = ("lm_head.", "score.")

@@ -4,11 +4,10 @@ Reference: Sanh et al. 2019, arXiv:1910.01108.
 """
 
 import dataclasses
-from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf import bert
-from flaxformer_lite.interop.hf.family import Family, position_ids, tied_copies
+from flaxformer_lite.interop.hf.family import ClassNames, Family, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, only, option
@@ -16,6 +15,7 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.positions import FixedTable
 
+CLASSES = ClassNames("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification")
 TEMPLATE = dataclasses.replace(bert.TEMPLATE, num_encoder_layers=6, num_token_types=0)
 
 
@@ -58,12 +58,6 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
 
 
-def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    if model.head is not None:
-        return "DistilBertForMaskedLM"
-    return "DistilBertModel" if model.pooler is None else "DistilBertForSequenceClassification"
-
-
 def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     positions = "table" if isinstance(model.positions, FixedTable) else "embedding"
     weights = [
@@ -99,13 +93,13 @@ FAMILIES = (
     Family(
         model_type="distilbert",
         prefix="distilbert.",
-        base="DistilBertModel",
+        base=CLASSES.base,
         special=SpecialIds(pad=0),
         head_prefixes=("vocab_", "pre_classifier.", "classifier."),
         template=TEMPLATE,
         table=TABLE,
         read_heads=read_heads,
-        architecture=architecture,
+        architecture=CLASSES.of,
         names=names,
         ignorable=(
             *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),

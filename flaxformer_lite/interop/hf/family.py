@@ -32,6 +32,22 @@ class IgnorableTensor(NamedTuple):
     """The tensor that it repeats. Where only copies are in the file, the first of them replaces it."""
 
 
+class ClassNames(NamedTuple):
+    """The classes of a family, by their heads."""
+
+    base: str
+    """Without a head."""
+    language_model: str
+    """With logits of the vocabulary."""
+    classifier: str
+    """With logits of classes alone."""
+
+    def of(self, model: ModelConfig, names: Collection[str] = ()) -> str:
+        """Returns the class of a model."""
+        has_classes = model.pooler is not None and model.pooler.num_classes > 0
+        return self.language_model if model.head is not None else self.classifier if has_classes else self.base
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
     """One `model_type`: its options and its tensors, both ways."""

@@ -11,12 +11,12 @@ from flaxformer_lite.interop.hf.decoder_only import (
     FULL,
     LOCAL,
     ROTARY,
-    ClassNames,
     layer_types,
     read_layer_types,
     read_scheme,
     rope_parameters,
 )
+from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
 from flaxformer_lite.interop.option_table import OPTIONAL_NUMBER, Draft, Entry, Kind, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options

@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, ClassNames, head_names, read_heads
-from flaxformer_lite.interop.hf.family import Family, IgnorableTensor, never_read, tied_copies
+from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, head_names, read_heads
+from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import FusedSlice, Layout, WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option

@@ -13,13 +13,12 @@ from flaxformer_lite.interop.hf.decoder_only import (
     HEAD_PREFIXES,
     LOCAL,
     ROTARY,
-    ClassNames,
     head_names,
     layer_types,
     read_heads,
     read_layer_types,
 )
-from flaxformer_lite.interop.hf.family import Family, never_read, tied_copies
+from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, table
 from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Draft, Entry, Kind, option, replaced, required

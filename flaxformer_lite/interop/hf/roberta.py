@@ -4,17 +4,17 @@ Reference: Liu et al. 2019, arXiv:1907.11692.
 """
 
 import dataclasses
-from collections.abc import Collection
 from typing import Any
 
 from flaxformer_lite.interop.hf import bert
-from flaxformer_lite.interop.hf.family import Family, never_read, position_ids, tied_copies
+from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked
 from flaxformer_lite.interop.option_table import Draft, Entry
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import LanguageModelHead, Learned, ModelConfig, Pooler
 
+CLASSES = ClassNames("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification")
 TEMPLATE = dataclasses.replace(bert.TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2))
 
 
@@ -47,13 +47,6 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
         draft["pooler"] = Pooler(num_classes=num_labels(options))
 
 
-def architecture(model: ModelConfig, names: Collection[str]) -> str:
-    if model.head is not None:
-        return "RobertaForMaskedLM"
-    classes = model.pooler is not None and model.pooler.num_classes > 0
-    return "RobertaForSequenceClassification" if classes else "RobertaModel"
-
-
 def names(model: ModelConfig, architecture: str) -> list[WeightName]:
     weights = bert.embeddings("roberta") + stacked(bert.layer("roberta.encoder.layer.{i}"), model.num_encoder_layers)
     if model.head is not None:
@@ -71,13 +64,13 @@ FAMILIES = (
     Family(
         model_type="roberta",
         prefix="roberta.",
-        base="RobertaModel",
+        base=CLASSES.base,
         special=SpecialIds(pad=1, bos=0, eos=2),
         head_prefixes=("lm_head.", "classifier."),
         template=TEMPLATE,
         table=(*bert.TABLE, Entry(read_positions, position_options)),
         read_heads=read_heads,
-        architecture=architecture,
+        architecture=CLASSES.of,
         names=names,
         ignorable=(
             *tied_copies("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),

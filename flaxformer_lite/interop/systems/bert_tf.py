@@ -3,35 +3,23 @@
 `y = x W + b`, `W` stored `(in, out)` as here, but for the next-sentence classes, stored `(out, in)`.
 """
 
+import dataclasses
+
+from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear, norm, stacked
 from flaxformer_lite.interop.option_table import choice, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.bert_attention import BERT_ACTIVATIONS
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.masks import Penalize
-from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import POST_NORM
 
-TEMPLATE = ModelConfig(
-    vocab_size=30522,
-    num_decoder_layers=0,
-    num_token_types=2,
+TEMPLATE = dataclasses.replace(
+    bert.TEMPLATE,
     attention=DotProduct(masking=Penalize(value=-10_000.0)),
-    positions=Learned(),
     activation="gelu_tanh",
-    norm=LayerNorm(epsilon=1e-12),
-    residual=POST_NORM,
-    dropout=DropoutRates(feed_forward_rate=0.0),
-    embedding_norm=True,
-    scale_embeddings=False,
     head=LanguageModelHead(bias=True, transform="gelu_tanh"),
     pooler=Pooler(activation="tanh", num_classes=2),
-    initializer=Normal(),
 )
 
 TABLE = (
