@@ -34,7 +34,7 @@ from flaxformer_lite.inference.search import (
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
-from flaxformer_lite.model.masks import combine_masks, padding, padding_mask
+from flaxformer_lite.model.masks import combine_masks, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 
@@ -136,7 +136,7 @@ def beam_log_probs(
 
     context = LayerContext(
         **by_window(model.config, "mask", mask),
-        memory_mask=padding(inputs.memory_mask),
+        memory_mask=padding_mask(inputs.memory_mask),
         key_positions=key_positions - first,
         index=shared + state.step * k,
     )

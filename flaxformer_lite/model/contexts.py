@@ -15,9 +15,8 @@ from flaxformer_lite.model.masks import (
     causal_mask,
     combine_masks,
     mask_structure,
-    padding,
     padding_mask,
-    segments,
+    segment_mask,
 )
 
 
@@ -54,7 +53,7 @@ class LayerContext(NamedTuple):
 def encoder_context(inputs: Inputs) -> LayerContext:
     """Returns the context of the encoder: every source token sees all tokens of its own segment."""
     own = inputs.source_segments
-    mask = combine_masks(padding(inputs.source_mask), segments(own, own))
+    mask = combine_masks(padding_mask(inputs.source_mask), segment_mask(own, own))
     structure = mask_structure(mask, inputs.source_mask, own, own)
     return LayerContext(mask=mask, structure=structure, bias=inputs.source_bias)
 
@@ -66,14 +65,14 @@ def decoder_context(config: ModelConfig, inputs: Inputs, memory: Float[Array, "B
 
     def mask(window: int | None) -> Bool[Array, "#B 1 T T"] | None:
         allowed = causal_mask(tokens.shape[1], window) if inputs.target_attention is None else inputs.target_attention
-        return combine_masks(allowed, padding(inputs.target_mask), segments(own, own))
+        return combine_masks(allowed, padding_mask(inputs.target_mask), segment_mask(own, own))
 
     def structure(window: int | None) -> MaskStructure | None:
         if inputs.target_attention is not None:
             return None
         return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
 
-    memory_mask = combine_masks(padding(inputs.source_mask), segments(own, inputs.source_segments))
+    memory_mask = combine_masks(padding_mask(inputs.source_mask), segment_mask(own, inputs.source_segments))
     return LayerContext(
         **by_window(config, "mask", mask),
         **by_window(config, "structure", structure),
@@ -117,7 +116,7 @@ def step_context(
         **by_window(
             config, "mask", lambda window: combine_masks(before_mask(last_seen, key_columns, window), is_token)
         ),
-        memory_mask=padding(source_mask),
+        memory_mask=padding_mask(source_mask),
         key_positions=key_columns - first,
         index=index % room,
         slots=slots,

@@ -12,14 +12,14 @@ from pydantic import Discriminator
 # Masks: True = may attend; shapes broadcast to [B, N, T, S] -----------------------------------------------------------
 
 
-def padding_mask(is_token: Bool[Array, "B S"]) -> Bool[Array, "B 1 1 S"]:
-    """Returns the mask in which every query may attend to the keys that are tokens.
+def padding_mask(is_token: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
+    """Returns the mask in which every query may attend to the keys that are tokens; None if there is no padding.
 
     keys  a b ·        query 0   x x .
                        query 1   x x .
                        query 2   x x .
     """
-    return is_token[:, None, None, :]
+    return None if is_token is None else is_token[:, None, None, :]
 
 
 def causal_mask(length: int, window: int | None = None) -> Bool[Array, "1 1 T T"]:
@@ -46,8 +46,13 @@ def before_mask(queries: Int[Array, "T"], keys: Int[Array, "S"], window: int | N
     return (allowed if window is None else allowed & (distance < window))[None, None]
 
 
-def segment_mask(queries: Int[Array, "B T"], keys: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Returns the mask in which a query may attend to the keys of its own packed text. Segment 0 is padding."""
+def segment_mask(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
+    """Returns the mask in which a query may attend to the keys of its own packed text; None if texts are not packed.
+
+    Segment 0 is padding.
+    """
+    if queries is None or keys is None:
+        return None
     return ((queries[:, :, None] == keys[:, None, :]) & (keys != 0)[:, None, :])[:, None]
 
 
@@ -55,16 +60,6 @@ def combine_masks(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | Non
     """Returns the mask that allows what all masks allow; None allows everything."""
     present = [mask for mask in masks if mask is not None]
     return functools.reduce(jnp.logical_and, present) if present else None
-
-
-def padding(is_token: Bool[Array, "B S"] | None) -> Bool[Array, "B 1 1 S"] | None:
-    """Returns the padding mask; None if there is no padding."""
-    return None if is_token is None else padding_mask(is_token)
-
-
-def segments(queries: Int[Array, "B T"] | None, keys: Int[Array, "B S"] | None) -> Bool[Array, "B 1 T S"] | None:
-    """Returns the segment mask; None if texts are not packed."""
-    return None if queries is None or keys is None else segment_mask(queries, keys)
 
 
 # The parts of a mask, for kernels that never store it whole -------------------------------------------------------------
