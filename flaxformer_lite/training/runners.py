@@ -68,17 +68,36 @@ class Runner(ABC):
         self.abstract_state = abstract_state(task, mesh)
         """Shapes, types and shardings of the state."""
 
+    @cached_property
     @abstractmethod
+    def compiled_init(self) -> Any:
+        """The jitted initialization."""
+
+    @cached_property
+    @abstractmethod
+    def compiled_train_step(self) -> Any:
+        """The jitted or pmapped train step, which can also be lowered without any data."""
+
+    @cached_property
+    @abstractmethod
+    def compiled_eval_step(self) -> Any:
+        """The jitted or pmapped evaluation step."""
+
     def init(self, batch: Batch) -> TrainState:
         """Returns the state before the first step, on the devices. Only the shapes of `batch` matter."""
+        return self.compiled_init(batch)
 
-    @abstractmethod
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
+        return self.global_arrays(self.compiled_train_step(state, batch))
 
-    @abstractmethod
     def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """Runs `step.eval_step` on a batch from `shard_batch`."""
+        return self.global_arrays(self.compiled_eval_step(params, batch))
+
+    def global_arrays(self, tree: Any) -> Any:
+        """Returns the results of a compiled step as arrays of all devices; here they are."""
+        return tree
 
     @abstractmethod
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
@@ -99,8 +118,6 @@ class MeshRunner(Runner):
 
     @cached_property
     def compiled_init(self) -> Any:
-        """The jitted initialization."""
-
         def init(batch: Batch) -> TrainState:
             with within_mesh(self.mesh):
                 return init_state(self.task, batch)
@@ -109,8 +126,6 @@ class MeshRunner(Runner):
 
     @cached_property
     def compiled_train_step(self) -> Any:
-        """The jitted train step, which can also be lowered without any data."""
-
         def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
             with within_mesh(self.mesh):
                 return train_step(self.task, state, batch)
@@ -125,22 +140,11 @@ class MeshRunner(Runner):
 
     @cached_property
     def compiled_eval_step(self) -> Any:
-        """The jitted evaluation step."""
-
         def step(params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
             with within_mesh(self.mesh):
                 return eval_step(self.task, params, batch)
 
         return jax.jit(limit_traces(step, "eval_step", self.eval_shapes), out_shardings=replicated(self.mesh))
-
-    def init(self, batch: Batch) -> TrainState:
-        return self.compiled_init(batch)
-
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        return self.compiled_train_step(state, batch)
-
-    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        return self.compiled_eval_step(params, batch)
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return local_rows(self.mesh, num_rows)
@@ -164,29 +168,17 @@ class PmapRunner(Runner):
 
     @cached_property
     def compiled_init(self) -> Any:
-        """The jitted initialization."""
         return jax.jit(functools.partial(init_state, self.task), out_shardings=replicated(self.mesh))
 
     @cached_property
     def compiled_train_step(self) -> Any:
-        """The pmapped train step, which can also be lowered without any data."""
         step = functools.partial(train_step, self.task, axis_name=AXIS)
         return self._map(limit_traces(step, "train_step", self.train_shapes), donate_argnums=0)
 
     @cached_property
     def compiled_eval_step(self) -> Any:
-        """The pmapped evaluation step."""
         step = functools.partial(eval_step, self.task, axis_name=AXIS)
         return self._map(limit_traces(step, "eval_step", self.eval_shapes))
-
-    def init(self, batch: Batch) -> TrainState:
-        return self.compiled_init(batch)
-
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        return self._global(self.compiled_train_step(state, batch))
-
-    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        return self._global(self.compiled_eval_step(params, batch))
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return interleaved_rows(self.mesh, self.task.num_micro_batches, num_rows)
@@ -197,7 +189,7 @@ class PmapRunner(Runner):
     def _map(self, function: Callable[..., Any], **options: Any) -> Any:
         return jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=self.devices, **options)
 
-    def _global(self, tree: Any) -> Any:
+    def global_arrays(self, tree: Any) -> Any:
         """Turns pmap's process-local arrays into global arrays; one process has all devices, so its arrays are global."""
         if self.num_local_devices == len(self.devices):
             return tree
