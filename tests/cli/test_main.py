@@ -3,13 +3,17 @@
 import errno
 import importlib
 import io
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import COMMANDS, main
+from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
 
 
@@ -73,3 +77,46 @@ def test_the_package_has_what_it_names():
     assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {"Run", "load", "train"}
     with pytest.raises(AttributeError, match="has no attribute 'lod'"):
         flaxformer_lite.lod  # noqa: B018
+
+
+TRAINING = """\
+N training pairs in N batches an epoch, N shapes, N% padding
+N parameters on N DEVICE
+attention is computed by KERNEL
+step N epoch N loss N N tokens/s rate N
+step N eval accuracy N loss N perplexity N *
+
+all N steps are done; --train.steps can be raised to train on.
+ last (step N): accuracy N, loss N, perplexity N
+ best (step N): accuracy N, loss N, perplexity N
+ the run is in RUN: metrics.jsonl, samples/, checkpoints/
+ use it: python -m flaxformer_lite translate RUN
+ look at it: python -m flaxformer_lite inspect RUN
+"""
+NUMBERS_AND_NAMES = {
+    r"\d+([.,]\d+)*(e[-+]\d+)?": "N",
+    " +": " ",
+    r"(cpu|gpu|tpu) devices?.*": "DEVICE",
+    "(?<=attention is computed by ).*": "KERNEL",
+}
+
+
+def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
+    """Real processes that choose their device by themselves: a training, and a translation with its run."""
+    config = with_train(tiny_config(), steps=1, eval_every=1, checkpoint_every=1, log_every=1, text_metrics=())
+    path, folder = write_config_file(tmp_path / "tiny.json", config), tmp_path / "run"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TPU_") and k not in ("JAX_PLATFORMS", "XLA_FLAGS")}
+    kept |= {"JAX_COMPILATION_CACHE_DIR": os.environ["FLAXFORMER_LITE_TEST_CACHE"]}
+
+    def typed(*words: str | Path, stdin: str = "") -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "flaxformer_lite", *map(str, words)]
+        done = subprocess.run(command, env=kept, cwd=ROOT, input=stdin, text=True, capture_output=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    status, out, err = typed("train", path, "--workdir", folder)
+    assert (status, out) == (0, "")
+    for pattern, word in NUMBERS_AND_NAMES.items():
+        err = re.sub(pattern, word, err.replace(str(folder), "RUN"))
+    assert err == TRAINING
+    status, out, err = typed("translate", folder, stdin="20 nov 2026\n")
+    assert (status, out.count("\n"), err) == (0, 1, "")
