@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flaxformer_lite.run import Run, load, train
+    from flaxformer_lite.run import Run, load
+    from flaxformer_lite.run.train import train
 
 __version__ = "0.1.0"
 __all__ = ["Run", "load", "train"]
