@@ -41,7 +41,7 @@ class TrainConfig(Checked, at="train"):
     patience: PositiveInt | None = None
     """Evaluations in a row without a new best after which training stops early; None: it never does."""
     init_from: str | None = None
-    """Run folder whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
+    """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
     mirror: str | None = None

@@ -21,7 +21,7 @@ class PlainText(DataSource):
 
     kind: Literal["plain_text"] = "plain_text"
     path: str
-    """The file, or a pattern for several, sorted by name: `books/*.txt`, `books/**/*.txt.gz`."""
+    """The file or URL, or a pattern for several, sorted by name: `books/*.txt`, `books/**/*.txt.gz`."""
     documents: Literal["file", "lines", "paragraphs"] = "file"
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 

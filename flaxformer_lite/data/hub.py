@@ -22,7 +22,7 @@ class Parquet(FieldSource):
 
     kind: Literal["parquet"] = "parquet"
     path: str
-    """The file, or a pattern for several, `data/train-*.parquet`, sorted by name."""
+    """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
     def _pairs(self) -> Iterator[Pair]:
         try:

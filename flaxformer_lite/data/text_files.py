@@ -17,9 +17,9 @@ class ParallelText(TextSource):
 
     kind: Literal["parallel_text"] = "parallel_text"
     source: str
-    """File of source sentences, one a line, UTF-8."""
+    """File or URL of source sentences, one a line, UTF-8."""
     target: str
-    """File of target sentences, one a line, UTF-8."""
+    """File or URL of target sentences, one a line, UTF-8."""
 
     @property
     def _origins(self) -> tuple[str, str]:
@@ -39,7 +39,7 @@ class TSV(Checked, TextSource, at="tsv"):
 
     kind: Literal["tsv"] = "tsv"
     path: str
-    """The file, UTF-8."""
+    """The file or URL, UTF-8."""
     source_column: NonNegativeInt | None = 0
     """Column of the source sentences, counted from 0; None: each row is a document."""
     target_column: NonNegativeInt = 1
@@ -79,7 +79,7 @@ class JSONLines(FieldSource):
 
     kind: Literal["json_lines"] = "json_lines"
     path: str
-    """The file, UTF-8."""
+    """The file or URL, UTF-8."""
 
     def _pairs(self) -> Iterator[Pair]:
         for number, line in enumerate(_nonempty_lines(self.path), 1):
