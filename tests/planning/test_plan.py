@@ -255,6 +255,12 @@ def test_a_run_folder_stands_for_its_config(tmp_path: Path):
         config_of(str(tmp_path / "none"))
 
 
+def test_a_name_stands_for_a_config_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    expected = load_config("configs/char_lm.py")
+    monkeypatch.chdir(tmp_path)
+    assert config_of("char_lm") == expected
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

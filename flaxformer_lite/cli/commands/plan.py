@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,11 +16,12 @@ import jax
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.planning import Plan, make_plan
+from flaxformer_lite.shipped_configs import shipped_configs
 from flaxformer_lite.workdir import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json, or a run folder")
+    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart")
     parser.add_argument("overrides", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
@@ -47,8 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def config_of(path: str, overrides: Sequence[str] = ()) -> Config:
-    """Returns the config in a file, or the config of a run folder."""
-    if path.endswith((".py", ".json")):
+    """Returns the config in a file, of a run folder, or with a name such as `quickstart`."""
+    if path.endswith((".py", ".json")) or (path in shipped_configs() and not Path(path).is_dir()):
         return load_config(path, overrides)
     folder = open_run(path)
     folder.config()  # reports what is wrong if it is no run folder
