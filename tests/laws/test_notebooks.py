@@ -1,4 +1,4 @@
-"""Law: the notebooks run from top to bottom, and are kept with what they show: a badge, an install that replaces nothing, pictures."""
+"""Law: the notebooks run from top to bottom, and are kept with what they show: a badge, an install, pictures."""
 
 import json
 import os
