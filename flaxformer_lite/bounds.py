@@ -42,6 +42,7 @@ class Checked:
     _path: ClassVar[str]
 
     def __init_subclass__(cls, at: str | None = None) -> None:
+        super().__init_subclass__()
         cls._path = cls._path if at is None else at
 
     def __post_init__(self) -> None:

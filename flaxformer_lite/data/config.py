@@ -58,19 +58,9 @@ class DataConfig(Checked, at="data"):
         """The longest source and target."""
         return Lengths(self.max_source_length, self.max_target_length)
 
-    def buckets_up_to(self, longest: Lengths) -> list[Bucket]:
-        """Returns the shapes of batches whose rows have different lengths, up to `longest`."""
-        return self._buckets(self.bucket_lengths, longest)
-
-    def packed_bucket(self, row: Lengths) -> Bucket:
-        """Returns the one shape of batches whose rows documents fill."""
-        return self._buckets((), row)[0]
-
-    def _buckets(self, lengths: tuple[int, ...], longest: Lengths) -> list[Bucket]:
-        return make_buckets(lengths, longest, tokens_per_batch=self.tokens_per_batch, rows_multiple=self.rows_multiple)
-
 
 def batch_shapes(objective: RowMaker[Any], config: DataConfig) -> list[Bucket]:
     """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
-    packed_row, longest = objective.packed_row(config.longest), objective.longest_row(config.longest)
-    return config.buckets_up_to(longest) if packed_row is None else [config.packed_bucket(packed_row)]
+    row, lengths = objective.packed_row(config.longest), config.bucket_lengths
+    row, lengths = (objective.longest_row(config.longest), lengths) if row is None else (row, ())
+    return make_buckets(lengths, row, tokens_per_batch=config.tokens_per_batch, rows_multiple=config.rows_multiple)

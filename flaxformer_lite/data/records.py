@@ -1,5 +1,6 @@
 """One example on its way to a batch: text, token ids, a row; and the part of an objective that makes rows."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -63,6 +64,7 @@ class RowMaker(Protocol[MadeExample]):
     """
 
     @property
+    @abstractmethod
     def truncates_records(self) -> bool:
         """Whether evaluation cuts each record to the longest lengths, with a warning; otherwise `make_rows` cuts."""
 
@@ -72,18 +74,28 @@ class RowMaker(Protocol[MadeExample]):
     def longest_row(self, longest: Lengths) -> Lengths:
         """Returns the longest possible row; 0 for a side that the model does not read."""
 
+    @abstractmethod
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Sequence[Any]:
-        """Returns the rows of all records. Without a tokenizer only the shapes count, and one empty record must give a row.
+        """Returns the rows of all records, one or several records a row.
 
-        Raises: ValueError for records that the objective cannot use.
+        longest: `data.max_source_length` and `data.max_target_length`.
+        tokenizer: None if the rows are used for their shapes only; the records may then be empty. One empty record must give at
+            least one row.
+
+        Raises: ValueError for records that the objective cannot use, with their number.
         """
 
+    @abstractmethod
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included."""
 
+    @abstractmethod
     def example(
         self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds
     ) -> MadeExample:
-        """Returns a row as NumPy arrays (no leading axis), padded to `lengths`. All randomness comes from `generator`."""
+        """Returns a row as NumPy arrays without the axis B, padded to `lengths`.
+
+        generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
+        """

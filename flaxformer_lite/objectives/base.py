@@ -1,24 +1,21 @@
 """The contract of an objective, and its defaults."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
-
-import numpy as np
+from typing import ClassVar
 
 from flaxformer_lite.bounds import Checked
-from flaxformer_lite.data import Lengths, TokenPair
+from flaxformer_lite.data import Lengths, RowMaker
 from flaxformer_lite.inference.config import PromptAttention
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
-from flaxformer_lite.text import SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class BaseObjective(Checked, at="objective"):
+class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
 
     A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows`, `lengths` and
@@ -105,30 +102,6 @@ class BaseObjective(Checked, at="objective"):
     def longest_row(self, longest: Lengths) -> Lengths:
         """Returns the longest possible row; 0 for a side that the model does not read."""
         return self.packed_row(longest) or longest
-
-    def make_rows(
-        self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> Sequence[Any]:
-        """Returns the rows of all records, one or several records a row.
-
-        longest: `data.max_source_length` and `data.max_target_length`.
-        tokenizer: None if the rows are used for their shapes only; the records may then be empty. One empty record must give at
-            least one row.
-
-        Raises: ValueError for records that the objective cannot use, with their number.
-        """
-        raise NotImplementedError
-
-    def lengths(self, record: Any) -> Lengths:
-        """Returns the positions that a row needs, special tokens included."""
-        raise NotImplementedError
-
-    def example(self, record: Any, lengths: Lengths, generator: np.random.Generator, special: SpecialIds) -> Batch:
-        """Returns a row as NumPy arrays without the axis B, padded to `lengths`.
-
-        generator: the only source of randomness, a function of seed, step and row; in evaluation, of the row alone.
-        """
-        raise NotImplementedError
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """Returns the inputs that this model reads."""

@@ -1,11 +1,12 @@
 """Oracle: rows of the buckets worked out by hand."""
 
-from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.objectives import Seq2Seq
 
 
 def test_the_rows_of_the_default_buckets():
     """Oracle: 4,096 / length / 64, rounded to at least 1, times 64: 64 rows of 256 are four times 4,096 positions."""
     config = DataConfig(train=Dates())
-    rows = {bucket.lengths.source: bucket.rows for bucket in config.buckets_up_to(config.longest)}
+    rows = {bucket.lengths.source: bucket.rows for bucket in batch_shapes(Seq2Seq(), config)}
     assert rows == {8: 512, 16: 256, 24: 192, 32: 128, 48: 64, 64: 64, 96: 64, 128: 64, 192: 64, 256: 64}

@@ -13,6 +13,7 @@ import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.positions import Learned
@@ -97,9 +98,9 @@ def test_json_and_back_and_a_blank_batch(kind: str, tmp_path: Path):
     """Law: the same config; a blank batch has the shapes of a real one, and nothing in it counts."""
     config = config_of(kind, tmp_path)
     assert from_json(to_json(config)) == config
-    row = config.objective.packed_row(config.data.longest)
-    assert row is not None
-    blank = zero_batch(config.objective, config.data.packed_bucket(row))
+    assert config.objective.packed_row(config.data.longest) is not None
+    (bucket,) = batch_shapes(config.objective, config.data)
+    blank = zero_batch(config.objective, bucket)
     assert all(leaf.shape[0] == 16 and not leaf.any() for leaf in jax.tree.leaves(blank))
 
 
