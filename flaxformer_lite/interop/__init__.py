@@ -3,7 +3,8 @@
 Both go by two-way tables: `option_table.py` pairs options of another system with our settings, `name_map.py` pairs arrays with our
 parameters, and `differences.py` tells what a system cannot express. `systems/` has the five older systems and `hf/` the families of
 Hugging Face, a file each: a template, a table of options, a table of weights. `ctranslate2/` writes folders for CTranslate2.
-`weight_files.py` and `tf_checkpoint.py` read and write files.
+`weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py` downloads models of the Hugging Face hub by name, and pushes
+them.
 """
 
 from flaxformer_lite.interop.hf.families import FAMILIES

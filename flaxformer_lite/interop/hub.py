@@ -77,7 +77,8 @@ def download(name: HubName) -> tuple[Path, str]:
     with one_line(name):
         try:
             # The sizes of the files too: they are shown before the download.
-            info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
+            timeout = constants.HF_HUB_ETAG_TIMEOUT
+            info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True, timeout=timeout)
         except errors.HfHubHTTPError as error:
             if error.response.status_code < 500:
                 raise
