@@ -13,7 +13,8 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.model.transformer import Transformer
-from tests.support.small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, by_path, params_of, shapes, slow
+from flaxformer_lite.tree_paths import leaves_by_path
+from tests.support.small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, params_of, shapes, slow
 
 T, V = 7, 19
 ROOM = T + 4
@@ -166,7 +167,7 @@ head/kernel
 
 def test_a_decoder_without_biases_has_none():
     """Oracle: the whole list of names; head norms are as wide as a head."""
-    found = by_path(shapes(DECODERS["rotary"]))
+    found = leaves_by_path(shapes(DECODERS["rotary"]))
     assert sorted(found) == NAMES.split()
     assert found["decoder/layers/attention/query_norm/scale"].shape == (2, 11)
 
@@ -181,4 +182,4 @@ def test_a_decoder_without_biases_has_none():
 )
 def test_a_stack_has_one_table_of_relative_bias(config, tables):
     """Buckets by heads, and no axis for layers."""
-    assert {name: leaf.shape for name, leaf in by_path(shapes(config)).items() if "position" in name} == tables
+    assert {name: leaf.shape for name, leaf in leaves_by_path(shapes(config)).items() if "position" in name} == tables

@@ -31,8 +31,8 @@ from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.training.step import TrainTask, gradient, init_state, random_key, train_step
+from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
-from tests.support.small_models import by_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ def test_the_train_step_lowers_the_loss_and_moves_the_variants_own_parameters(va
     plain = jax.eval_shape(
         lambda: Transformer(config_of(DotProduct(bias=False)).model).init(jax.random.key(0), inputs(1, 1))
     )
-    assert by_path(state.params).keys() - by_path(plain["params"]).keys() == expected
+    assert leaves_by_path(state.params).keys() - leaves_by_path(plain["params"]).keys() == expected
     for path in expected:
-        grads = np.asarray(by_path(first)[path])
+        grads = np.asarray(leaves_by_path(first)[path])
         assert grads.shape[0] == (1 if path.startswith("encoder") else 2) and np.abs(grads).max() > 0, path
 
 

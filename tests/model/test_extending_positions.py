@@ -20,8 +20,8 @@ from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import PositionScheme, sinusoids
 from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
-from tests.support.small_models import by_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def trained():
 def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
     _, first, last, losses = trained()
     assert np.isfinite(losses).all() and losses[-1] < 0.7 * losses[0]
-    first, last = by_path(first), by_path(last)
+    first, last = leaves_by_path(first), leaves_by_path(last)
     for stack in ("encoder", "decoder"):
         for name in ("positions/amplitude", "position_bias/slope"):
             assert (np.asarray(last[f"{stack}/{name}"]) != np.asarray(first[f"{stack}/{name}"])).all()

@@ -13,7 +13,8 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.initializers import XavierUniform
 from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
-from tests.support.small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, by_path, initial, inputs_of, shapes
+from flaxformer_lite.tree_paths import leaves_by_path
+from tests.support.small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, initial, inputs_of, shapes
 
 BFLOAT16 = dataclasses.replace(CONFIGS[NOTHING_SHARED], residual=PRE_NORM, activation="swiglu", dtype="bfloat16")
 
@@ -85,7 +86,7 @@ def golden() -> dict:
 
 def test_the_parameter_tree_is_the_golden_list():
     """And its numbers are float32, though the model computes in bfloat16."""
-    found = by_path(shapes(BFLOAT16))
+    found = leaves_by_path(shapes(BFLOAT16))
     assert {path: leaf.shape for path, leaf in found.items()} == golden()
     assert {leaf.dtype for leaf in found.values()} == {jnp.dtype("float32")}
 
@@ -98,7 +99,7 @@ def test_post_norm_moves_the_norms_and_has_no_final_one():
         if "gate" not in path and "final_norm" not in path
     }
     with jax.enable_x64(True):
-        found = by_path(shapes(CONFIGS[NOTHING_SHARED]))
+        found = leaves_by_path(shapes(CONFIGS[NOTHING_SHARED]))
     assert {path: leaf.shape for path, leaf in found.items()} == expected
     assert {leaf.dtype for leaf in found.values()} == {jnp.dtype("float32")}
 
@@ -117,7 +118,7 @@ def test_post_norm_moves_the_norms_and_has_no_final_one():
 )
 def test_sharing_decides_the_tables(name, expected):
     with jax.enable_x64(True):
-        found = by_path(shapes(CONFIGS[name]))
+        found = leaves_by_path(shapes(CONFIGS[name]))
     tables = {path: leaf.shape for path, leaf in found.items() if path.split("/")[0] not in ("encoder", "decoder")}
     assert tables == expected
 
@@ -129,7 +130,7 @@ def test_a_bfloat16_model_computes_in_bfloat16_and_weighs_in_float32():
     outputs, sown = jax.eval_shape(run, {"params": shapes(BFLOAT16)}, inputs)
     assert outputs.logits.shape == (2, 5, 19)
     assert {leaf.dtype for leaf in jax.tree.leaves(outputs)} == {jnp.dtype("bfloat16")}
-    for path, leaf in by_path(sown).items():
+    for path, leaf in leaves_by_path(sown).items():
         assert leaf.dtype == (jnp.float32 if "weights" in path else jnp.bfloat16)
 
 
@@ -153,7 +154,7 @@ def first_values() -> dict:
     shape = {"vocab_size": 101, "d_model": 12, "num_heads": 2, "d_ff": F}
     layers = {"num_encoder_layers": 2, "num_decoder_layers": 1}
     config = ModelConfig(**shape, **layers, share_target_output=False, initializer=Scaled())
-    return jax.tree.map(np.asarray, by_path(jax.jit(initial(config))(jax.random.key(6))))
+    return jax.tree.map(np.asarray, leaves_by_path(jax.jit(initial(config))(jax.random.key(6))))
 
 
 def test_the_usual_first_values_are_glorots():

@@ -183,13 +183,6 @@ def inputs_of(source, target, source_lengths=None, target_lengths=None) -> Input
     )
 
 
-def by_path(tree: dict) -> dict:
-    """Leaves by path, `encoder/layers/attention/query/kernel`."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf for path, leaf in jax.tree.leaves_with_path(tree)
-    }
-
-
 # The slow reference ----------------------------------------------------------------------------------------------------
 
 

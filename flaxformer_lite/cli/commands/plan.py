@@ -21,7 +21,9 @@ from flaxformer_lite.workdir import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart")
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart"
+    )
     parser.add_argument("overrides", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
