@@ -15,6 +15,7 @@ from flaxformer_lite.data.text_files import TSV, ParallelText
 from flaxformer_lite.remote_files import has_file, is_url, matching_urls, open_filesystem, read_url
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.kinds import FromRun
+from tests.support import needs
 from tests.support.experiments import tiny_config
 from tests.support.mirrors import FlakyFileSystem
 
@@ -54,7 +55,7 @@ def test_text_files(tmp_path: Path):
 
 
 def test_parquet_and_saved_datasets(tmp_path: Path):
-    pyarrow, datasets = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("datasets")
+    pyarrow, datasets = (pytest.importorskip(name, reason=needs.TEST_ALL) for name in ("pyarrow.parquet", "datasets"))
     table = datasets.Dataset.from_dict({"source": ["a", "b"], "target": ["c", "d"]})
     pyarrow.write_table(table.data.table, tmp_path / "x.parquet")
     url = put("x.parquet", (tmp_path / "x.parquet").read_bytes())

@@ -77,6 +77,9 @@ CHIPS = {
 }
 """By the names that topologies start with. Each tpu7x chip is two devices."""
 
+OLDEST_JAX = (0, 10)
+"""The oldest version of JAX with which the compiler was tried."""
+
 # Slices -----------------------------------------------------------------------------------------------------------------
 
 
@@ -113,6 +116,11 @@ def describe_slice(name: str) -> Slice:
         )
     if math.prod(shape) > chip.pod:
         raise ValueError(f"--topology is {name!r}, but a pod of {kind} has {chip.pod} chips: use fewer")
+    if jax.__version_info__ < OLDEST_JAX:
+        raise ValueError(
+            f"compiling for TPUs needs JAX {'.'.join(map(str, OLDEST_JAX))} or newer, and this is {jax.__version__}: use an "
+            "environment with a newer JAX"
+        )
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError('compiling for TPUs needs libtpu, on Linux: pip install "flaxformer-lite[tpu]"')
     settings: dict[str, Any] = {"chip_config_name": chip.config_name}

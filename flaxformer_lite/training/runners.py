@@ -24,6 +24,8 @@ from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, firs
 
 AXIS = "data"
 """The axis of a `pmap`."""
+OLDEST_JAX = (0, 8)
+"""The first version of JAX whose `pmap` is built on `jit`; arrays of the older one do not go together with those of a mesh."""
 
 
 def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:
@@ -200,6 +202,15 @@ class PmapRunner(Runner):
             return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
 
         return jax.tree.map(global_array, tree)
+
+
+def check_runner(kind: Literal["mesh", "pmap"]) -> None:
+    """Raises: ValueError if this version of JAX is too old for the runner."""
+    if kind == "pmap" and jax.__version_info__ < OLDEST_JAX:
+        needed = ".".join(map(str, OLDEST_JAX))
+        raise ValueError(
+            f"train.runner is 'pmap', which needs JAX {needed} or newer, and this is {jax.__version__}: set train.runner to 'mesh'"
+        )
 
 
 def make_runner(

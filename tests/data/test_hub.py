@@ -8,6 +8,7 @@ import pytest
 
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
+from tests.support import needs
 from tests.support.files import PAIRS, file, message
 
 
@@ -17,7 +18,7 @@ def test_a_missing_datasets_package_is_explained(monkeypatch: pytest.MonkeyPatch
 
 
 def test_datasets_saved_to_disk(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     rows = datasets.Dataset.from_list([{"id": 5, "translation": {"de": s, "en": t}} for s, t, _ in PAIRS])
     rows.save_to_disk(str(tmp_path / "one"))
     datasets.DatasetDict({"train": rows, "test": rows.select([2])}).save_to_disk(str(tmp_path / "parts"))
@@ -36,7 +37,7 @@ def test_datasets_saved_to_disk(tmp_path: Path) -> None:
 
 
 def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "files").mkdir()
     rows = [{"de": s, "en": t} for s, t, _ in PAIRS] + [{"de": "leer", "en": " "}]
@@ -54,7 +55,7 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_dataset_without_a_source_gives_documents(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     datasets.Dataset.from_list([{"id": 5, "text": t} for _, t, _ in PAIRS]).save_to_disk(str(tmp_path / "d"))
     source = HubDataset(path=str(tmp_path / "d"), source_field=None, target_field="text")
     assert list(source.open()) == [Pair("", target) for _, target, _ in PAIRS]
@@ -62,7 +63,7 @@ def test_a_dataset_without_a_source_gives_documents(tmp_path: Path) -> None:
 
 def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of Parquet files is a dataset too; -1, which stands for no label, stays."""
-    datasets = pytest.importorskip("datasets")
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
     features = datasets.Features({"text": datasets.Value("string"), "y": datasets.ClassLabel(names=["neg", "pos"])})
     rows = {"text": ["good", "bad", "unknown"], "y": [1, 0, -1]}
     wanted = [Pair("", "good", "pos"), Pair("", "bad", "neg"), Pair("", "unknown", "-1")]
@@ -77,7 +78,7 @@ def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest
 
 
 def parquet(path: Path, rows: list[dict]) -> str:
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = pytest.importorskip("pyarrow", reason=needs.TEST_ALL)
     from pyarrow import parquet
 
     parquet.write_table(pyarrow.Table.from_pylist(rows), path)

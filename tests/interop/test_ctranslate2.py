@@ -1,7 +1,6 @@
 """Oracles: CTranslate2 itself, where it is installed, on the folders that are written for it; and its file format, read by hand."""
 
 import functools
-import importlib.util
 import json
 import struct
 from pathlib import Path
@@ -31,13 +30,11 @@ from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.text.characters import ByteTokenizer, CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
+from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.paths import FIXTURES
 
 HF = FIXTURES / "hf"
-needs_ctranslate2 = pytest.mark.skipif(
-    importlib.util.find_spec("ctranslate2") is None, reason="CTranslate2 is not installed: pip install ctranslate2"
-)
 BOTH = {"vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 29, "num_encoder_layers": 2, "num_decoder_layers": 3}
 ALONE = BOTH | {"num_encoder_layers": 0, "num_decoder_layers": 2}
 MODELS = {
@@ -187,13 +184,13 @@ def check_beams(name: str, tmp_path: Path) -> None:
         assert name not in ENDS or len({len(tokens) for answers in theirs for tokens in answers}) > 1
 
 
-@needs_ctranslate2
+@needs.ctranslate2
 @pytest.mark.parametrize("name", ["gated_rms_grouped_rotary", "llama/gqa_llama3"])
 def test_beams_are_equal(name: str, tmp_path: Path) -> None:
     check_beams(name, tmp_path)
 
 
-@needs_ctranslate2
+@needs.ctranslate2
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -207,7 +204,7 @@ def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
     check_beams(name, tmp_path)
 
 
-@needs_ctranslate2
+@needs.ctranslate2
 @pytest.mark.parametrize("name", [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in MORE_MODELS])
 def test_scores_of_given_texts_are_equal(name: str, tmp_path: Path) -> None:
     run = sample(name)

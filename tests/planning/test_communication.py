@@ -1,16 +1,15 @@
 """Oracle: links counted by hand."""
 
-import sys
-
 import pytest
 
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.planning.communication import exchange_seconds
 from flaxformer_lite.planning.program import Collective
 from flaxformer_lite.planning.topology import describe_slice
+from tests.support import needs
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it")
+@needs.libtpu
 def test_the_least_time_of_an_exchange():
     """By hand: v5e has 50 GB/s a link, and a square of 2 × 2 chips one along each side."""
     square = describe_slice("v5e:2x2")

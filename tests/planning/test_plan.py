@@ -29,13 +29,10 @@ from flaxformer_lite.planning import plan as plan_module
 from flaxformer_lite.planning.flops import Operations
 from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
 from flaxformer_lite.planning.program import read_program
+from tests.support import needs
 from tests.support.paths import ROOT
 
 CONFIGS = sorted(path for path in (ROOT / "configs").glob("*.py") if path.stem != "__init__")
-
-needs_libtpu = pytest.mark.skipif(
-    sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it"
-)
 
 
 # The compiler ----------------------------------------------------------------------------------------------------------
@@ -71,7 +68,7 @@ def padded_bytes(program: str) -> int:
     return total
 
 
-@needs_libtpu
+@needs.libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
 def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str, tuple[Plan, str]], name: str):
     plan, text = compiled[name]
@@ -80,7 +77,7 @@ def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str,
     assert plan.compiled.argument_bytes == padded_bytes(text)
 
 
-@needs_libtpu
+@needs.libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
 def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tuple[Plan, str]], name: str):
     """Loops are multiplied; the cost analysis, which counts the body of a loop once, is far lower."""
@@ -92,7 +89,7 @@ def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tu
     assert plan.compiled.flops_once * plan.devices < 0.8 * plan.model_flops
 
 
-@needs_libtpu
+@needs.libtpu
 def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
     one = compiled["tiny_mlm"][0]
@@ -105,7 +102,7 @@ def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, t
     assert plan.fits and plan.bound in ("HBM", "interconnect")
 
 
-@needs_libtpu
+@needs.libtpu
 def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
     text, report = in_words(plan), json.loads(json.dumps(as_json(plan)))
@@ -118,7 +115,7 @@ def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     assert report["bound"] == plan.bound and report["compiled"]["needed_bytes"] == plan.compiled.needed_bytes
 
 
-@needs_libtpu
+@needs.libtpu
 def test_a_step_that_does_not_fit_has_the_message_of_the_compiler():
     plan = make_plan(load_config("configs/llama_1b.py", ["--train.num-micro-batches", "1"]), "v5e:1x1")
     assert not plan.fits and plan.compiled is None and plan.refusal is not None and "memory" in plan.refusal
@@ -138,7 +135,7 @@ SLICES = {
 """Slices for the configs that need more than one v5e chip."""
 
 
-@needs_libtpu
+@needs.libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_compiles(path: Path):
@@ -155,7 +152,7 @@ def test_every_config_compiles(path: Path):
     assert plan["compiled"]["parameter_bytes"] == sum(plan["shard_bytes"].values())
 
 
-@needs_libtpu
+@needs.libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "mesh"),
@@ -178,7 +175,7 @@ def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
         assert gathered >= 0.99 * plan.mesh["fsdp"] * plan.shard_bytes["parameters"]
 
 
-@needs_libtpu
+@needs.libtpu
 @pytest.mark.slow
 def test_a_decode_step_compiles():
     config = load_config("configs/quickstart.py", ["--model.scan-unroll", "1"])
@@ -205,7 +202,7 @@ def test_the_batch_that_needs_most(name: str, rows: int, lengths: tuple[int, int
 # Errors ----------------------------------------------------------------------------------------------------------------
 
 
-@needs_libtpu
+@needs.libtpu
 def test_a_slice_that_training_would_refuse():
     """All numbers of rows are multiples of data.rows_multiple; the rows of this batch alone would divide."""
     config = load_config("configs/char_lm.py", ["--data.rows-multiple", "8", "--train.num-micro-batches", "4"])
@@ -368,7 +365,7 @@ def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
     return make_plan(config, topology, MeshConfig(fsdp=2))
 
 
-@needs_libtpu
+@needs.libtpu
 def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
     """v5e: 197 TFLOP/s, 819 GB/s of HBM, 50 GB/s a link; an axis of the mesh has one link, both together two."""
     plan = planned_by_hand("v5e:2x2", monkeypatch)
@@ -401,7 +398,7 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
     assert report["kernel_flops"] == 8e9 and report["compiled"]["flops"] == 3e9
 
 
-@needs_libtpu
+@needs.libtpu
 def test_of_a_chip_that_is_two_devices_each_has_half(monkeypatch: pytest.MonkeyPatch):
     """tpu7x: 2307 TFLOP/s, 7380 GB/s and 192 GiB a chip."""
     plan = planned_by_hand("tpu7x:2x2x1", monkeypatch)

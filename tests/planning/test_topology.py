@@ -1,15 +1,12 @@
 """Oracles: links counted by hand, and figures of chips copied by hand from where they are published."""
 
 import importlib.util
-import sys
 
+import jax
 import pytest
 
 from flaxformer_lite.planning.topology import CHIPS, describe_slice
-
-needs_libtpu = pytest.mark.skipif(
-    sys.platform != "linux", reason="the TPU's compiler is for Linux, where tests have it"
-)
+from tests.support import needs
 
 
 @pytest.mark.parametrize(
@@ -69,13 +66,22 @@ def test_an_impossible_slice_is_refused(topology: str, says: str):
         describe_slice(topology)
 
 
-@needs_libtpu
+@needs.libtpu
 def test_a_slice_that_the_compiler_refuses():
     with pytest.raises(ValueError, match=r"v5e:3x3.*does not know.*even"):
         describe_slice("v5e:3x3")
 
 
 def test_without_the_compiler_the_way_to_it_is_named(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 10, 2))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install .flaxformer-lite\[tpu\]"):
         describe_slice("v5e:2x2")
+
+
+def test_an_old_jax_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 7, 2))
+    with pytest.raises(
+        ValueError, match=r"compiling for TPUs needs JAX 0\.10 or newer, and this is .*: use an environment"
+    ):
+        describe_slice("v5e:1x1")

@@ -25,6 +25,7 @@ from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abs
 from flaxformer_lite.training.step import TrainTask, init_state
 from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
+from tests.support import needs
 
 MESHES = {
     "data 8": MeshConfig(),
@@ -114,6 +115,7 @@ def test_every_mesh_is_one_device(name: str):
     assert found[-1] < found[0] - 0.1
 
 
+@needs.pmap
 def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch):
     """Law, dropout everywhere: 8 devices have the losses of 8 micro-batches on one; the program is a pmap's, in which all sum
     the gradient of all parameters, and say nothing else to each other."""
@@ -134,6 +136,7 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
+@needs.pmap
 def test_without_dropout_all_ways_are_one_device():
     """Law: meshes, pmaps and micro-batches, also together, have the losses of one device."""
     plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
@@ -154,6 +157,7 @@ def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)
 
 
+@needs.pmap
 def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
     found = []

@@ -45,3 +45,12 @@ def test_bfloat16_on_a_gpu_without_units_for_it_is_told(monkeypatch: pytest.Monk
     assert list(device_warnings("float32")) == []
     monkeypatch.setattr(setup, "compute_capability", lambda: 8.0)
     assert list(device_warnings("bfloat16")) == []
+
+
+def test_pmap_is_refused_by_a_jax_whose_arrays_differ(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "__version_info__", (0, 7, 2))
+    with pytest.raises(
+        ValueError, match=r"train\.runner is 'pmap', which needs JAX 0\.8 or newer, and this is .*'mesh'"
+    ):
+        mesh_for(with_train(tiny_config(), runner="pmap"))
+    assert mesh_for(tiny_config()).size == 8

@@ -1,0 +1,22 @@
+"""Marks of tests that need more than the light install: `pip install -e .[test-all]`, or a newer JAX."""
+
+import importlib.util
+
+import jax
+import pytest
+
+from flaxformer_lite.planning.topology import OLDEST_JAX as OLDEST_JAX_OF_PLANS
+from flaxformer_lite.training.runners import OLDEST_JAX as OLDEST_JAX_OF_PMAP
+
+TEST_ALL = 'is not installed: pip install -e ".[test-all]"'
+
+libtpu = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None or jax.__version_info__ < OLDEST_JAX_OF_PLANS,
+    reason=f"libtpu {TEST_ALL}, on Linux and with JAX {'.'.join(map(str, OLDEST_JAX_OF_PLANS))}",
+)
+ctranslate2 = pytest.mark.skipif(importlib.util.find_spec("ctranslate2") is None, reason=f"CTranslate2 {TEST_ALL}")
+datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason=f"datasets {TEST_ALL}")
+pmap = pytest.mark.skipif(
+    jax.__version_info__ < OLDEST_JAX_OF_PMAP,
+    reason=f"train.runner 'pmap' needs JAX {'.'.join(map(str, OLDEST_JAX_OF_PMAP))}",
+)
