@@ -34,7 +34,7 @@ def variables():
 def outputs(variables, text):
     """Returns the model's outputs for one text without padding."""
     inputs = Inputs(source_tokens=jnp.array([text.tokens]), token_types=jnp.array([text.types]))
-    return MODEL.apply(variables, inputs)
+    return jax.jit(MODEL.apply)(variables, inputs)
 
 
 def test_predictions_are_those_of_each_text_alone(variables):

@@ -65,7 +65,9 @@ def test_outputs_that_the_model_does_not_have_are_none() -> None:
     model = TRAINED_HERE["bert"]
     found = ask(model, input_ids=IDS.tolist(), attention_mask=MASK)
     inputs = Inputs(jnp.asarray(IDS), source_mask=jnp.asarray(MASK > 0), token_types=jnp.zeros((2, 3), jnp.int32))
-    expected: Any = Transformer(model).apply({"params": jax.tree.map(jnp.asarray, random_params(model))}, inputs)
+    expected: Any = jax.jit(Transformer(model).apply)(
+        {"params": jax.tree.map(jnp.asarray, random_params(model))}, inputs
+    )
     parts = {"logits": "logits", "pooled": "pooled", "class_logits": "class_logits", "last_hidden_state": "memory"}
     for name, theirs in parts.items():
         assert isinstance(getattr(found, name), np.ndarray)

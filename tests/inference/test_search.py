@@ -14,6 +14,7 @@ from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
 from flaxformer_lite.text.special_ids import EOS
+from tests.support.quick import quick
 from tests.support.reference_search import (
     ALONE,
     BEAMS,
@@ -63,10 +64,14 @@ PROCESSED = {
 }
 
 
-@pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize(("config", "settings"), PROCESSED.values(), ids=PROCESSED)
-def test_rules_for_answers_equal_uncached_reference(config, settings, beam_size):
+RULES = [(name, beam_size) for name in PROCESSED for beam_size in (1, 3)]
+QUICK_RULES = (("source", 1), ("source", 3), ("prompt_early", 3))
+
+
+@pytest.mark.parametrize("rule", quick(RULES, QUICK_RULES.__contains__), ids=lambda rule: f"{rule[0]}-{rule[1]}")
+def test_rules_for_answers_equal_uncached_reference(rule):
     """Oracle: the same search in plain Python over full passes and lists of tokens, to 1e-5; prompts are longer than the window."""
+    (config, settings), beam_size = PROCESSED[rule[0]], rule[1]
     with jax.enable_x64(config is WINDOW):
         model, params = model_of(config, seed=4 if config is SMALL else 1)
         settings = replace(settings, beam_size=beam_size, num_hypotheses=beam_size)

@@ -33,6 +33,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 
 HF = FIXTURES / "hf"
 BOTH = {"vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 29, "num_encoder_layers": 2, "num_decoder_layers": 3}
@@ -205,7 +206,7 @@ def test_beams_are_equal_for_every_family(name: str, tmp_path: Path) -> None:
 
 
 @needs.ctranslate2
-@pytest.mark.parametrize("name", [x if x in FAST else pytest.param(x, marks=pytest.mark.slow) for x in MORE_MODELS])
+@pytest.mark.parametrize("name", quick(MORE_MODELS, FAST.__contains__))
 def test_scores_of_given_texts_are_equal(name: str, tmp_path: Path) -> None:
     run = sample(name)
     model, decode = run.config.model, run.config.decode

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 from tests.support.seed_cases import MODULES, Case
 from tests.support.seed_models import MODELS
 from tests.support.seed_runs import RUNS
@@ -24,6 +25,13 @@ from tests.support.seed_runs import RUNS
 FOLDER = Path(os.environ.get("FLAXFORMER_ORACLES", FIXTURES / "oracles"))
 CASES = sorted(FOLDER.glob("*.npz"))
 KINDS = MODULES | MODELS | RUNS
+QUICK = {
+    *("000_encoder_n_da_gelu_width3", "000_encoder_none_dan_gelu_fullymasked", "001_adam_3_steps", "001_cached_decode"),
+    *("001_decode_beam3_options", "001_decode_greedy_postnorm", "001_forward_prenorm_ce", "002_bert_relu_defaults"),
+    *("003_forward_source_row_all_padding", "003_main_example_small"),
+}
+"""The whole models of the fast suite, one for each way of running them; all single modules are quick."""
+WHOLE = re.compile("000_encoder|001_(adam|cached|decode|forward)|002_bert|003_(default|forward|main)")
 COMPARED: dict[str, int] = {}
 
 
@@ -94,7 +102,15 @@ def has_float64(file: Path) -> bool:
         return any(name.startswith("f64/") for name in archive.files)
 
 
-@pytest.mark.parametrize("file", CASES, ids=lambda file: file.stem)
+def is_quick(file: Path) -> bool:
+    return file.stem in QUICK or not WHOLE.match(file.stem)
+
+
+def test_the_quick_cases_exist() -> None:
+    assert {file.stem for file in CASES} >= QUICK or FOLDER != FIXTURES / "oracles"
+
+
+@pytest.mark.parametrize("file", quick(CASES, is_quick), ids=lambda file: file.stem)
 def test_every_entry_agrees(file: Path) -> None:
     """In float64 where the fixture has such values: with these to 1e-10, with the float32 ones to their digits. Else in float32."""
     compare(file, np.float64 if has_float64(file) else np.float32)

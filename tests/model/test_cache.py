@@ -14,6 +14,7 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.tree_paths import leaves_by_path
+from tests.support.quick import quick
 from tests.support.small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, params_of, shapes, slow
 
 T, V = 7, 19
@@ -25,6 +26,11 @@ WHOLE = np.ones(T, int), np.arange(T)
 PACKED = np.array([1, 1, 2, 2, 2, 2, 0]), np.array([0, 1, 0, 1, 2, 3, 0])
 FIRST, SECOND = slice(0, 2), slice(2, 6)
 pytestmark = pytest.mark.usefixtures("float64")
+
+
+QUICK = ("rotary_window_caps", "windows_by_layer", "relative_bias", "sinusoidal")
+"""Each takes two compilations: the other decoders are slow tests."""
+each_decoder = pytest.mark.parametrize("name", quick(DECODERS, QUICK.__contains__))
 
 
 def test_every_position_scheme_has_a_decoder_here():
@@ -70,14 +76,14 @@ def distances() -> np.ndarray:
     return np.arange(T)[:, None] - np.arange(T)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each_decoder
 def test_logits_equal_the_float64_reference(name):
     logits, _ = answer(name)
     assert logits.dtype == jnp.float64
     np.testing.assert_allclose(logits, slow(DECODERS[name])(None, DOCUMENT)[0], **CLOSE)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each_decoder
 def test_a_position_depends_on_all_that_its_layers_reach_and_on_nothing_else(name):
     """Nothing in the future; with a window two layers reach twice as far back as one, less itself."""
     window = DECODERS[name].sliding_window
@@ -96,7 +102,7 @@ def test_one_layer_sees_exactly_the_window():
 # Packed documents ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each_decoder
 def test_packed_documents_are_each_as_if_alone(name):
     logits, gradient = answer(name, packed=True)
     for part in (FIRST, SECOND):
@@ -107,7 +113,7 @@ def test_packed_documents_are_each_as_if_alone(name):
     np.testing.assert_array_equal(reaches(gradient), same)
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each_decoder
 def test_another_first_document_moves_nothing_of_the_second(name):
     """Neither logits nor any gradient, bit for bit."""
     config = DECODERS[name]
@@ -124,7 +130,7 @@ def test_another_first_document_moves_nothing_of_the_second(name):
 # Decoding --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@each_decoder
 def test_cached_decoding_equals_the_full_pass(name):
     """Token by token, and three tokens first; one of the rows begins with two places of padding. The cache starts with rubbish."""
     config = DECODERS[name]

@@ -52,7 +52,7 @@ def trained():
     pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
     examples = [task.objective.example(pair, Lengths(7, 6)) for pair in pairs]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
-    state = first = init_state(task, batch)
+    state = first = jax.jit(functools.partial(init_state, task))(batch)
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for _ in range(12):
         state, measured = step(state, batch)
@@ -72,11 +72,11 @@ def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
 def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
     task, _, params, _ = trained()
     source = list(range(5, 12))
-    decoder = Decoder(task.model, DecodeConfig(eos_ids=(), max_new_tokens=5))
+    decoder = Decoder(task.model, DecodeConfig(beam_size=1, eos_ids=(), max_new_tokens=5))
     (((answer, _),),) = decoder.generate({"params": params}, [source])
     tokens = jnp.array([[decoder.config.bos_id, *answer]])
     inputs = Inputs(source_tokens=jnp.array([source]), target_tokens=tokens)
-    logits = task.model.apply({"params": params}, inputs).logits
+    logits = jax.jit(task.model.apply)({"params": params}, inputs).logits
     assert logits[0, :-1].argmax(-1).tolist() == answer
     with pytest.raises(ValueError, match=r"has 41 tokens, but model\.positions\.max_positions is 40"):
         decoder.check([source * 5 + source[:6]], 0)

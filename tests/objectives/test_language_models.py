@@ -21,6 +21,7 @@ from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, 
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.quick import quick
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
     "causal_lm": (CausalLM(z_loss=1e-3), {"num_encoder_layers": 0, "num_decoder_layers": 1}),
@@ -62,9 +63,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
 
 
-@pytest.mark.parametrize(
-    "kind", [kind if kind == "causal_lm" else pytest.param(kind, marks=pytest.mark.slow) for kind in OBJECTIVES]
-)
+@pytest.mark.parametrize("kind", quick(OBJECTIVES, "causal_lm".__eq__))
 def test_it_trains_continues_and_is_scored(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

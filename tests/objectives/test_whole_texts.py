@@ -320,6 +320,7 @@ def test_a_hugging_face_folder_is_imported_and_trained_on(
         run.classify(["a", ("a", "b")])
 
 
+@pytest.mark.slow
 def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     """Law: the first step's loss and gradient on four devices are those on one; wrong answers come from every device."""
     (tmp_path / "pairs.tsv").write_text("".join(f"{a * 3}\t{a.upper() * 2}\n" for a in "abcdefgh"))

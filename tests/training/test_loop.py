@@ -34,6 +34,7 @@ from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
+from tests.support.quick import quick
 
 CONFIG = dataclasses.replace(
     tiny_config(),
@@ -176,17 +177,16 @@ def test_samples_are_always_written_and_all_translations_where_they_are_scored(u
 # Stopped -----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("step", "number"),
-    [(1, signal.SIGTERM), (7, signal.SIGHUP), (11, signal.SIGINT)],
-    ids=lambda value: str(int(value)),
-)
+STOPS = {1: signal.SIGTERM, 7: signal.SIGHUP, 11: signal.SIGINT}
+
+
+@pytest.mark.parametrize("step", quick(STOPS, (11).__eq__))
 def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
-    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int, number: signal.Signals
+    uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ):
     """Law: the same run, whatever the signal and wherever it falls; step 11's falls between checkpoints and rows."""
     with monkeypatch.context() as patch:
-        during_step(patch, step, lambda: os.kill(os.getpid(), number))
+        during_step(patch, step, lambda: os.kill(os.getpid(), STOPS[step]))
         loop.train(NO_TEXT, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == step
@@ -195,7 +195,7 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("step", [6, 12])
+@pytest.mark.parametrize("step", quick([6, 12], (12).__eq__))
 def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch, step: int):
     """Law: as after a signal; in step 6 the newest checkpoint is 5's, in step 12 it is 10's."""
     with monkeypatch.context() as patch:
@@ -248,7 +248,7 @@ def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
+@pytest.mark.parametrize("stderr", quick([pty.openpty, os.pipe], os.pipe.__eq__))
 def test_a_closed_terminal_does_not_stop_it(
     uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]
 ):
@@ -389,7 +389,7 @@ def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
     assert len(rows(copy)) == 6 + 2
 
 
-@pytest.mark.parametrize("log_every", [1, 50])
+@pytest.mark.parametrize("log_every", quick([1, 50], (50).__eq__))
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, log_every: int):
     """Parameters spoilt after step 6 are noticed in step 7, at its row or at the checkpoint of step 8, which is not saved."""
 

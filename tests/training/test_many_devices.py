@@ -26,6 +26,7 @@ from flaxformer_lite.training.step import TrainTask, init_state
 from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from tests.support import needs
+from tests.support.quick import quick
 
 MESHES = {
     "data 8": MeshConfig(),
@@ -105,9 +106,7 @@ def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
 # Numbers ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name == FAST else pytest.mark.slow) for name in MESHES]
-)
+@pytest.mark.parametrize("name", quick(MESHES, FAST.__eq__))
 def test_every_mesh_is_one_device(name: str):
     """Law, dropout everywhere: 20 steps have the losses of one device; and they fall, so that there is something to agree on."""
     found = losses(on_mesh(task(), MESHES[name]))

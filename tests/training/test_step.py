@@ -141,6 +141,7 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
     chex.assert_trees_all_close((loss, grads), (loss_twice, grads_twice), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
     """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
     runner = MeshRunner(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
@@ -219,6 +220,7 @@ def test_rows_that_devices_do_not_divide_are_refused():
         check_rows(12, make_mesh())
 
 
+@pytest.mark.slow
 def test_a_small_model_learns_to_copy(one_device: Runner):
     """Learning: copying 1 to 4 digits, unseen ones included, from 500 steps; a mask or a shift off by one would not get there."""
     rng = np.random.default_rng(0)

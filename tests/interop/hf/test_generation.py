@@ -10,19 +10,17 @@ import pytest
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.hf_folders import DATA, fixture, imported, refused
+from tests.support.quick import quick
 
-QUICK = (
-    *("gpt2/untied", "llama/gqa_llama3", "mistral/window", "qwen2/hub_window", "gemma2/plain", "gemma3/scaled"),
-    *("t5/deep_decoder", "bart/summary", "marian/separate"),
-)
-"""One for each shape of decoder, window and set of rules; the others are slow tests, since each compiles two searches."""
+QUICK = ("llama/gqa_llama3", "gemma3/scaled", "t5/deep_decoder", "bart/summary")
+"""A decoder, one with windows, and two pairs of stacks with rules; the others are slow tests: each compiles two searches."""
 
 
 def generating() -> list:
     """Every fixture that generates."""
     files = [file for file in sorted(DATA.glob("*/*/io.npz")) if "gen/greedy" in np.load(file).files]
     labels = [str(file.parent.relative_to(DATA)) for file in files]
-    return [pytest.param(label, marks=[] if label in QUICK else pytest.mark.slow) for label in labels]
+    return quick(labels, QUICK.__contains__)
 
 
 def test_the_quick_fixtures_exist():

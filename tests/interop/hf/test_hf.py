@@ -18,8 +18,16 @@ from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.hf_folders import DATA, fixture, imported, refused
+from tests.support.quick import quick
 
 TOLERANCE = 1e-4
+QUICK = {
+    *("bart/scaled", "bert/pretraining", "distilbert/sinusoidal", "gemma/untied_bias", "gemma2/plain"),
+    *("gemma3/scaled", "gpt2/untied"),
+    *("llama/gqa_llama3", "llama/yarn", "marian/separate", "minilm/mean", "mistral/window", "qwen2/hub_window"),
+    *("qwen3/window", "roberta/classification", "t5/deep_decoder", "t5_1_1/gated_gelu", "bart/classification"),
+}
+"""One or two fixtures of each family, with its rarest parts; the outputs of the others are slow tests."""
 
 
 def variants() -> list[str]:
@@ -48,7 +56,12 @@ def worst(found: ModelOutput, expected: dict[str, np.ndarray], masks: dict[str, 
     return max(errors)
 
 
-@pytest.mark.parametrize("label", variants())
+def test_the_quick_fixtures_are_of_every_family():
+    assert {label.split("/")[0] for label in QUICK} == {label.split("/")[0] for label in variants()}
+    assert set(variants()) >= QUICK
+
+
+@pytest.mark.parametrize("label", quick(variants(), QUICK.__contains__))
 def test_outputs_equal_those_of_the_library(label: str, record_property: Any) -> None:
     if refused(label):
         return
