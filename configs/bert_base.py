@@ -7,7 +7,7 @@ Command:  pip install "flaxformer_lite[hub]"; python train.py configs/bert_base.
           python -m flaxformer_lite evaluate runs/bert_base
 Expected: in the paper, after 1,000,000 steps: 79.6 on average on GLUE, 88.5 F1 on SQuAD 1.1 (single model, development set); four
           days on 16 TPU chips. Not run here; 110 million parameters.
-Vary it:  --objective.whole-words True; a config with max_source_length=128 for the first part and train.init_from for the second.
+Vary it:  --objective.whole-words; a config with max_source_length=128 for the first part and train.init_from for the second.
           docs/fine-tuning.md goes on from there; `import hf` brings the published weights.
 """
 
