@@ -199,7 +199,7 @@ class RunFolder:
     def results(self, step: int, weights: str) -> list[dict[str, Any]]:
         """Returns the reports of `evaluate` on these weights of that step, or else the row of its evaluation in training."""
         reports = [json.loads(file.read_bytes()) for file in sorted((self.path / "evaluations").glob("*.json"))]
-        found = [report for report in reports if (report["step"], report["weights"]) == (step, weights)]
+        found = [report for report in reports if (report.get("step"), report.get("weights")) == (step, weights)]
         if found or weights not in ("last", "best"):  # training evaluates neither averages nor ema
             return found
         return [row for row in self.rows() if row["step"] == step and row["split"] == "eval"]
