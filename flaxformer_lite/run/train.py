@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.training import loop
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir import RunFolder
 
 
 def train(config: Config | str | Path, workdir: str | Path, *, on_row: loop.RowCallback | None = None) -> Run:

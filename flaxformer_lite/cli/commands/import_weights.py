@@ -15,21 +15,18 @@ from typing import Any
 import jax
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import DataConfig
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
 from flaxformer_lite.interop.hf.folder import copy_companions
-from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
-from flaxformer_lite.interop.name_map import to_params
-from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
-from flaxformer_lite.text.kinds import FromRun
-from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.text import FromRun, Tokenizers
+from flaxformer_lite.workdir import RunFolder
 
 NAMES = sorted([*SYSTEMS, "hf"])
 
