@@ -43,7 +43,8 @@ class Checkpoints:
     never among the best. Of equal values the earliest step is the best. An interim checkpoint is among neither and is kept
     until the next one is complete, so a stopped run keeps and averages the same checkpoints as one that was not stopped.
 
-    Several processes share the folder, and all call the same methods in the same order.
+    All processes call the same methods in the same order. They share the folder; or each has its own, and the first one alone
+    writes, whole arrays that it gathers from the others (`shared`).
 
     Args:
         folder: the folder of the checkpoints; made if it is missing, unless `read_only`.
@@ -52,6 +53,8 @@ class Checkpoints:
         best_metric: the name in `metrics` that ranks checkpoints; None ranks none.
         best_mode: whether the smallest ("min") or the largest ("max") value is the best.
         read_only: never write or delete: for commands that read a run which may be training.
+        shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
+            process's folder, and a new checkpoint is in the first one's only.
         warn: called with one line for each damaged checkpoint that is skipped; by default the logger "flaxformer_lite".
 
     Raises:
@@ -67,19 +70,22 @@ class Checkpoints:
         best_metric: str | None,
         best_mode: Literal["min", "max"],
         read_only: bool = False,
+        shared: bool = True,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder = Path(folder).absolute()
         self._retention = Retention(keep_latest, keep_best, best_metric, best_mode)
         self._damaged = self._retention.damaged
-        self._read_only = read_only
+        self._read_only, self._shared = read_only, shared
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._quiet = Quiet("orbax")
         logging.getLogger("absl").addFilter(self._quiet)
-        self._manager: ocp.CheckpointManager | None = make_manager(self._folder, self._retention.kept, read_only)
+        self._manager: ocp.CheckpointManager | None = make_manager(
+            self._folder, self._retention.kept, read_only, shared
+        )
         for step in self._orbax.all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
                 self._retention.record(step, read_document(self._folder, step))
@@ -125,6 +131,10 @@ class Checkpoints:
             if metric is not None and metric not in metrics:
                 names = ", ".join(sorted(metrics))
                 raise ValueError(f'best_metric is "{metric}": the evaluation has only {names}; choose one')
+        if not self._shared:
+            state = gather_to_first(state)
+            if jax.process_index() > 0:
+                return
         content = {"meta": meta, "metrics": metrics, "interim": interim, "leaves": leaf_types(state)}
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
         self.wait()
@@ -280,7 +290,8 @@ class Checkpoints:
         self._retention.record(step, content)
         if jax.process_index() == 0:
             write_whole(self._folder / str(step) / "meta" / META, json.dumps(sealed(content)))
-        multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} replaced")
+        if self._shared:
+            multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} replaced")
         for other in set(self.steps()) - self._retention.kept(self.steps()):
             self._orbax.delete(other)
 
@@ -303,11 +314,12 @@ class Checkpoints:
             raise ValueError(f"checkpoint {step} in {self._folder} has another tree: {what}; use the config of the run")
 
     def _is_valid(self, step: int) -> bool:
-        """Returns whether every file is as it was written: the first process compares them, once, and broadcasts the answer."""
+        """Returns whether every file is as it was written: in a shared folder the first process compares them for all, once."""
         if step in self._valid:
             return True
-        reason = why_damaged(self._folder, step) if jax.process_index() == 0 else None
-        if multihost_utils.broadcast_one_to_all(np.array(reason is not None)):
+        reason = why_damaged(self._folder, step) if jax.process_index() == 0 or not self._shared else None
+        damaged = np.array(reason is not None)
+        if multihost_utils.broadcast_one_to_all(damaged) if self._shared else damaged:
             self._damaged[step] = reason or "according to the first process"
         else:
             self._damaged.pop(step, None)
@@ -331,3 +343,13 @@ class Checkpoints:
     def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
         return read_tree(self._orbax, step, {field: abstract}, partial=True)[field]
+
+
+def gather_to_first(state: PyTree) -> PyTree:
+    """Returns the whole arrays of a state on the host of the first process, one after the other; None for each elsewhere."""
+
+    def whole(x: Any) -> np.ndarray | None:
+        array = np.asarray(x) if x.is_fully_addressable else multihost_utils.process_allgather(x, tiled=True)
+        return array if jax.process_index() == 0 else None
+
+    return jax.tree.map(whole, state)

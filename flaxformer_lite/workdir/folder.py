@@ -87,6 +87,8 @@ class RunFolder:
         if is_url(path):
             raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
         self.path, self.silent = Path(path), silent
+        self.shared = True
+        """Whether all processes of a run reach this folder; if not, each has its own and shares the mirror only."""
         self.checkpoints = self.path / "checkpoints"
         self.metrics = self.path / "metrics.jsonl"
 
@@ -135,7 +137,8 @@ class RunFolder:
                 if (self.path / ".lock").read_text(encoding="utf-8") == mark:
                     return
         raise ValueError(
-            f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one"
+            f"--workdir {self.path} is not the folder that the first process writes to: all hosts must reach the same one, or have "
+            "a train.mirror and one process each"
         )
 
     def write_config(self, config: Config) -> None:

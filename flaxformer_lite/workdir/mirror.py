@@ -17,7 +17,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -25,11 +25,11 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.remote_files import describe_error
+from flaxformer_lite.remote_files import describe_error, reading
 from flaxformer_lite.workdir.digests import DIGESTS, DamageError, unsealed
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps, step_of
+from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps, drop_checkpoints, step_of
 
 POLL_SECONDS = 1.0
 """Time between two looks for a finished checkpoint."""
@@ -83,6 +83,38 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             f"train.mirror {remote.url} holds a run of another config: {describe_differences(different)}. Use another "
             "train.mirror, or the old settings"
         )
+
+
+def push_once(folder: RunFolder, config: Config) -> None:
+    """Brings the mirror to the state of the run folder. Raises: ValueError if that fails: other hosts need the mirror."""
+    mirror = Mirror(str(config.train.mirror), folder.path, Progress(1, silent=True))
+    try:
+        mirror.push()
+    except Exception as error:
+        raise ValueError(
+            f"train.mirror {mirror.remote.url} cannot be written ({describe_error(error)}): hosts that do not share the run "
+            "folder need it"
+        ) from None
+    finally:
+        shutil.rmtree(mirror.snapshot, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def follow_mirror(folder: RunFolder, config: Config) -> Iterator[None]:
+    """Locks the run folder of a host that writes no checkpoints, after bringing it to the state of the mirror.
+
+    Raises: ValueError if the mirror cannot be read.
+    """
+    remote = RemoteRun(str(config.train.mirror))
+    with folder.lock(config):
+        with reading(f"train.mirror {remote.url}"), Progress(1, silent=True) as progress:
+            steps = remote.fetch(
+                folder.path,
+                lambda step: why_damaged(folder.checkpoints, step) is None,
+                lambda name: progress.update(f"copying {name}"),
+            )
+        drop_checkpoints(folder.checkpoints, steps)
+        yield
 
 
 def check_place(remote: RemoteRun, folder: Path) -> None:

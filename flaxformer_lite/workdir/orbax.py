@@ -40,13 +40,26 @@ class CheckedTree(ocp.PyTreeCheckpointHandler):
         write_digests(Path(directory))
 
 
-def make_manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only: bool) -> ocp.CheckpointManager:
-    """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete."""
+def make_manager(
+    folder: Path, kept: Callable[[list[int]], set[int]], read_only: bool, shared: bool
+) -> ocp.CheckpointManager:
+    """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete.
+
+    If not `shared`, it belongs to this process alone and waits for no other.
+    """
     if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
         for incomplete in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
             shutil.rmtree(incomplete)
+    processes = ocp.options.MultiprocessingOptions()
+    if not shared:
+        here = jax.process_index()
+        processes = ocp.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process{here}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)  # Orbax does this for all processes together only
     registry = ocp.DefaultCheckpointHandlerRegistry()
-    tree, document = CheckedTree(), ocp.JsonCheckpointHandler(filename=META)
+    tree = CheckedTree(multiprocessing_options=processes)
+    document = ocp.JsonCheckpointHandler(filename=META, multiprocessing_options=processes)
     # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
     registry.add("state", ocp.args.PyTreeSave, tree)
     registry.add("state", ocp.args.PyTreeRestore, tree)
@@ -54,6 +67,8 @@ def make_manager(folder: Path, kept: Callable[[list[int]], set[int]], read_only:
     options = ocp.CheckpointManagerOptions(
         preservation_policy=Preserve(kept),
         read_only=read_only,
+        create=shared,
+        multiprocessing_options=processes,
         # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
         async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
     )

@@ -8,7 +8,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
 from flaxformer_lite.atomic_files import atomic_write
@@ -166,10 +166,15 @@ def open_run(path: str | Path) -> RunFolder:
         raise ValueError(
             f"{path} holds no run (there is no config.json in it): give the URL of a run folder, or of a mirror"
         )
-    for step in (copy / "checkpoints").glob("*"):
-        if step.name.isdecimal() and int(step.name) not in steps:
-            shutil.rmtree(step, ignore_errors=True)
+    drop_checkpoints(copy / "checkpoints", steps)
     return RunFolder(copy)
+
+
+def drop_checkpoints(folder: Path, kept: Container[int]) -> None:
+    """Deletes the checkpoints of all other steps."""
+    for step in folder.glob("*"):
+        if step.name.isdecimal() and int(step.name) not in kept:
+            shutil.rmtree(step, ignore_errors=True)
 
 
 def cache_folder(url: str) -> Path:

@@ -30,6 +30,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         best_metric=train.best_metric if ranked else None,
         best_mode=train.best_mode,
         read_only=read_only,
+        shared=folder.shared,
         warn=warn,
     )
 

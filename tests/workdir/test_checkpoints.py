@@ -87,6 +87,23 @@ def test_a_state_comes_back_bit_by_bit_in_its_own_types(tmp_path, ema):
     assert meta == {"patience": 3, "best": 0.1, "text": "größer", "nothing": None, "shape": [2, 3]}
 
 
+def test_a_process_with_a_folder_of_its_own_saves_whole_arrays(tmp_path):
+    """Law: a state over eight devices comes back bit by bit, also onto one device from a folder that is shared."""
+    mesh = Mesh(np.array(jax.devices()), ("all",))
+    state = state_at(1, rows=8)
+    sharding = jax.tree.map(lambda x: NamedSharding(mesh, PartitionSpec(*["all"] * (x.shape == (8, 5)))), state)
+    with open_checkpoints(tmp_path / "run", shared=False) as checkpoints:
+        checkpoints.save(1, jax.device_put(state, sharding), {"n": 1}, {"loss": 2.0})
+        checkpoints.wait()
+        checkpoints.save(1, jax.device_put(state, sharding), {"n": 2}, {"loss": 3.0})
+        step, found, meta = checkpoints.restore(jax.tree.map(abstract, state, sharding))
+    assert (step, meta) == (1, {"n": 2}) and found.params["layers"]["kernel"].sharding.spec == PartitionSpec("all")
+    assert_same(found, state)
+    with open_checkpoints(tmp_path / "run", read_only=True) as checkpoints:
+        assert_same(checkpoints.restore(abstract(state))[1], state)
+        assert checkpoints.metrics(1) == {"loss": 3.0}
+
+
 def test_the_newest_is_restored_unless_a_step_is_named(tmp_path):
     with open_checkpoints(tmp_path) as checkpoints:
         for step in (5, 7, 11):

@@ -13,7 +13,7 @@ from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import Progress
 from flaxformer_lite.workdir import mirror, remote_run
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.mirror import Mirror, start_from_mirror
+from flaxformer_lite.workdir.mirror import Mirror, follow_mirror, newest_valid, push_once, start_from_mirror
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.remote_run import RemoteRun
 from tests.support.experiments import tiny_config, with_train
@@ -350,6 +350,26 @@ def test_a_damaged_checkpoint_is_taken_from_the_mirror(tmp_path: Path):
     started(run)
     (run / ".lock").unlink()
     assert contents(run) == good
+
+
+def test_another_host_follows_the_mirror(tmp_path: Path):
+    """Its folder becomes that of the first host: what is damaged or unknown there is replaced or deleted."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    write_run(run, CONFIG, [4, 8], 8)
+    push_once(RunFolder(run), CONFIG)
+    write_run(other, CONFIG, [2, 4, 8, 12], 12)
+    (other / "checkpoints" / "4" / "state" / "d" / "0b").write_text("flipped")
+    with follow_mirror(RunFolder(other), CONFIG), pytest.raises(ValueError, match="another process is training"):
+        RunFolder(other).lock(CONFIG).__enter__()
+    assert sorted(p.name for p in (other / "checkpoints").iterdir()) == ["4", "8"]
+    assert newest_valid(RunFolder(other)) == 8 and len(RunFolder(other).rows()) == 8
+    FlakyFileSystem.failure = FAILURES[0]
+    with pytest.raises(ValueError, match=r"cannot be read \(Transport"), follow_mirror(RunFolder(other), CONFIG):
+        pass
+    with pytest.raises(
+        ValueError, match=r"cannot be written \(Transport .* hosts that do not share the run folder need"
+    ):
+        push_once(RunFolder(run), CONFIG)
 
 
 def test_a_mirror_behind_the_folder_is_not_read(tmp_path: Path):

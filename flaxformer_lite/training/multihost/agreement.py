@@ -23,6 +23,7 @@ from flaxformer_lite.parallel import replicated
 from flaxformer_lite.training.multihost.ending import SharedError, exit_on_error
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder, start_from_mirror
+from flaxformer_lite.workdir.mirror import follow_mirror, newest_valid, push_once
 
 Result = TypeVar("Result")
 
@@ -100,9 +101,33 @@ class SeveralProcesses(Processes):
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
             mark = self.allgather_text(mark)[0]
-            self.on_all(lambda: folder.check_mark(mark))
+            self._find_shared(folder, mark, config)
             self.on_all(lambda: start_from_mirror(folder, config) if self.is_first else None)
+            if not folder.shared:
+                self.on_all(lambda: push_once(folder, config) if self.is_first else None)
+                self.on_all(lambda: None if self.is_first else stack.enter_context(follow_mirror(folder, config)))
+                newest = self.on_all(lambda: newest_valid(folder))
+                self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
             yield
+            if config.train.mirror is not None:
+                multihost_utils.sync_global_devices(
+                    "flaxformer_lite mirror copied"
+                )  # JAX waits for the first one 5 minutes only
+
+    def _find_shared(self, folder: RunFolder, mark: str, config: Config) -> None:
+        """Sets `folder.shared`.
+
+        Raises: SharedError if processes do not share the folder without a mirror, or some share it and others do not.
+        """
+        message = ""
+        try:
+            folder.check_mark(mark)
+        except ValueError as error:
+            message = str(error)
+        messages = self.allgather_text(message)
+        folder.shared = not any(messages)
+        if not folder.shared and (config.train.mirror is None or not all(messages[1:])):
+            raise SharedError(merge_messages(messages))
 
     def _agree_on_command(self, config: Config) -> None:
         """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""

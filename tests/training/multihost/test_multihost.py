@@ -22,6 +22,7 @@ from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import unsealed
+from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
@@ -295,6 +296,31 @@ def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, c
     own = [[], ["--workdir", str(copy)]]
     with Processes(config, tmp_path / "run", cache, 2, 1, own=own) as processes:
         assert f"process 1 of 2: --workdir {copy} is not the folder that the first process writes" in refused(processes)
+
+
+@pytest.mark.slow
+def test_hosts_that_share_only_a_mirror(config: Path, tmp_path: Path, cache: Path, one: list[float]):
+    """Law, dropout on, over fsdp 2: both are killed and lose their folders; the losses are those of one process from the start."""
+    mirror, folders = tmp_path / "mirror", [tmp_path / "run0", tmp_path / "run1"]
+    flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mirror", str(mirror))
+    own = [["--workdir", str(folder)] for folder in folders]
+    with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", "100000", own=own) as processes:
+        deadline = time.monotonic() + 240
+        while not (steps := complete_steps(RemoteRun(str(mirror)).files())) or steps[-1] < 6:
+            assert all(process.poll() is None for process in processes.started), processes.said(0) + processes.said(1)
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert not list((folders[1] / "checkpoints").iterdir())
+    for folder in folders:
+        shutil.rmtree(folder)
+    step = complete_steps(RemoteRun(str(mirror)).files())[-1] + 2
+    with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", str(step), own=own) as processes:
+        assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
+        assert f"resuming after step {step - 2}" in processes.said(0)
+    assert complete_steps(RemoteRun(str(mirror)).files())[-1] == step
+    expected = alone(with_train(CONFIG, steps=step, checkpoint_every=step), tmp_path / "never_killed")
+    np.testing.assert_allclose(losses(folders[0]), expected, rtol=1e-3)
+    np.testing.assert_allclose(losses(folders[0])[: len(one)], one, rtol=2e-5)
 
 
 @pytest.mark.slow
