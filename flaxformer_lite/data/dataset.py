@@ -1,12 +1,12 @@
 """From records to batches: tokenizes all text once, then makes any batch on demand."""
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
 import jax
 import numpy as np
+from absl import logging
 from jaxtyping import Int
 
 from flaxformer_lite.console import Quiet
@@ -16,7 +16,8 @@ from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, Token
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
 
-logging.getLogger("absl").addFilter(Quiet("grain"))  # it warns while it is imported, of a feature that is not used here
+# It warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
+logging.get_absl_logger().addFilter(Quiet("grain"))
 import grain  # noqa: E402
 
 
