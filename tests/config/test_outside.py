@@ -10,7 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from flaxformer_lite.cli.main import COMMANDS, main
+from flaxformer_lite.cli.main import COMMANDS, READ_NO_RUN, main
 from flaxformer_lite.config import outside
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
@@ -88,7 +88,7 @@ def test_a_run_folder_alone_imports_nothing(run: Path, capsys: pytest.CaptureFix
     )
 
 
-@pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"import"}))
+@pytest.mark.parametrize("command", sorted(COMMANDS.keys() - READ_NO_RUN))
 def test_every_command_that_reads_a_run_imports_what_is_named(
     command: str, run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
