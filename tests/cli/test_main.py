@@ -101,6 +101,7 @@ NUMBERS_AND_NAMES = {
 }
 
 
+@pytest.mark.slow  # CI runs it where libtpu is installed
 def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
     """Real processes that choose their device by themselves: a training, and a translation with its run."""
     config = with_train(tiny_config(), steps=1, eval_every=1, checkpoint_every=1, log_every=1, text_metrics=())

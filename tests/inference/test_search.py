@@ -33,6 +33,8 @@ from tests.support.reference_search import (
     reference_greedy,
 )
 
+each_search = pytest.mark.parametrize("search", quick([greedy, beam_search], lambda search: search is beam_search))
+
 LONG = {
     "greedy": (greedy, reference_greedy, DecodeConfig(length_penalty="gnmt", alpha=0.6)),
     "beam": (
@@ -43,9 +45,10 @@ LONG = {
 }
 
 
-@pytest.mark.parametrize(("search", "reference", "settings"), LONG.values(), ids=LONG)
-def test_long_answers_equal_uncached_reference(search, reference, settings):
+@pytest.mark.parametrize("name", quick(LONG, "greedy".__eq__))
+def test_long_answers_equal_uncached_reference(name):
     """Oracle: the same in float64, to 1e-10, for a model whose answers make the cache grow."""
+    search, reference, settings = LONG[name]
     with jax.enable_x64(True):
         model, params = model_of(OTHER, seed=0)
         sources = SOURCES[2::2]
@@ -81,7 +84,7 @@ def test_rules_for_answers_equal_uncached_reference(rule):
         assert len({len(row[0][0]) for row in found}) > 1
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@each_search
 def test_without_end_ids_answers_have_their_maximum_length(search):
     """Oracle: the lengths, for a model whose most probable token is the end."""
     model, params = model_of(SMALL)
@@ -91,7 +94,7 @@ def test_without_end_ids_answers_have_their_maximum_length(search):
     assert found.lengths.tolist() == 5 * [[5]] and (np.asarray(found.tokens)[:, 0, :5] == EOS).all()
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@each_search
 def test_left_padding_changes_nothing(search):
     """Law: prompts are answered alike in rows of any width, also where the cache keeps a window only; in float64, to 1e-10."""
     settings = DecodeConfig() if search is greedy else BEAMS["late"]
@@ -114,7 +117,7 @@ def test_cache_is_as_wide_as_the_window():
         assert {x.shape[:3] for x in cache.own} == {(2, 2, capacity)}
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@each_search
 def test_neighbours_change_nothing(search):
     """Law: an answer is the same beside other sentences with other maximum lengths as beside empty rows."""
     model, params = model_of(SMALL)
@@ -132,7 +135,7 @@ def test_neighbours_change_nothing(search):
         assert all(score in (0, -math.inf) for score in np.delete(alone.scores, -i, 0).flat), "an empty row was active"
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@each_search
 def test_parameters_on_several_devices_answer_alike(search):
     """Law: parameters replicated over several devices, as in a loaded run, give the answers of one device."""
     model, params = model_of(SMALL)
@@ -142,7 +145,7 @@ def test_parameters_on_several_devices_answer_alike(search):
     assert_same(answers(found), answers(expected))
 
 
-@pytest.mark.parametrize("search", [greedy, beam_search])
+@each_search
 def test_weights_of_nan_still_answer(search):
     """Law: every sentence has an answer, also from weights that are NaN."""
     model, params = model_of(SMALL)

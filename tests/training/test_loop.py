@@ -232,7 +232,7 @@ def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("split", ["train", "eval"])
+@pytest.mark.parametrize("split", quick(["train", "eval"], "eval".__eq__))
 def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys, split: str):
     """Law: the step is saved, the exception is raised, and the next call continues to the same bits."""
 
@@ -292,6 +292,7 @@ def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_pa
     chex.assert_trees_all_close(new.ema, old.params, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
     """Law: 5 steps and then 12 end like 12 at once, because nothing else depends on the number of steps."""
     loop.train(with_train(NO_TEXT, steps=5), tmp_path / "run")

@@ -128,6 +128,7 @@ def test_a_crashed_run_continues_from_its_mirror(uninterrupted: Path, tmp_path: 
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_failing_mirror_changes_no_number(uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     """Training ends as ever, says what is not there, and the same command copies it."""
     run = tmp_path / "run"
@@ -144,6 +145,7 @@ def test_a_failing_mirror_changes_no_number(uninterrupted: Path, tmp_path: Path,
     assert_same_run(run, uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_read_by_its_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The local copy is made once, and brought up to date when the run has moved on."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
