@@ -20,7 +20,7 @@ from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, tiny_config, use_one_device, with_train
 from tests.support.quick import quick
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
@@ -56,11 +56,6 @@ def config_of(kind: str, folder: Path) -> Config:
 @pytest.fixture(autouse=True)
 def one_device(monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
 
 
 @pytest.mark.parametrize("kind", quick(OBJECTIVES, "causal_lm".__eq__))

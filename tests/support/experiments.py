@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,14 @@ def train_losses(config: Config, steps: int) -> list[float]:
         state, measured = step(state, dataset.batch(number))
         losses.append(float(measured["loss"]))
     return losses
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run's metrics.jsonl, without what the clock decides."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+
+
+def saved(folder: Path) -> list[str]:
+    """The names of a run's checkpoints."""
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())

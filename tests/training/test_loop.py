@@ -32,7 +32,7 @@ from flaxformer_lite.training import evaluation, loop, setup
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
-from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
 from tests.support.quick import quick
 
@@ -93,16 +93,6 @@ def final_state(folder: Path) -> list[tuple[str, bytes]]:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
     leaves = jax.tree_util.tree_leaves_with_path((state, average))
     return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, without what the clock decides."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
-
-
-def saved(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
 def assert_same_run(folder: Path, other: Path) -> None:

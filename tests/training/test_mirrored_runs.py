@@ -3,11 +3,9 @@
 import dataclasses
 import errno
 import functools
-import json
 import shutil
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ from flaxformer_lite.training.runners import make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train
 from tests.support.mirrors import FlakyFileSystem
 
 TINY = tiny_config()
@@ -61,16 +59,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
         share_programs(patch)
         loop.train(CONFIG, folder)
     return folder
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of metrics.jsonl, without what the clock decides."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
-
-
-def saved(folder: Path) -> list[str]:
-    return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
 def final_digest(folder: Path | str) -> str:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import hardware
 from flaxformer_lite.cli.diagnosis import PLUGINS, Device, Facts, problems, report
+from flaxformer_lite.remote_files import describe_error
 
 if TYPE_CHECKING:
     import jax
@@ -57,7 +58,7 @@ def collect(*, timing: bool) -> Facts:
 
         devices = jax.devices()
     except (ImportError, RuntimeError, AttributeError) as error:
-        return Facts(**machine, errors={"import": first_line(error)})
+        return Facts(**machine, errors={"import": describe_error(error)})
     kinds = {device.platform for device in devices}
     wanted = [name for name, there in (("gpu", bool(gpus)), ("tpu", tpu)) if there and name not in kinds]
     folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
@@ -97,12 +98,8 @@ def backend_error(name: str) -> str:
     try:
         jax.devices(name)
     except RuntimeError as error:
-        return first_line(error)
+        return describe_error(error)
     return ""
-
-
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def memory_of(device: "jax.Device") -> int | None:
