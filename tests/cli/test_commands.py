@@ -374,6 +374,7 @@ def test_no_stdin_and_no_stdout_are_mistakes(folder: Path, capsys: pytest.Captur
         assert f"there is no standard {name}" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reader_that_closes_ends_it_without_a_word(folder: Path):
     """A real process, as in `… | head -1`."""
     read, write = os.pipe()
@@ -386,6 +387,7 @@ def test_a_reader_that_closes_ends_it_without_a_word(folder: Path):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
     """A real process, while it reads a file that somebody else is still writing."""
     os.mkfifo(tmp_path / "pipe")

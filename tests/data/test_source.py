@@ -57,6 +57,7 @@ class ExtendedData(DataConfig):
     train: SourceKinds | Reversed
 
 
+@pytest.mark.slow
 def test_a_source_from_outside_the_package_trains() -> None:
     """Law: the contract of `DataSource` is all that training needs."""
     data = {"tokenizer": Characters(), "tokens_per_batch": 128, "rows_multiple": 8, "bucket_lengths": (8,)}

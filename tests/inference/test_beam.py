@@ -27,7 +27,8 @@ from tests.support.reference_search import (
 )
 
 
-@pytest.mark.parametrize("name", quick(BEAMS, "early".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEAMS)
 def test_beam_search_equals_uncached_reference(name):
     """Oracle: the algorithm in plain Python over full passes; tokens equal, scores to 1e-5."""
     (model, params), settings = model_of(SMALL), BEAMS[name]

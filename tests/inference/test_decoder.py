@@ -50,6 +50,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+@pytest.mark.slow
 def test_prompts_samples_and_streams():
     """Law: an answer depends on seed, index and sample alone, not on the batch; a stream is the first answer."""
     model, params = model_of(ALONE)

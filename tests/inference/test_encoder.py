@@ -47,6 +47,7 @@ def test_predictions_are_those_of_each_text_alone(variables):
     assert predictor.predict(variables, []) == []
 
 
+@pytest.mark.slow
 def test_tokens_are_predicted_at_the_positions_of_each_text(variables):
     """Oracle: softmax of the logits at these positions, sorted; three positions are padded to four."""
     predictor = BatchPredictor(MODEL, functools.partial(predict_top_tokens, 3), 64, TOKENIZER.pad_id)

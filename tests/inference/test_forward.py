@@ -61,6 +61,7 @@ def test_an_encoder_decoder_needs_both_sides() -> None:
         ask(vectors, inputs_embeds=np.zeros((2, 3, 5)), decoder_inputs_embeds=np.zeros((2, 3, 12)))
 
 
+@pytest.mark.slow
 def test_outputs_that_the_model_does_not_have_are_none() -> None:
     model = TRAINED_HERE["bert"]
     found = ask(model, input_ids=IDS.tolist(), attention_mask=MASK)

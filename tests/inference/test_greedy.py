@@ -1,6 +1,7 @@
 """Laws of greedy search."""
 
 import numpy as np
+import pytest
 
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
@@ -14,6 +15,7 @@ from tests.support.reference_search import (
 )
 
 
+@pytest.mark.slow
 def test_beam_of_one_is_greedy():
     """Law: one beam that stops at its first end is greedy search, scores included."""
     model, params = model_of(SMALL)

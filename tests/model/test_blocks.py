@@ -12,7 +12,6 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
-from tests.support.quick import quick
 
 KEY = jax.random.key(3)
 
@@ -59,7 +58,8 @@ def kept(remat: str, unroll: int) -> int:
     return sum(x.size for x in jax.tree.leaves(back))
 
 
-@pytest.mark.parametrize("remat", quick(["full", "dots"], "dots".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("remat", ["full", "dots"])
 def test_what_is_computed_again_is_the_same(remat):
     """Law: loss and gradient with dropout, from a smaller program."""
     (loss, gradient), plain_bytes = compiled("none")

@@ -34,6 +34,7 @@ from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.training.step import TrainTask, init_state, train_step
 from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
+from tests.support.quick import quick
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +88,9 @@ class Differential(Attention):
 
 OWN = {Sigmoid(bias=False): (), Cosine(bias=False): ("log_factor",), Differential(bias=False): ("lambda", "norm")}
 """The variants, and the parameters that each has of its own."""
-each_variant = pytest.mark.parametrize("variant", OWN, ids=lambda variant: variant.kind)
+each_variant = pytest.mark.parametrize(
+    "variant", quick(OWN, Cosine(bias=False).__eq__), ids=lambda variant: variant.kind
+)
 LENGTHS = Lengths(7, 6)
 
 

@@ -60,6 +60,7 @@ def trained():
     return task, first.params, state.params, losses
 
 
+@pytest.mark.slow
 def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
     _, first, last, losses = trained()
     assert np.isfinite(losses).all() and losses[-1] < 0.7 * losses[0]

@@ -133,8 +133,8 @@ def answer_and_gradients(compute, call: AttentionCall, cotangent):
     return both(*call[:3])
 
 
-SLOW = [(name, "splash") for name in ("nothing", "window", "padding", "packed_window")]
-"""What the other cases hold too, together."""
+SLOW = [(name, "splash") for name in ("nothing", "causal", "two_blocks", "window", "padding", "packed_window")]
+"""What the other cases, `packed_cross` and `window_soft_cap`, hold too."""
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,10 @@ def compiled(implementation: str):
     return both
 
 
-@pytest.mark.parametrize("implementation", ["xla", "splash", pytest.param("cudnn", marks=NEEDS_GPU)])
+@pytest.mark.parametrize(
+    "implementation",
+    [pytest.param("xla", marks=pytest.mark.slow), "splash", pytest.param("cudnn", marks=NEEDS_GPU)],
+)
 def test_another_first_document_moves_nothing_of_the_second(implementation):
     """Law: neither its logits nor its gradient, bit for bit, and the padding after it is finite."""
     rng = np.random.default_rng(7)
@@ -274,6 +277,7 @@ def jaxpr_of(config: ModelConfig, train: bool = False, **inputs):
     return jax.make_jaxpr(lambda p: model.apply({"params": p}, both, rngs=rngs).logits.sum())(params)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_named_is_in_the_program_three_times():
     """Of the encoder, of the decoder and of the attention from one to the other; `auto` on a CPU has none."""
     with kernels.interpreted():

@@ -19,6 +19,7 @@ from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
 from tests.support import reference_search
+from tests.support.quick import quick
 from tests.support.small_models import (
     CONFIGS,
     GROUPED,
@@ -38,6 +39,9 @@ from tests.support.small_models import (
 
 pytestmark = pytest.mark.usefixtures("float64")
 
+QUICK = ("post_norm_nothing_shared", "rms_gated_own_head")
+"""The configurations whose whole passes the fast suite computes: one of each order of norms."""
+
 
 @functools.cache
 def forward(name: str):
@@ -56,7 +60,7 @@ def forward(name: str):
 # The whole forward pass ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", quick(CONFIGS, QUICK.__contains__))
 def test_forward_equals_the_float64_reference(name):
     """Logits, memory and the attention weights of every layer, of the tokens that count, as if each sentence stood alone."""
     source, target, source_lengths, target_lengths = arrays(CONFIGS[name])
@@ -75,7 +79,7 @@ def test_forward_equals_the_float64_reference(name):
         close(decoder["cross_attention"]["weights"][0][:, b, :, :t, :s], model.weights["cross"])
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", quick(CONFIGS, QUICK.__contains__))
 def test_intermediates_have_every_layer(name):
     """Shapes [L, B, N, T, S] and [L, B, T, D]; weights sum to 1 over keys and are 0 beyond the source and in the future."""
     config, (*_, sown) = CONFIGS[name], forward(name)
@@ -194,6 +198,7 @@ def packed():
     return functools.partial(run, params_of(config))
 
 
+@pytest.mark.slow
 def test_packed_pairs_are_each_as_if_alone():
     logits, _ = packed()(SOURCE, TARGET)
     assert np.isfinite(logits).all()
@@ -247,6 +252,7 @@ def test_cached_decoding_equals_the_full_pass():
     np.testing.assert_allclose(logits[1, :2], full[1, :2], rtol=1e-12, atol=1e-12)  # what follows is padding there
 
 
+@pytest.mark.slow
 def test_cached_decoding_in_float32_is_close_to_float64():
     """Without masks; the float32 pass is bound to the float64 one, and so to the full pass, within rounding."""
     config = CONFIGS[WITHOUT_MASKS]

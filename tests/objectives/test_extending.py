@@ -32,7 +32,6 @@ from flaxformer_lite.run.run import Run
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import tiny_config, use_one_device
-from tests.support.quick import quick
 
 # The one file ----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +191,8 @@ SCHEMES = {
 }
 
 
-@pytest.mark.parametrize("name", quick(SCHEMES, "relative_bias".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCHEMES)
 def test_every_position_scheme_reads_a_full_prompt(name: str):
     """Sums of log-probabilities over three tokens, with parameters at random."""
     positions, beam_size = SCHEMES[name]

@@ -21,7 +21,6 @@ from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, 
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
-from tests.support.quick import quick
 
 OBJECTIVES: dict[str, tuple[Objectives, dict[str, int]]] = {
     "causal_lm": (CausalLM(z_loss=1e-3), {"num_encoder_layers": 0, "num_decoder_layers": 1}),
@@ -58,7 +57,8 @@ def one_device(monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
 
 
-@pytest.mark.parametrize("kind", quick(OBJECTIVES, "causal_lm".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", OBJECTIVES)
 def test_it_trains_continues_and_is_scored(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

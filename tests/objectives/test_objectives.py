@@ -23,6 +23,7 @@ from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.training.evaluation import merge_counts
 from flaxformer_lite.training.step import total
+from tests.support.quick import quick
 
 SETTINGS = {
     "masked_lm": {"mask_token": 36, "mask_rate": 0.5},
@@ -30,6 +31,8 @@ SETTINGS = {
     "classification": {"classes": ("1", "2")},
 }
 """The settings of objectives that have no default for all of them, or whose default is for a tokenizer from elsewhere."""
+QUICK = ("causal_lm", "masked_lm", "classification")
+"""The objectives whose gradients the fast suite takes: those of a decoder, of an encoder and of a whole text."""
 OBJECTIVES = [kind(**SETTINGS.get(kind.kind, {})) for kind in typing.get_args(Objectives)]
 TOKENIZER = CharacterTokenizer("abcdefghijklmnop")
 DATA = DataConfig(
@@ -91,6 +94,9 @@ def test_a_batch_has_the_shapes_of_a_zero_batch(objective: BaseObjective):
     )
 
 
+@pytest.mark.parametrize(
+    "objective", quick(OBJECTIVES, lambda it: it.kind in QUICK), ids=lambda it: it.kind, indirect=True
+)
 def test_losses_and_metrics_are_sums_over_rows_with_a_gradient(objective: BaseObjective):
     """Law: batches with one row each and zeros in the others add up to the whole batch, unless rows depend on each other."""
     model, batch = Transformer(smallest_model(objective)), some_rows(objective).batch(0)

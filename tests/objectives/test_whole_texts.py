@@ -299,6 +299,7 @@ def get_config() -> Config:
 """
 
 
+@pytest.mark.slow
 def test_a_hugging_face_folder_is_imported_and_trained_on(
     labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

@@ -68,6 +68,7 @@ def padded_bytes(program: str) -> int:
     return total
 
 
+@pytest.mark.slow
 @needs.libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
 def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str, tuple[Plan, str]], name: str):
@@ -77,6 +78,7 @@ def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str,
     assert plan.compiled.argument_bytes == padded_bytes(text)
 
 
+@pytest.mark.slow
 @needs.libtpu
 @pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
 def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tuple[Plan, str]], name: str):
@@ -89,6 +91,7 @@ def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tu
     assert plan.compiled.flops_once * plan.devices < 0.8 * plan.model_flops
 
 
+@pytest.mark.slow
 @needs.libtpu
 def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
@@ -102,6 +105,7 @@ def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, t
     assert plan.fits and plan.bound in ("HBM", "interconnect")
 
 
+@pytest.mark.slow
 @needs.libtpu
 def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]

@@ -208,6 +208,7 @@ def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.Ca
         assert capsys.readouterr().err.startswith(f"error: {message}")
 
 
+@pytest.mark.slow
 def test_text_outside_the_vocabulary_is_reported_once(
     run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

@@ -125,6 +125,7 @@ def test_metrics_ask_for_rows_that_the_devices_divide(untrained: Run, monkeypatc
         untrained.metrics([Pair("1", "2")])
 
 
+@pytest.mark.slow
 def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
     """Law: the attention kernel of the training does not change the answers on a CPU."""
     plain = flaxformer_lite.load(folder)

@@ -307,6 +307,7 @@ def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_
 # Classes of an encoder and a decoder ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed, monkeypatch: pytest.MonkeyPatch):
     """Oracle: softmax of the library's own scores; the fixture's ids as words of a tokenizer, together and alone."""
     theirs = FIXTURES / "hf/bart/classification"

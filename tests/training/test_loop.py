@@ -185,7 +185,8 @@ def test_stopped_by_a_signal_it_saves_and_goes_on_as_if_nothing_was(
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("step", quick([6, 12], (12).__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [6, 12])
 def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted, tmp_path, monkeypatch, step: int):
     """Law: as after a signal; in step 6 the newest checkpoint is 5's, in step 12 it is 10's."""
     with monkeypatch.context() as patch:
@@ -196,6 +197,7 @@ def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+@pytest.mark.slow
 def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path, monkeypatch):
     """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
     with monkeypatch.context() as patch:
@@ -208,6 +210,7 @@ def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path
         assert checkpoints.metrics(10) is not None
 
 
+@pytest.mark.slow
 def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
     """Law: the callback sees what metrics.jsonl holds by then, row by row; what it does with a row changes nothing."""
     seen = []
@@ -222,7 +225,8 @@ def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("split", quick(["train", "eval"], "eval".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("split", ["train", "eval"])
 def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys, split: str):
     """Law: the step is saved, the exception is raised, and the next call continues to the same bits."""
 
@@ -238,7 +242,8 @@ def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
-@pytest.mark.parametrize("stderr", quick([pty.openpty, os.pipe], lambda pair: pair is os.pipe))
+@pytest.mark.slow
+@pytest.mark.parametrize("stderr", [pty.openpty, os.pipe])
 def test_a_closed_terminal_does_not_stop_it(
     uninterrupted, tmp_path, monkeypatch, stderr: Callable[[], tuple[int, int]]
 ):
@@ -268,6 +273,7 @@ def test_a_finished_run_does_nothing(uninterrupted, capfd):
     assert before == {p: p.stat().st_mtime_ns for p in before}
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_parameters_of_another(uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
     """A step at next to no rate changes no parameter; step and optimizer are fresh, the average starts at the parameters."""
     still = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-30), weight_decay=0.0)
@@ -290,6 +296,7 @@ def test_a_run_can_be_made_longer(uninterrupted, tmp_path):
     assert final_state(tmp_path / "run") == final_state(uninterrupted)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_can_be_made_shorter_and_get_other_cadences(tmp_path, monkeypatch, capfd):
     """Oracle: by hand. Step 7 is interim until it is one of the steps that the run saves anyway."""
     with monkeypatch.context() as patch:

@@ -114,6 +114,7 @@ def test_every_mesh_is_one_device(name: str):
     assert found[-1] < found[0] - 0.1
 
 
+@pytest.mark.slow
 @needs.pmap
 def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch):
     """Law, dropout everywhere: 8 devices have the losses of 8 micro-batches on one; the program is a pmap's, in which all sum
@@ -156,6 +157,7 @@ def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)
 
 
+@pytest.mark.slow
 @needs.pmap
 def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
@@ -198,6 +200,7 @@ def gathered(text: str) -> list[tuple[tuple[int, ...], list[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_fsdp_divides_parameters_and_optimizer_state():
     """From the compiled program: its arguments are 1/8 of the state (norms, biases: all) and the batch; the state is donated."""
     whole = abstract_state(task(), make_mesh(devices=jax.devices()[:1]))

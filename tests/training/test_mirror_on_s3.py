@@ -82,6 +82,7 @@ def losses(run: Path) -> list[float]:
     return [row["loss"] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_and_comes_back(gate: Gate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The real client's errors: one warning, and all is there afterwards."""
     monkeypatch.setattr("flaxformer_lite.workdir.mirror.POLL_SECONDS", 0.05)

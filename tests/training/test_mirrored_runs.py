@@ -93,6 +93,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int, wait_for: int | None) -
     monkeypatch.setattr(loop.Trainer, "show_progress", show)
 
 
+@pytest.mark.slow
 def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     """The mirror is the run folder, file by file, and changes no number."""
     run = tmp_path / "run"
@@ -105,6 +106,7 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
     assert "warning" not in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_crashed_run_continues_from_its_mirror(uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: the local folder is lost."""
     crash_at(monkeypatch, 7, wait_for=5)
@@ -151,6 +153,7 @@ def test_a_finished_run_is_read_by_its_url(tmp_path: Path, monkeypatch: pytest.M
         load(URL)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_the_parameters_at_a_url(
     uninterrupted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

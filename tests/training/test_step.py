@@ -185,6 +185,7 @@ def test_the_moving_average_follows_the_parameters(trained: tuple[list[TrainStat
     chex.assert_trees_all_close(after[-1].ema, average, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params: PyTree):
     """Law: a bfloat16 model keeps float32 parameters, optimizer state and loss, and starts near the float64 loss."""
     narrow, key = without_dropout("bfloat16"), random_key(0, "dropout")

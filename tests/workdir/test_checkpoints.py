@@ -560,6 +560,7 @@ with open_checkpoints(folder) as checkpoints:
 """
 
 
+@pytest.mark.slow
 def test_any_number_of_devices_reads_what_any_other_has_written_and_orbax_is_silent(tmp_path):
     one = SingleDeviceSharding(jax.devices()[0])
     with open_checkpoints(tmp_path) as checkpoints:

@@ -16,7 +16,6 @@ from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES
-from tests.support.quick import quick
 
 FILES = FIXTURES / "tokenizers"
 MANY = (10_000, 10_000)
@@ -112,7 +111,8 @@ def test_damaged_vocabularies_are_refused(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("kind", quick(["shared", "separate"], "separate".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_an_imported_marian_translates_text(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

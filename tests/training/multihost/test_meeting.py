@@ -51,6 +51,7 @@ def test_a_tpu_host_asks_who_else_there_is_where_nothing_tells(
     assert on_cloud_tpu(environment) == expected
 
 
+@pytest.mark.slow
 def test_without_tpu_chips_jax_itself_says_not_to_ask():
     """What `on_cloud_tpu` builds on, be libtpu installed or not."""
     command = "import os, jax; from flaxformer_lite.training.multihost.meeting import on_cloud_tpu; print(on_cloud_tpu(os.environ))"

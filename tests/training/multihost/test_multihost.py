@@ -147,6 +147,7 @@ def together(config: Path, run: Path, cache: Path, number: int, devices: int, *f
 # Numbers ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: list[float]):
     """Law, dropout on: over fsdp 2 the losses are those of one process; the first one speaks for both, and the config is both's."""
     run = tmp_path / "run"
