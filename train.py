@@ -2,7 +2,7 @@
 
 import sys
 
-from flaxformer_lite.cli.main import program
+from flaxformer_lite.cli.process import program
 
 if __name__ == "__main__":
     program(["train", *sys.argv[1:]])

@@ -1,5 +1,5 @@
 """`python -m flaxformer_lite COMMAND …`: the commands."""
 
-from flaxformer_lite.cli.main import program
+from flaxformer_lite.cli.process import program
 
 program()

@@ -19,7 +19,6 @@ from typing import NoReturn
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
 from flaxformer_lite.console import suggest
-from flaxformer_lite.hardware import skip_missing_tpu
 
 COMMANDS = {
     "train": "train",
@@ -41,7 +40,6 @@ COMMANDS = {
 
 READ_NO_RUN = ("configs", "doctor", "import")
 """The commands that read no run, and so need no classes of its config."""
-
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 
@@ -154,30 +152,3 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
 def fail(message: str) -> NoReturn:
     print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
     sys.exit(2)
-
-
-def program(words: Sequence[str] | None = None) -> None:
-    """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    skip_missing_tpu(os.environ)
-    try:
-        main(words)
-    except SystemExit as end:
-        if end.code != INTERRUPTED and not (end.code and is_one_of_several()):
-            raise
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, AttributeError):
-                stream.flush()
-        # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
-        os._exit(int(end.code))
-
-
-def is_one_of_several() -> bool:
-    """Returns whether this process has met others that train with it."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
-
-
-if __name__ == "__main__":
-    program()

@@ -1,0 +1,67 @@
+"""The process of a command: its memory pages, Ctrl-C while it starts, and its end.
+
+Imports nothing heavy by itself: the process may start once more, and that costs what was imported before.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+HUGE_PAGES = "glibc.malloc.hugetlb"
+"""The tunable of glibc's memory allocator that asks the kernel for huge pages; glibc reads it when a process starts."""
+PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
+"""The kernel's setting; "madvise" in brackets: huge pages are for programs that ask for them."""
+
+
+def program(words: Sequence[str] | None = None) -> None:
+    """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
+    use_huge_pages()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from flaxformer_lite.cli.main import INTERRUPTED, main
+    from flaxformer_lite.hardware import skip_missing_tpu
+
+    skip_missing_tpu(os.environ)
+    try:
+        main(words)
+    except SystemExit as end:
+        if end.code != INTERRUPTED and not (end.code and is_one_of_several()):
+            raise
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, AttributeError):
+                stream.flush()
+        # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
+        os._exit(int(end.code))
+
+
+def use_huge_pages() -> None:
+    """Starts the process once more with huge pages for its arrays, unless `GLIBC_TUNABLES` says something about them.
+
+    Without them a train step on a CPU takes new pages of 4 KiB for its arrays each time: docs/training.md has the figures.
+    `GLIBC_TUNABLES=glibc.malloc.hugetlb=0` refuses. Changes nothing on systems without them, and under a debugger.
+    """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    if HUGE_PAGES in tunables or sys.gettrace() is not None or not sys.executable or not has_huge_pages():
+        return
+    os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [tunables, f"{HUGE_PAGES}=1"]))
+    with contextlib.suppress(OSError):  # then it goes on as it is
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def has_huge_pages() -> bool:
+    """Returns whether the kernel has huge pages for programs that ask, and the C library is a glibc that asks (from 2.35)."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        with open(PAGES_SETTING, encoding="ascii") as file:
+            on_request = "[madvise]" in file.read()
+        return on_request and name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 35)
+    except (AttributeError, OSError, ValueError):  # not Linux, not glibc, or no such setting
+        return False
+
+
+def is_one_of_several() -> bool:
+    """Returns whether this process has met others that train with it."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()

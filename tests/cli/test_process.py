@@ -1,0 +1,78 @@
+"""Laws of a process that starts once more for huge pages: only where there are some, once, with the words that were typed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.cli import process
+from flaxformer_lite.cli.process import has_huge_pages, use_huge_pages
+
+
+@pytest.mark.parametrize(
+    ("libc", "setting", "expected"),
+    [
+        ("glibc 2.35", "always [madvise] never", True),
+        ("glibc 3.1", "always [madvise] never", True),
+        ("glibc 2.34", "always [madvise] never", False),
+        ("glibc 2.36", "[always] madvise never", False),
+        ("glibc 2.36", "always madvise [never]", False),
+        ("musl 2.36", "always [madvise] never", False),
+        (None, "always [madvise] never", False),
+    ],
+)
+def test_huge_pages_need_a_kernel_that_gives_and_a_glibc_that_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, libc: str | None, setting: str, expected: bool
+):
+    monkeypatch.setattr(os, "confstr", lambda name: libc)
+    monkeypatch.setattr(process, "PAGES_SETTING", str(tmp_path / "enabled"))
+    assert not has_huge_pages()
+    (tmp_path / "enabled").write_text(setting + "\n")
+    assert has_huge_pages() is expected
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The words with which processes are started in place of this one."""
+    words: list[list[str]] = []
+    monkeypatch.setattr(process, "has_huge_pages", lambda: True)
+    monkeypatch.setattr(sys, "gettrace", lambda: None)
+    monkeypatch.setattr(os, "execv", lambda path, all: words.append([path, *all]))
+    return words
+
+
+@pytest.mark.parametrize("before", ["", "glibc.malloc.check=1"])
+def test_it_starts_once_and_keeps_what_the_user_has_set(
+    monkeypatch: pytest.MonkeyPatch, started: list[list[str]], before: str
+):
+    monkeypatch.setenv("GLIBC_TUNABLES", before)
+    use_huge_pages()
+    use_huge_pages()
+    assert started == [[sys.executable, sys.executable, *sys.orig_argv[1:]]]
+    assert os.environ["GLIBC_TUNABLES"].split(":") == [*filter(None, [before]), "glibc.malloc.hugetlb=1"]
+
+
+def test_who_refuses_or_debugs_is_left_alone(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]):
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.hugetlb=0")
+    use_huge_pages()
+    monkeypatch.delenv("GLIBC_TUNABLES")
+    monkeypatch.setattr(sys, "gettrace", lambda: print)
+    use_huge_pages()
+    assert not started
+
+
+@pytest.mark.skipif(not has_huge_pages(), reason="this system has no huge pages on request")
+def test_a_real_process_keeps_its_number_its_words_and_its_input():
+    code = (
+        "import os, sys; from flaxformer_lite.cli.process import use_huge_pages; print(os.getpid(), flush=True); "
+        "use_huge_pages(); print(os.environ['GLIBC_TUNABLES'], sys.argv[1:], sys.stdin.read())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "GLIBC_TUNABLES"}
+    answer = subprocess.run(
+        [sys.executable, "-c", code, "a b", "--c"], input="line", env=environment, capture_output=True, text=True
+    )
+    first, second, last = answer.stdout.splitlines()
+    assert (first, answer.stderr) == (second, "")
+    assert last == "glibc.malloc.hugetlb=1 ['a b', '--c'] line"
