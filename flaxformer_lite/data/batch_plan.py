@@ -5,11 +5,11 @@ them into batches, and permutes the batches.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int, Integer
 
 from flaxformer_lite.data.records import Lengths
 
@@ -38,11 +38,22 @@ def make_buckets(
     return buckets
 
 
-def bucket_indices(lengths: Sequence[Lengths], buckets: Sequence[Bucket]) -> Int[np.ndarray, "I"]:
+def bucket_indices(
+    lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket]
+) -> Integer[np.ndarray, "I"]:
     """Returns for each example the index of the first bucket that holds both sides; `len(buckets)` if it fits none."""
-    sides = np.asarray(lengths, np.int64).reshape(-1, 2)
-    fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[:, side]) for side in (0, 1)]
-    return np.maximum(*fits)
+    sides = np.asarray(lengths).reshape(-1, 2)
+    indices = np.empty(len(sides), np.min_scalar_type(len(buckets)))
+    for part in slices(len(sides)):
+        fits = [np.searchsorted([b.lengths[side] for b in buckets], sides[part, side]) for side in (0, 1)]
+        indices[part] = np.maximum(*fits)
+    return indices
+
+
+def slices(number: int, most: int = 2**20) -> Iterator[slice]:
+    """Yields slices of at most `most` items that cover `number` items: temporary arrays stay small."""
+    for start in range(0, number, most):
+        yield slice(start, min(start + most, number))
 
 
 class PlannedBatch(NamedTuple):
@@ -52,32 +63,62 @@ class PlannedBatch(NamedTuple):
     examples: Int[np.ndarray, "B"]
 
 
-class BatchPlan:
-    """The batches of every epoch, planned from the lengths of the examples and a seed."""
+class Epoch(NamedTuple):
+    """The order of one epoch."""
 
-    def __init__(self, lengths: Sequence[Lengths], buckets: Sequence[Bucket], seed: int):
-        which = bucket_indices(lengths, buckets)
+    examples: Int[np.ndarray, "R"]
+    """The rows of all batches, bucket after bucket."""
+    batches: Int[np.ndarray, "N"]
+    """The number of the batch, in the order of `examples`, that each step of the epoch takes."""
+
+
+class BatchPlan:
+    """The batches of every epoch, planned from the lengths of the examples and a seed. It holds arrays, no list of batches."""
+
+    def __init__(self, lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket], seed: int):
         self.seed = seed
-        self.members = [(bucket, np.flatnonzero(which == i)) for i, bucket in enumerate(buckets)]
-        self.members = [(bucket, examples) for bucket, examples in self.members if len(examples)]
-        self.batches_per_epoch = sum(-(-len(examples) // bucket.rows) for bucket, examples in self.members)
+        self._which = bucket_indices(lengths, buckets)
+        self._num_shapes = len(buckets)
+        counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
+        self._filled = np.flatnonzero(counts).tolist()
+        self._counts = counts[self._filled]
+        self.buckets = [buckets[i] for i in self._filled]
+        """The shapes of batches that occur."""
+        rows = np.array([bucket.rows for bucket in self.buckets], np.int64)
+        batches = -(-self._counts // rows)
+        self._first_batch = np.concatenate([[0], np.cumsum(batches)])
+        self._first_row = np.concatenate([[0], np.cumsum(batches * rows)])
+        self.batches_per_epoch = int(self._first_batch[-1])
+        self.positions_per_epoch = sum(
+            int(n) * bucket.rows * sum(bucket.lengths) for n, bucket in zip(batches, self.buckets, strict=True)
+        )
+        """Positions of both sides in the batches of an epoch, padding included."""
         self.epoch = functools.lru_cache(maxsize=2)(self._epoch)
 
     @property
-    def buckets(self) -> list[Bucket]:
-        """The shapes of batches that occur."""
-        return [bucket for bucket, _ in self.members]
+    def placed(self) -> Bool[np.ndarray, "I"]:
+        """Whether each example is in a batch: it fits a bucket."""
+        return self._which < self._num_shapes
 
     def batch(self, step: int) -> PlannedBatch:
         """Returns the batch of optimizer step `step`, counted from 0."""
         epoch, i = divmod(step, self.batches_per_epoch)
-        return self.epoch(epoch)[i]
+        examples, batches = self.epoch(epoch)
+        number = batches[i]
+        which = int(np.searchsorted(self._first_batch, number, side="right")) - 1
+        bucket = self.buckets[which]
+        start = self._first_row[which] + (number - self._first_batch[which]) * bucket.rows
+        return PlannedBatch(bucket, examples[start : start + bucket.rows])
 
-    def _epoch(self, epoch: int) -> list[PlannedBatch]:
+    def _epoch(self, epoch: int) -> Epoch:
         generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
-        batches = []
-        for bucket, examples in self.members:
-            order = generator.permutation(examples)
-            order = np.concatenate([order, np.full(-len(order) % bucket.rows, PADDING_ROW)])
-            batches += [PlannedBatch(bucket, rows) for rows in order.reshape(-1, bucket.rows)]
-        return [batches[i] for i in generator.permutation(len(batches))]
+        dtype = np.int32 if len(self._which) < 2**31 else np.int64
+        examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
+        for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
+            members, filled = examples[start : start + count], 0
+            for part in slices(len(self._which)):
+                found = np.flatnonzero(self._which[part] == i) + part.start
+                members[filled : filled + len(found)] = found
+                filled += len(found)
+            generator.shuffle(members)
+        return Epoch(examples, generator.permutation(self.batches_per_epoch))

@@ -13,6 +13,7 @@ from flaxformer_lite.console import Quiet
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
 
@@ -46,17 +47,6 @@ def truncate(
                 )
         truncated.append(record._replace(source=source, target=target))
     return truncated
-
-
-def fingerprint(records: Sequence[TokenPair]) -> str:
-    """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any.
-
-    The lengths fix the side and the record of every token.
-    """
-    sides = [side for record in records for side in record[:2]]
-    lengths = np.array([len(side) for side in sides], np.int64)
-    labels = [f"{record.label}\n".encode() for record in records] if any(record.label for record in records) else []
-    return hashlib.sha256(b"".join([part.tobytes() for part in (lengths, *sides)] + labels)).hexdigest()
 
 
 def evaluation_records(
@@ -105,33 +95,37 @@ class Dataset(Generic[Example]):
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
     ):
-        if not records:
+        if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
-        self.records: Sequence[Any] = objective.make_rows(records, config.longest, seed or 0, tokenizer)
+        records = TokenArrays.of(records)
+        rows = objective.make_rows(records, config.longest, seed or 0, tokenizer)
+        self.records: Sequence[Any] = rows
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
-        lengths = [objective.lengths(record) for record in self.records]
+        lengths = (
+            rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
+        )
         self.plan = BatchPlan(lengths, batch_shapes(objective, config), seed or 0)
-        placed = sum(len(examples) for _, examples in self.plan.members)
-        self.dropped = len(self.records) - placed
-        if not placed:
+        placed = self.plan.placed
+        self.dropped = len(rows) - int(placed.sum())
+        if not placed.any():
             raise ValueError(
                 f"none of the {len(records)} records fits in data.max_source_length {config.max_source_length} and "
                 f"data.max_target_length {config.max_target_length}: raise them, or check the data"
             )
-        self.fingerprint = fingerprint(records)
-        positions = sum(-(-len(e) // b.rows) * b.rows * sum(b.lengths) for b, e in self.plan.members)
-        tokens = sum(sum(lengths[i]) for _, examples in self.plan.members for i in examples)
-        self.padding = 1 - tokens / positions
+        self.fingerprint = records.fingerprint()
+        self.padding = 1 - int(lengths[placed].sum(dtype=np.int64)) / self.plan.positions_per_epoch
 
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
         """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Rows that only fill up are all zeros."""
         planned = self.plan.batch(step)
         lengths, examples = planned.bucket.lengths, planned.examples.tolist()
-        zeros = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
+        local = local_rows(len(examples)).tolist()
+        zeros = None
+        if any(examples[row] == PADDING_ROW for row in local):
+            zeros = jax.tree.map(np.zeros_like, self.example(examples[0], lengths, step, 0))
         rows = [
-            zeros if examples[row] == PADDING_ROW else self.example(examples[row], lengths, step, row)
-            for row in local_rows(len(examples)).tolist()
+            zeros if examples[row] == PADDING_ROW else self.example(examples[row], lengths, step, row) for row in local
         ]
         return jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 

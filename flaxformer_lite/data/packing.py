@@ -1,93 +1,222 @@
-"""Packing for objectives on documents: cuts documents into pieces and puts pieces together until they fill rows."""
+"""Packing for objectives on documents: cuts documents into pieces and puts pieces together until they fill rows.
 
-from collections.abc import Sequence
+Pieces and rows are numbers in arrays until one is read: a piece is part k of a document, a row a few piece numbers.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Int, Integer
 
 from flaxformer_lite.data.records import Pack, TokenPair
+from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.text import SpecialIds
 
 WINDOW = 1024
 """Pieces that are packed together: more leave fewer gaps and take longer."""
+BLOCK = 256
+"""Windows that are packed at the same time, by array operations."""
 NUM_OTHERS = 8
 """Texts of other documents from which the false next text of a text is drawn."""
 
+Tokens = Integer[np.ndarray, "_"]
 
-def documents(records: Sequence[TokenPair], kind: str) -> list[Int[np.ndarray, "T"]]:
+
+class Documents(Lazy[Tokens]):
+    """The texts of records without a source, and the number of tokens of each."""
+
+    def __init__(self, arrays: TokenArrays) -> None:
+        super().__init__(len(arrays), lambda i: arrays.view(i, 1))
+        self.sizes = arrays.sizes[:, 1]
+
+
+def documents(records: Sequence[TokenPair], kind: str) -> Documents:
     """Returns the texts of records without a source. Raises: ValueError for a record with a source: nothing would read it."""
-    for number, record in enumerate(records, 1):
-        if len(record.source):
-            raise ValueError(
-                f"objective.kind is '{kind}', which reads documents, but record {number} of the data has a source too: "
-                "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
-            )
-    return [record.target for record in records]
+    arrays = TokenArrays.of(records)
+    with_source = np.flatnonzero(arrays.sizes[:, 0])
+    if len(with_source):
+        raise ValueError(
+            f"objective.kind is '{kind}', which reads documents, but record {with_source[0] + 1} of the data has a source too: "
+            "set source_field (or source_column) to None, or choose the objective 'seq2seq'"
+        )
+    return Documents(arrays)
 
 
-def overlapping_pieces(
-    document: Int[np.ndarray, "T"], max_inputs: int, special: SpecialIds
-) -> list[Int[np.ndarray, "_"]]:
-    """Cuts BOS, the document and EOS into pieces of at most `max_inputs` input tokens and the token after the last one.
+# Pieces ----------------------------------------------------------------------------------------------------------------
 
-    Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once.
+
+class Pieces(Lazy[Tokens]):
+    """The pieces of all documents, in order: document i has `counts[i]` of them, and `make(i, k)` returns piece k."""
+
+    def __init__(self, counts: Int[np.ndarray, "D"], make: Callable[[int, int], Tokens]) -> None:
+        self._firsts = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+        self._make_piece = make
+        super().__init__(int(self._firsts[-1]), self._piece)
+
+    def _piece(self, i: int) -> Tokens:
+        document = int(np.searchsorted(self._firsts, i, side="right")) - 1
+        return self._make_piece(document, i - int(self._firsts[document])).astype(np.int32)
+
+
+def cut_evenly(
+    sizes: Int[np.ndarray, "D"], most: int, least_pieces: int = 0
+) -> tuple[Int[np.ndarray, "D"], Int[np.ndarray, "P"]]:
+    """Returns the number of pieces of each text, and the size of every piece: `most`, and the rest for the last one."""
+    counts = np.maximum(-(-sizes // most), least_pieces)
+    piece_sizes = np.full(counts.sum(), most, np.int32)
+    filled = counts > 0
+    piece_sizes[np.cumsum(counts)[filled] - 1] = (sizes - (counts - 1) * most)[filled]
+    return counts, piece_sizes
+
+
+def overlapping_pieces(texts: Documents, max_inputs: int, special: SpecialIds) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+    """Cuts BOS, each document and EOS into pieces of at most `max_inputs` input tokens and the token after the last one.
+
+    Each piece starts with the last token of the piece before, so every token but BOS is predicted exactly once. Also returns the
+    number of input tokens of every piece.
     """
-    tokens = np.asarray(special.with_bos_eos(document), np.int32)
-    return [tokens[start : start + max_inputs + 1] for start in range(0, len(tokens) - 1, max_inputs)]
+    counts, sizes = cut_evenly(texts.sizes + len(special.with_bos_eos([])) - 1, max_inputs)
+    return Pieces(counts, lambda i, k: overlapping_piece(texts[i], k, max_inputs, special)), sizes
 
 
-def separate_pieces(document: Int[np.ndarray, "T"], max_length: int) -> list[Int[np.ndarray, "_"]]:
-    """Cuts the document into pieces of at most `max_length` tokens; an empty document is one empty piece."""
-    return [document[start : start + max_length] for start in range(0, max(len(document), 1), max_length)]
+def overlapping_piece(document: Tokens, k: int, max_inputs: int, special: SpecialIds) -> Tokens:
+    """Returns piece k of the document without reading the others."""
+    before = int(special.bos is not None)
+    start, stop = k * max_inputs - before, (k + 1) * max_inputs + 1 - before
+    tokens = document[max(start, 0) : stop].astype(np.int32)
+    first = special.bos if start < 0 else None
+    last = special.eos if stop > len(document) else None
+    ends = [np.array([i for i in (special_id,) if i is not None], np.int32) for special_id in (first, last)]
+    return np.concatenate([ends[0], tokens, ends[1]])
 
 
-def even_pieces(document: Int[np.ndarray, "T"], max_length: int) -> list[Int[np.ndarray, "_"]]:
-    """Cuts the document into an even number of pieces of nearly the same length, at most `max_length` tokens each."""
-    return np.array_split(document, 2 * max(1, -(-len(document) // (2 * max_length))))
+def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.ndarray, "P"]]:
+    """Cuts each document into pieces of at most `max_length` tokens, and returns their sizes too; an empty one is one piece."""
+    counts, sizes = cut_evenly(texts.sizes, max_length, least_pieces=1)
+    return Pieces(counts, lambda i, k: texts[i][k * max_length : (k + 1) * max_length]), sizes
+
+
+# Rows ------------------------------------------------------------------------------------------------------------------
+
+
+class Packs(Lazy[Pack]):
+    """Rows of several pieces; `used` has the positions that are taken in each."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Tokens],
+        members: Int[np.ndarray, "P"],
+        counts: Int[np.ndarray, "R"],
+        sizes: Int[np.ndarray, "P"],
+    ) -> None:
+        ends = np.cumsum(counts)
+        super().__init__(
+            len(counts), lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
+        )
+        self.used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
 
 
 def pack(
-    pieces: Sequence[Int[np.ndarray, "_"]], sizes: Sequence[int], room: int, seed: int, window: int = WINDOW
-) -> list[Pack]:
+    pieces: Sequence[Tokens], sizes: Sequence[int] | Int[np.ndarray, "P"], room: int, seed: int, window: int = WINDOW
+) -> Packs:
     """Packs all pieces into rows of at most `room` positions; `sizes` has the positions that each piece needs.
 
     The pieces are shuffled, so a window of them is a random sample. Inside a window the longest come first, each into the
     first row with room for it.
     """
+    sizes = np.asarray(sizes, np.int32)
     order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(pieces))
-    packs = []
-    for start in range(0, len(order), window):
-        rows: list[list[int]] = []
-        left: list[int] = []
-        for i in sorted(order[start : start + window].tolist(), key=lambda i: -sizes[i]):
-            row = next((row for row, free in enumerate(left) if sizes[i] <= free), len(rows))
-            if row == len(rows):
-                rows.append([])
-                left.append(room)
-            rows[row].append(i)
-            left[row] -= sizes[i]
-        packs += [Pack(tuple(pieces[i] for i in row)) for row in rows]
-    return packs
+    whole = len(order) - len(order) % window
+    blocks = [order[start : min(start + BLOCK * window, whole)] for start in range(0, whole, BLOCK * window)]
+    packed = [first_fit_decreasing(block.reshape(-1, window), sizes, room) for block in blocks]
+    if whole < len(order):
+        packed.append(first_fit_decreasing(order[None, whole:], sizes, room))
+    members, counts = (np.concatenate(parts) if parts else np.zeros(0, np.int32) for parts in zip(*packed, strict=True))
+    return Packs(pieces, members, counts, sizes)
 
 
-def pairs_of_texts(pieces: Sequence[Sequence[Int[np.ndarray, "_"]]], seed: int) -> list[Pack]:
+class PackedWindows(NamedTuple):
+    """Rows of pieces, window after window."""
+
+    members: Int[np.ndarray, "P"]
+    """The piece numbers of all rows, in the order in which they were put in."""
+    counts: Int[np.ndarray, "R"]
+    """The number of pieces in each row."""
+
+
+def first_fit_decreasing(windows: Int[np.ndarray, "W K"], sizes: Int[np.ndarray, "P"], room: int) -> PackedWindows:
+    """Packs the pieces of each window: the longest first, each into the window's first row with room for it."""
+    each, window = np.arange(len(windows)), windows.shape[1]
+    windows = np.take_along_axis(windows, np.argsort(-sizes[windows], axis=1, kind="stable"), 1).astype(np.int32)
+    own = sizes[windows]
+    left = np.full((len(windows), window), room, np.int32)
+    rows = np.empty(windows.shape, np.int32)
+    most = 1  # rows of any window that hold a piece, and an empty one
+    for k in range(window):
+        rows[:, k] = np.argmax(left[:, :most] >= own[:, k : k + 1], axis=1)
+        left[each, rows[:, k]] -= own[:, k]
+        most = min(max(most, int(rows[:, k].max()) + 2), window)
+    members = np.take_along_axis(windows, np.argsort(rows, axis=1, kind="stable"), 1)
+    counts = np.stack([np.bincount(row, minlength=window) for row in rows])
+    return PackedWindows(members.reshape(-1), counts[counts > 0].astype(np.int32))
+
+
+class TextPairs(NamedTuple):
+    """The texts of next-sentence rows: documents and the numbers of their pieces, `[R, 2 + NUM_OTHERS]`."""
+
+    documents: Int[np.ndarray, "R M"]
+    pieces: Int[np.ndarray, "R M"]
+
+
+def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
     """Returns for every second piece of each document: the piece, its next one, and `NUM_OTHERS` drawn from other documents.
+
+    A document is cut into an even number of pieces of nearly the same length, at most `max_length` tokens each. The lengths of
+    a row are those of its first piece and of its longest other one.
 
     Raises: ValueError if there are no other documents.
     """
-    filled = [document for document in pieces if all(map(len, document))]
-    if not filled and len(pieces) == 1:  # an empty row, for its shape
-        return [Pack(tuple(pieces[0][:1]) * 3)]
-    if len(filled) < 2:
+    sizes = texts.sizes.astype(np.int64)
+    counts = 2 * np.maximum(1, -(-sizes // (2 * max_length)))
+    filled = np.flatnonzero(sizes >= counts)  # no piece is empty
+    if not len(filled) and len(texts) == 1:  # an empty row, for its shape
+        placed = TextPairs(np.zeros((1, 3), np.int64), np.zeros((1, 3), np.int64))
+    elif len(filled) < 2:
         raise ValueError(
             "objective.next_sentence needs texts of other documents, but the data has only one of two tokens or more: add "
             "documents, or cut the text into several (PlainText.documents)"
         )
+    else:
+        placed = drawn_texts(filled, counts[filled], seed)
+
+    def piece_lengths(documents: Int[np.ndarray, "..."], pieces: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+        whole, longer = np.divmod(sizes[documents], counts[documents])
+        return whole + (pieces < longer)
+
+    def make(i: int) -> Pack:
+        found = []
+        for document, k in zip(placed.documents[i].tolist(), placed.pieces[i].tolist(), strict=True):
+            whole, longer = divmod(int(sizes[document]), int(counts[document]))
+            start = k * whole + min(k, longer)
+            found.append(texts[document][start : start + whole + (k < longer)].astype(np.int32))
+        return Pack(tuple(found))
+
+    lengths = piece_lengths(*placed)
+    return Rows(np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), make)
+
+
+def drawn_texts(filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int) -> TextPairs:
+    """Returns the rows of the documents `filled`, which have `counts` pieces each."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
-    packs = []
-    for number, document in enumerate(filled):
-        for i in range(0, len(document), 2):
+    documents = np.empty((counts.sum() // 2, 2 + NUM_OTHERS), np.int32)
+    pieces = np.empty_like(documents)
+    row, pieces_of = 0, counts.tolist()
+    for number, count in enumerate(pieces_of):
+        for k in range(0, count, 2):
             others = (number + generator.integers(1, len(filled), NUM_OTHERS)) % len(filled)
-            drawn = [filled[other][generator.integers(len(filled[other]))] for other in others]
-            packs.append(Pack((document[i], document[i + 1], *drawn)))
-    return packs
+            documents[row, 0] = documents[row, 1] = filled[number]
+            documents[row, 2:] = filled[others]
+            pieces[row] = [k, k + 1, *(generator.integers(pieces_of[other]) for other in others.tolist())]
+            row += 1
+    return TextPairs(documents, pieces)

@@ -9,6 +9,7 @@ import numpy as np
 from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
@@ -45,11 +46,12 @@ class CausalLM(BaseObjective):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[Pack]:
+    ) -> Rows:
         """Returns the documents as packs of at most `longest.target` positions."""
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
-        pieces = [piece for text in documents(records, self.kind) for piece in overlapping_pieces(text, room, special)]
-        return pack(pieces, [len(piece) - 1 for piece in pieces], room, seed)
+        pieces, sizes = overlapping_pieces(documents(records, self.kind), room, special)
+        packs = pack(pieces, sizes, room, seed)
+        return Rows(np.stack([np.zeros_like(packs.used), packs.used], 1), packs.__getitem__)
 
     def lengths(self, record: Pack) -> Lengths:
         """Returns the positions of the pack: one less than its tokens for each piece, whose last token is only predicted."""

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.bounds import PositiveFloat
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.heads import unit_length
 from flaxformer_lite.model.inputs import Outputs
@@ -51,18 +52,24 @@ class SentenceEmbeddings(WholeTexts):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[Pack]:
+    ) -> Rows:
         """Returns one row a record, of two pieces. Raises: ValueError for a record without a source."""
-        packs = []
-        for number, record in enumerate(records, 1):
-            if tokenizer is not None and not len(record.source):
-                raise ValueError(
-                    f"objective.kind is '{self.kind}', which reads pairs, but record {number} of the data has no source: name one "
-                    "(source_column or source_field)"
-                )
-            texts = [(tokenizer or ByteTokenizer()).truncated([text.tolist()], longest.source) for text in record[:2]]
-            packs.append(Pack(tuple(np.array(text.tokens, np.int32) for text in texts)))
-        return packs
+        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
+        sizes = arrays.sizes
+        without_source = np.flatnonzero(sizes[:, 0] == 0)
+        if tokenizer is not None and len(without_source):
+            raise ValueError(
+                f"objective.kind is '{self.kind}', which reads pairs, but record {without_source[0] + 1} of the data has no "
+                "source: name one (source_column or source_field)"
+            )
+
+        def make(i: int) -> Pack:
+            texts = [reader.truncated([text.tolist()], longest.source) for text in arrays[i][:2]]
+            return Pack(tuple(np.array(text.tokens, np.int32) for text in texts))
+
+        num_special = len(reader.truncated([[]], 0).tokens)
+        used = num_special + np.minimum(sizes.max(1), max(longest.source - num_special, 0))
+        return Rows(np.stack([used, np.zeros_like(used)], 1), make)
 
     def lengths(self, record: Pack) -> Lengths:
         """Returns the positions of the longer text."""

@@ -10,8 +10,9 @@ from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.bounds import Fraction
-from flaxformer_lite.data.packing import documents, even_pieces, pack, pairs_of_texts, separate_pieces
+from flaxformer_lite.data.packing import documents, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, read_types
 from flaxformer_lite.objectives.base import BaseObjective
@@ -90,7 +91,7 @@ class MaskedLM(BaseObjective):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[Pack]:
+    ) -> Rows:
         """Returns the documents as packs of at most `longest.source` positions.
 
         With `next_sentence` a pack is a text, the text that follows it, and texts of other documents.
@@ -104,16 +105,20 @@ class MaskedLM(BaseObjective):
             self.check_mask(tokenizer.special)
         texts = documents(records, self.kind)
         if self.next_sentence:
-            packs = pairs_of_texts([even_pieces(text, (room - 3) // 2) for text in texts], seed)
+            rows: Sequence[Pack] = (pairs := pairs_of_texts(texts, (room - 3) // 2, seed))
+            used = pairs.lengths.sum(1) + 3
         else:
-            pieces = [piece for text in texts for piece in separate_pieces(text, room - 2)]
-            packs = pack(pieces, [len(piece) + 2 for piece in pieces], room, seed)
-        if not self.whole_words or tokenizer is None:
-            return packs
-        return [
-            row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
-            for row in packs
-        ]
+            pieces, sizes = separate_pieces(texts, room - 2)
+            rows = (packs := pack(pieces, sizes + 2, room, seed))
+            used = packs.used
+
+        def with_words(i: int) -> Pack:
+            if not self.whole_words or tokenizer is None:
+                return rows[i]
+            row = rows[i]
+            return row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
+
+        return Rows(np.stack([used, np.zeros_like(used)], 1), with_words)
 
     def lengths(self, record: Pack) -> Lengths:
         """Returns the positions of the pack; with `next_sentence`, of the longest pair of texts."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from flaxformer_lite.bounds import Rate
 from flaxformer_lite.data import Lengths, TokenPair
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
@@ -34,13 +35,20 @@ class Seq2Seq(BaseObjective):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> Sequence[TokenPair]:
+    ) -> Rows:
         """Returns one row a record. A tokenizer that starts every source with special ids has them added, within the length."""
         prefix = np.array([] if tokenizer is None else tokenizer.as_source([])[:-1], np.int32)
+        arrays, max_tokens = TokenArrays.of(records), longest.source - 1
+        sizes = arrays.sizes
         if not len(prefix):
-            return records
-        max_tokens = longest.source - 1
-        return [record._replace(source=np.concatenate([prefix, record.source])[:max_tokens]) for record in records]
+            return Rows(sizes + 1, arrays.__getitem__)
+
+        def with_prefix(i: int) -> TokenPair:
+            record = arrays[i]
+            return record._replace(source=np.concatenate([prefix, record.source])[:max_tokens])
+
+        sizes[:, 0] = np.minimum(sizes[:, 0] + len(prefix), max_tokens)
+        return Rows(sizes + 1, with_prefix)
 
     def lengths(self, record: TokenPair) -> Lengths:
         """Returns the positions of both sides: the source and EOS, the start and the target."""

@@ -11,6 +11,7 @@ from annotated_types import Ge, Lt
 from flaxformer_lite.bounds import Fraction, PositiveInt
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
+from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
@@ -73,7 +74,7 @@ class SpanCorruption(BaseObjective):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[Pack]:
+    ) -> Rows:
         """Returns the documents in pieces, one a row, as long as both sides fit into `longest` after the corruption."""
         most = 1
         while all(n <= room for n, room in zip(self.corrupted_lengths(most + 1), longest, strict=True)):
@@ -87,7 +88,9 @@ class SpanCorruption(BaseObjective):
             )
         if tokenizer is not None:
             self.check_sentinels(tokenizer)
-        return [Pack((piece,)) for text in documents(records, self.kind) for piece in separate_pieces(text, most)]
+        pieces, sizes = separate_pieces(documents(records, self.kind), most)
+        lengths = np.array([self.corrupted_lengths(size) for size in range(most + 1)], np.int32)
+        return Rows(lengths[sizes], lambda i: Pack((pieces[i],)))
 
     def check_sentinels(self, tokenizer: Tokenizer) -> None:
         """Raises: ValueError if a sentinel is a piece of text in the tokenizer of another run; T5's sentinels are extra_id_…."""

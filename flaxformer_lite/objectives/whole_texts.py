@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import check_one_stack, text_inputs
 from flaxformer_lite.objectives.base import BaseObjective
@@ -56,15 +57,22 @@ class LabelledTexts(WholeTexts):
 
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
-    ) -> list[LabelledText]:
+    ) -> Rows:
         """Returns one row a record. Raises: ValueError for an illegal label."""
-        rows = []
-        for number, record in enumerate(records, 1):
+        arrays, reader = TokenArrays.of(records), tokenizer or ByteTokenizer()
+        values = [0.0 if tokenizer is None else self.label_value(text, n) for n, text in enumerate(arrays.labels, 1)]
+        sizes = arrays.sizes
+        one, two = (len(reader.truncated([[]] * texts, 0).tokens) for texts in (1, 2))
+
+        def make(i: int) -> LabelledText:
+            record = arrays[i]
             texts = [text.tolist() for text in ((record.source, record.target) if len(record.source) else record[1:2])]
-            tokens, types = (tokenizer or ByteTokenizer()).truncated(texts, longest.source)
-            label = 0.0 if tokenizer is None else self.label_value(record.label, number)
-            rows.append(LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), label))
-        return rows
+            tokens, types = reader.truncated(texts, longest.source)
+            return LabelledText(np.array(tokens, np.int32), np.array(types, np.int32), values[i])
+
+        num_special = np.where(sizes[:, 0] > 0, two, one)
+        used = num_special + np.minimum(sizes.sum(1), np.maximum(longest.source - num_special, 0))
+        return Rows(np.stack([used, np.zeros_like(used)], 1), make)
 
     def lengths(self, record: LabelledText) -> Lengths:
         """Returns the positions of the row, special ids included."""

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
-from flaxformer_lite.data.dataset import Dataset, fingerprint, tokenize, truncate, zero_batch
+from flaxformer_lite.data.dataset import Dataset, tokenize, truncate, zero_batch
 from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -93,7 +94,7 @@ def test_the_fingerprint_knows_where_lines_end():
     found = set()
     for ends in itertools.combinations_with_replacement(range(6), 3):
         sides = np.split(tokens, ends)
-        found.add(fingerprint([TokenPair(*sides[:2]), TokenPair(*sides[2:])]))
+        found.add(TokenArrays.of([TokenPair(*sides[:2]), TokenPair(*sides[2:])]).fingerprint())
     assert len(found) == math.comb(8, 3)
 
 

@@ -3,13 +3,17 @@
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.packing import documents, overlapping_pieces, pack, separate_pieces
+from flaxformer_lite.data.packing import BLOCK, Documents, documents, overlapping_pieces, pack, separate_pieces
 from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 
 
 def tokens(*ids: int) -> np.ndarray:
     return np.array(ids, np.int32)
+
+
+def one(document: np.ndarray) -> Documents:
+    return documents([TokenPair(tokens(), document)], "causal_lm")
 
 
 def listed(pieces) -> list[list[int]]:
@@ -27,24 +31,29 @@ def listed(pieces) -> list[list[int]]:
     ],
 )
 def test_overlapping_pieces_by_hand(document: list[int], expected: list[list[int]]):
-    assert listed(overlapping_pieces(tokens(*document), 3, DEFAULT_SPECIAL_IDS)) == expected
+    pieces, sizes = overlapping_pieces(one(tokens(*document)), 3, DEFAULT_SPECIAL_IDS)
+    assert listed(pieces) == expected
+    assert sizes.tolist() == [len(piece) - 1 for piece in expected]
 
 
 def test_every_token_is_predicted_exactly_once():
     """Law: the tokens after the first of each piece are the document and EOS, whatever the lengths."""
-    for length in range(40):
-        document = np.arange(4, 4 + length, dtype=np.int32)
-        for most in (1, 2, 5, 13):
-            pieces = overlapping_pieces(document, most, DEFAULT_SPECIAL_IDS)
-            assert max(map(len, pieces)) <= most + 1
+    whole = [np.arange(4, 4 + length, dtype=np.int32) for length in range(40)]
+    texts = documents([TokenPair(tokens(), document) for document in whole], "causal_lm")
+    for most in (1, 2, 5, 13):
+        found = list(overlapping_pieces(texts, most, DEFAULT_SPECIAL_IDS)[0])
+        starts = [i for i, piece in enumerate(found) if piece[0] == BOS]
+        assert max(map(len, found)) <= most + 1 and len(starts) == len(whole)
+        for document, start, stop in zip(whole, starts, [*starts[1:], len(found)], strict=True):
+            pieces = found[start:stop]
             assert np.concatenate([piece[1:] for piece in pieces]).tolist() == [*document, EOS]
             assert [piece[0] for piece in pieces] == [BOS, *(piece[-1] for piece in pieces[:-1])]
 
 
 def test_separate_pieces_by_hand():
-    assert listed(separate_pieces(tokens(4, 5, 6, 7, 8), 2)) == [[4, 5], [6, 7], [8]]
-    assert listed(separate_pieces(tokens(4, 5), 2)) == [[4, 5]]
-    assert listed(separate_pieces(tokens(), 2)) == [[]]
+    assert listed(separate_pieces(one(tokens(4, 5, 6, 7, 8)), 2)[0]) == [[4, 5], [6, 7], [8]]
+    assert listed(separate_pieces(one(tokens(4, 5)), 2)[0]) == [[4, 5]]
+    assert listed(separate_pieces(one(tokens()), 2)[0]) == [[]]
 
 
 def test_the_longest_come_first_into_the_first_row_with_room():
@@ -73,6 +82,32 @@ def test_packs_are_a_function_of_the_seed():
         for seed in (3, 3, 4)
     )
     assert first == again != other
+
+
+def slow_pack(sizes: list[int], room: int, seed: int, window: int) -> list[list[int]]:
+    """First fit decreasing as a loop over pieces and rows."""
+    order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(sizes))
+    packs: list[list[int]] = []
+    for start in range(0, len(order), window):
+        rows: list[list[int]] = []
+        for i in sorted(order[start : start + window].tolist(), key=lambda i: -sizes[i]):
+            for row in rows:
+                if sum(sizes[j] for j in row) + sizes[i] <= room:
+                    row.append(i)
+                    break
+            else:
+                rows.append([i])
+        packs += rows
+    return packs
+
+
+@pytest.mark.parametrize("number", [3, 8, 40, 8 * (BLOCK + 2) + 5])
+def test_windows_are_packed_at_once_as_one_after_the_other(number: int):
+    """Oracle: a slow loop. The numbers have no whole window, one, several, and more than are packed at once."""
+    sizes = np.random.default_rng(number).integers(1, 14, number)
+    packs = pack([np.array([i]) for i in range(number)], sizes, 13, seed=3, window=8)
+    assert [[int(piece[0]) for piece in row.pieces] for row in packs] == slow_pack(sizes.tolist(), 13, 3, 8)
+    assert packs.used.tolist() == [sum(sizes[int(piece[0])] for piece in row.pieces) for row in packs]
 
 
 def test_a_record_with_a_source_is_no_document():

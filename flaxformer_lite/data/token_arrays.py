@@ -1,0 +1,132 @@
+"""Tokenized records as a few arrays, in memory or mapped from files: their number costs no Python objects."""
+
+import bisect
+import hashlib
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
+
+import numpy as np
+from jaxtyping import Int, Integer
+
+from flaxformer_lite.data.records import TokenPair
+
+Item = TypeVar("Item", covariant=True)
+
+
+class Lazy(Sequence[Item], Generic[Item]):
+    """A sequence of `number` items, each made by `make` on every access."""
+
+    def __init__(self, number: int, make: Callable[[int], Item]) -> None:
+        self._number, self._make = number, make
+
+    def __len__(self) -> int:
+        return self._number
+
+    @overload
+    def __getitem__(self, index: SupportsIndex) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self._number))]
+        i = operator.index(index)
+        if not -self._number <= i < self._number:
+            raise IndexError(f"item {i} of {self._number}")
+        return self._make(i % self._number)
+
+
+class Rows(Lazy[Any]):
+    """Rows of an objective with the lengths of all, so that planning batches makes no row.
+
+    lengths: the positions of source and target, as `RowMaker.lengths` returns them for one row.
+    """
+
+    def __init__(self, lengths: Integer[np.ndarray, "I 2"], make: Callable[[int], Any]) -> None:
+        super().__init__(len(lengths), make)
+        self.lengths = lengths
+
+
+class TokenShard(NamedTuple):
+    """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""
+
+    ids: Integer[np.ndarray, "N"]
+    starts: Int[np.ndarray, "K"]
+    """Two for each record, and the number of all tokens."""
+    labels: Sequence[str] | None = None
+    """The label of each record; None if none has one."""
+
+    @property
+    def num_records(self) -> int:
+        return len(self.starts) // 2
+
+    @classmethod
+    def of(
+        cls, sides: Sequence[Sequence[int] | Integer[np.ndarray, "_"]], labels: Sequence[str], dtype: Any = np.int32
+    ) -> "TokenShard":
+        """Returns the sides of all records, source and target in turn, as arrays."""
+        starts = np.zeros(len(sides) + 1, np.int64)
+        np.cumsum([len(side) for side in sides], out=starts[1:])
+        ids = np.empty(starts[-1], dtype)
+        for start, side in zip(starts.tolist(), sides, strict=False):
+            ids[start : start + len(side)] = side
+        return cls(ids, starts, labels if any(labels) else None)
+
+
+class TokenArrays(Lazy[TokenPair]):
+    """Records in shards. A record's sides are slices of the shard's arrays, copied as 32-bit numbers on access."""
+
+    def __init__(self, shards: Sequence[TokenShard]) -> None:
+        self.shards = shards
+        self._firsts = np.cumsum([0, *(shard.num_records for shard in shards)]).tolist()
+        super().__init__(self._firsts[-1], self._record)
+
+    @classmethod
+    def of(cls, records: Sequence[TokenPair]) -> "TokenArrays":
+        """Returns the records as arrays: themselves if they are, else a copy."""
+        if isinstance(records, cls):
+            return records
+        sides = [side for record in records for side in record[:2]]
+        return cls([TokenShard.of(sides, [record.label for record in records])])
+
+    @property
+    def sizes(self) -> Int[np.ndarray, "I 2"]:
+        """The number of source and target tokens of every record."""
+        return np.concatenate([np.diff(shard.starts).reshape(-1, 2).astype(np.int32) for shard in self.shards])
+
+    @property
+    def labels(self) -> Iterator[str]:
+        """Yields the label of every record, "" for none."""
+        for shard in self.shards:
+            yield from [""] * shard.num_records if shard.labels is None else map(str, shard.labels)
+
+    def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
+        """Returns the tokens of one side of record i, 0 the source, 1 the target: a view, of the type they are stored in."""
+        shard, k = self._find(i)
+        return shard.ids[shard.starts[2 * k + side] : shard.starts[2 * k + side + 1]]
+
+    def _find(self, i: int) -> tuple[TokenShard, int]:
+        number = bisect.bisect_right(self._firsts, i) - 1
+        return self.shards[number], i - self._firsts[number]
+
+    def _record(self, i: int) -> TokenPair:
+        shard, k = self._find(i)
+        start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
+        label = "" if shard.labels is None else str(shard.labels[k])
+        return TokenPair(shard.ids[start:middle].astype(np.int32), shard.ids[middle:stop].astype(np.int32), label)
+
+    def fingerprint(self) -> str:
+        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any.
+
+        The lengths fix the side and the record of every token.
+        """
+        digest = hashlib.sha256()
+        for shard in self.shards:
+            digest.update(np.diff(shard.starts).astype(np.int64).tobytes())
+        for shard in self.shards:
+            for start in range(0, len(shard.ids), 2**20):
+                digest.update(shard.ids[start : start + 2**20].astype(np.int32).tobytes())
+        if any(shard.labels is not None for shard in self.shards):
+            for label in self.labels:
+                digest.update(f"{label}\n".encode())
+        return digest.hexdigest()
