@@ -4,7 +4,7 @@ A checkpoint is a folder named by its step:
 
     checkpoints/40/state/...             the arrays, written by Orbax
     checkpoints/40/state/digests.json    SHA-256 of each of these files
-    checkpoints/40/meta/meta.json        meta, metrics, and the path, dtype and shape of every leaf
+    checkpoints/40/meta/meta.json        meta, metrics, the seal of the run (`seal.py`), and the type of every leaf
 
 A checkpoint is *valid* if all its files are as they were written, otherwise *damaged*. It is *interim* if it was saved only
 because the run was stopped, otherwise *regular*.
@@ -15,6 +15,7 @@ files are compared with their digests before Orbax reads them. Both JSON files a
 """
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -31,8 +32,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.console import Quiet
-from flaxformer_lite.workdir.digests import DamageError, difference, leaf_types, sealed
-from flaxformer_lite.workdir.orbax import META, make_manager, read_document, read_tree, why_damaged
+from flaxformer_lite.workdir.digests import META, DamageError, difference, leaf_types, read_document, sealed
+from flaxformer_lite.workdir.orbax import make_manager, read_tree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
 
 
@@ -55,6 +56,7 @@ class Checkpoints:
         read_only: never write or delete: for commands that read a run which may be training.
         shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
             process's folder, and a new checkpoint is in the first one's only.
+        seal: returns the seal of the run, as JSON; called at the first save.
         warn: called with one line for each damaged checkpoint that is skipped; by default the logger "flaxformer_lite".
 
     Raises:
@@ -71,13 +73,14 @@ class Checkpoints:
         best_mode: Literal["min", "max"],
         read_only: bool = False,
         shared: bool = True,
+        seal: Callable[[], dict[str, Any] | None] = lambda: None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder = Path(folder).absolute()
         self._retention = Retention(keep_latest, keep_best, best_metric, best_mode)
         self._damaged = self._retention.damaged
-        self._read_only, self._shared = read_only, shared
+        self._read_only, self._shared, self._seal = read_only, shared, functools.cache(seal)
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
@@ -136,6 +139,7 @@ class Checkpoints:
             if jax.process_index() > 0:
                 return
         content = {"meta": meta, "metrics": metrics, "interim": interim, "leaves": leaf_types(state)}
+        content["seal"] = self._seal()
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
         self.wait()
         if step in self._damaged and step in self._orbax.all_steps():

@@ -16,6 +16,8 @@ from jaxtyping import PyTree
 from flaxformer_lite.tree_paths import leaves_by_path
 
 DIGESTS = "digests.json"
+META = "meta.json"
+"""The file in the folder `meta` of a checkpoint: meta, metrics, the seal of the run, and the path and type of every leaf."""
 
 
 class DamageError(ValueError):
@@ -78,6 +80,11 @@ def unsealed(path: Path) -> dict[str, Any]:
     except (ValueError, LookupError, TypeError, RecursionError):
         pass  # not JSON, or not of this form
     raise DamageError(f"{path.name} is garbled")
+
+
+def read_document(folder: Path, step: int) -> dict[str, Any]:
+    """Returns the content of the `META` of a checkpoint, in the folder of all checkpoints. Raises: DamageError."""
+    return unsealed(folder / str(step) / "meta" / META)
 
 
 def write_digests(folder: Path) -> None:

@@ -33,6 +33,7 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
 if sys.platform == "win32":
     import msvcrt
@@ -144,10 +145,10 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Writes config.json. Raises: ValueError if a model was trained here with another config."""
         if (self.path / "config.json").is_file():
-            different = differences(self.config(), config)
+            different = differences(sealed_config(self.checkpoints) or self.config(), config)
             if different and not self.trained:
                 # Nothing was trained with the old settings, so the files made from them are made again.
-                for pattern in ("tokenizer.*", "target_tokenizer.*", "metrics.jsonl"):
+                for pattern in (*TOKENIZER_FILES, "metrics.jsonl"):
                     for file in self.path.glob(pattern):
                         file.unlink()
             elif different:

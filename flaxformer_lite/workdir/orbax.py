@@ -10,10 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-from flaxformer_lite.workdir.digests import DamageError, check_digests, unsealed, write_digests
-
-META = "meta.json"
-"""The file in the folder `meta` of a checkpoint: meta, metrics, and the path and type of every leaf."""
+from flaxformer_lite.workdir.digests import META, DamageError, check_digests, read_document, write_digests
 
 
 @dataclass(frozen=True)
@@ -88,11 +85,6 @@ def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, pa
     restore_args = ocp.checkpoint_utils.construct_restore_args(target)
     arguments = ocp.args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=partial)
     return manager.restore(step, args=ocp.args.Composite(state=arguments)).state
-
-
-def read_document(folder: Path, step: int) -> dict[str, Any]:
-    """Returns the content of a checkpoint's `META`. Raises: DamageError."""
-    return unsealed(folder / str(step) / "meta" / META)
 
 
 def why_damaged(folder: Path, step: int) -> str | None:

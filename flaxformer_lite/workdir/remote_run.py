@@ -14,9 +14,8 @@ from pathlib import Path
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.console import Progress
 from flaxformer_lite.remote_files import is_url, open_filesystem, reading
-from flaxformer_lite.workdir.digests import DIGESTS
+from flaxformer_lite.workdir.digests import DIGESTS, META
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.orbax import META
 
 MARKER = f"meta/{META}"
 """The file of a checkpoint that is written last."""

@@ -1,6 +1,7 @@
 """The parameters of a run: selecting them by `weights`, and starting another run from them."""
 
 import fnmatch
+import functools
 
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -17,10 +18,15 @@ from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.remote_run import open_run
+from flaxformer_lite.workdir.seal import check_seal, seal
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
-    """Opens the run's checkpoints with the config's rules on which to keep."""
+    """Opens the run's checkpoints with the config's rules on which to keep.
+
+    Raises: ValueError if the config or a tokenizer is not the one that they were trained with.
+    """
+    check_seal(folder.path, config, resumed=not read_only)
     train = config.train
     ranked = config.data.eval is not None
     return Checkpoints(
@@ -31,6 +37,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         best_mode=train.best_mode,
         read_only=read_only,
         shared=folder.shared,
+        seal=functools.partial(seal, folder.path, config),
         warn=warn,
     )
 

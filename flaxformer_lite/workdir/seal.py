@@ -1,0 +1,87 @@
+"""The seal of a run: every checkpoint holds the settings and the SHA-256 of the tokenizer files that it was trained with.
+
+A flipped bit in `config.json` or in a tokenizer, or an edit by hand, would otherwise load as another model, which answers wrongly.
+Checkpoints of older releases have no seal; nothing is compared with them.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.config.differences import describe_differences, differences
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.console import warn
+from flaxformer_lite.workdir.digests import DamageError, read_document
+
+TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
+
+TRAINING_ONLY = (
+    *("train.", "optimizer.", "data.train", "data.eval", "data.tokens_per_batch", "data.rows_multiple"),
+    *("model.dropout.", "model.initializer.", "model.scan_unroll", "model.remat", "model.attention.implementation"),
+)
+"""Settings that decide no answer of a trained model."""
+
+CHOICES = ("decode.", "weights", "model.dtype")
+"""Settings that a user may edit in the `config.json` of a trained run: an edit is reported and holds."""
+
+
+def seal(folder: Path, config: Config) -> dict[str, Any]:
+    """Returns the seal of the run in `folder`, as JSON."""
+    return {"config": json.loads(to_json(config)), "tokenizers": tokenizer_digests(folder)}
+
+
+def tokenizer_digests(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every tokenizer file of a run, by its name."""
+    files = sorted(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern))
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def newest_seal(checkpoints: Path) -> tuple[int, dict[str, Any]] | None:
+    """Returns the newest checkpoint with a readable seal, and the seal; None if there is none."""
+    for step in sorted((int(step.name) for step in checkpoints.glob("*") if step.name.isdecimal()), reverse=True):
+        try:
+            found = read_document(checkpoints, step).get("seal")
+        except DamageError:
+            continue
+        if found is not None:
+            return step, found
+    return None
+
+
+def sealed_config(checkpoints: Path) -> Config | None:
+    """Returns the config that the newest checkpoint was trained with; None where no checkpoint has one."""
+    found = newest_seal(checkpoints)
+    return None if found is None else from_json(json.dumps(found[1]["config"]), f"checkpoint {found[0]}")
+
+
+def check_seal(folder: Path, config: Config, *, resumed: bool) -> None:
+    """Compares the config and the tokenizers of a run with the newest seal.
+
+    Args:
+        resumed: whether training continues, which needs all settings as they were; else those are compared that decide answers.
+
+    Raises: ValueError that names the file or the settings that differ.
+    """
+    found = newest_seal(folder / "checkpoints")
+    if found is None:
+        return
+    step, sealed = found
+    different = differences(from_json(json.dumps(sealed["config"]), f"checkpoint {step}"), config)
+    if not resumed:
+        different = {path: pair for path, pair in different.items() if not path.startswith(TRAINING_ONLY)}
+        if chosen := {path: different.pop(path) for path in list(different) if path.startswith(CHOICES)}:
+            warn(f"{folder / 'config.json'} was edited after the training: {describe_differences(chosen)}")
+    if different:
+        raise ValueError(
+            f"{folder / 'config.json'} differs from the settings that checkpoint {step} was trained with: "
+            f"{describe_differences(different)}. Restore them"
+        )
+    here = tokenizer_digests(folder)
+    for name, digest in sealed["tokenizers"].items():
+        if here.get(name) != digest:
+            what = "is not the file that" if name in here else "is missing, but"
+            raise ValueError(
+                f"{folder / name} {what} checkpoint {step} was trained with: restore it from a copy or a mirror of the run"
+            )

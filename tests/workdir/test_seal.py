@@ -1,0 +1,108 @@
+"""Oracle: every single flipped bit of a tokenizer; edits of a config made by hand, and whether they decide an answer."""
+
+import random
+import shutil
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.seal import check_seal, sealed_config
+from flaxformer_lite.workdir.weights import open_checkpoints
+from tests.support.experiments import tiny_config, with_train
+from tests.support.paths import FIXTURES
+
+CONFIG = tiny_config()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one checkpoint, as training and `import` leave it; of the parameters only the files matter here."""
+    folder = RunFolder(tmp_path_factory.mktemp("runs") / "run")
+    with folder.lock(CONFIG), open_checkpoints(CONFIG, folder, read_only=False) as checkpoints:
+        Characters().train(["a few letters"], 149).save(folder.path)
+        checkpoints.save(7, {"params": jnp.zeros(3)}, {})
+    return folder.path
+
+
+@pytest.fixture
+def copy(run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def open_for(folder: Path, *, training: bool = False) -> None:
+    run = RunFolder(folder)
+    with open_checkpoints(run.config(), run, read_only=not training):
+        pass
+
+
+def edit(folder: Path, old: str, new: str) -> None:
+    text = (folder / "config.json").read_text()
+    assert text.count(old) == 1
+    (folder / "config.json").write_text(text.replace(old, new))
+
+
+def test_an_untouched_run_is_used_and_resumed(run: Path):
+    assert sealed_config(run / "checkpoints") == CONFIG
+    open_for(run)
+    open_for(run, training=True)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_no_bit_of_a_tokenizer_can_change(copy: Path, training: bool):
+    """Law: each flip is refused with the name of the file; 8 of all bits, drawn once."""
+    file = copy / "tokenizer.characters.json"
+    content = file.read_bytes()
+    for bit in random.Random(3).sample(range(8 * len(content)), 8):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(flipped)
+        with pytest.raises(
+            ValueError, match=r"tokenizer\.characters\.json is not the file that checkpoint 7 was trained"
+        ):
+            check_seal(copy, CONFIG, resumed=training)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"tokenizer\.characters\.json is missing, but checkpoint 7 was trained with"):
+        check_seal(copy, CONFIG, resumed=training)
+
+
+def test_an_edit_that_decides_answers_is_refused_everywhere(copy: Path):
+    edit(copy, '"activation": "relu"', '"activation": "silu"')
+    for training in (False, True):
+        with pytest.raises(ValueError, match=r"checkpoint 7 was trained with: model\.activation was 'relu' and is now"):
+            open_for(copy, training=training)
+
+
+def test_an_edit_of_decoding_is_reported_and_holds(copy: Path, capfd: pytest.CaptureFixture):
+    edit(copy, '"max_new_tokens": null', '"max_new_tokens": 9')
+    open_for(copy)
+    assert (
+        capfd.readouterr().err.count("was edited after the training: decode.max_new_tokens was None and is now 9") == 1
+    )
+
+
+def test_an_edit_that_decides_no_answer_does_not_matter_in_use(copy: Path, capfd: pytest.CaptureFixture):
+    edit(copy, '"peak_rate": 0.01', '"peak_rate": 0.02')
+    open_for(copy)
+    assert capfd.readouterr().err == ""
+    with pytest.raises(ValueError, match=r"optimizer\.schedule\.peak_rate was 0\.01 and is now 0\.02"):
+        open_for(copy, training=True)
+
+
+def test_the_length_of_a_run_may_change(copy: Path):
+    longer = with_train(CONFIG, steps=99)
+    check_seal(copy, longer, resumed=True)
+    check_seal(copy, longer, resumed=False)
+
+
+def test_a_run_without_a_seal_is_used_as_it_is(tmp_path: Path, capfd: pytest.CaptureFixture):
+    """The folder of an older release."""
+    folder = shutil.copytree(FIXTURES / "before_rebuild" / "run", tmp_path / "run")
+    config = from_json((folder / "config.json").read_bytes())
+    assert sealed_config(folder / "checkpoints") is None
+    for resumed in (False, True):
+        check_seal(folder, config, resumed=resumed)
+    assert capfd.readouterr().err == ""
