@@ -40,6 +40,11 @@ class RunData:
     train: Dataset
     eval: EvalData | None
 
+    @property
+    def eval_fingerprint(self) -> str:
+        """The fingerprint of the evaluation data; empty without any."""
+        return "" if self.eval is None else self.eval.dataset.fingerprint
+
 
 def read_data(config: Config, folder: RunFolder, progress: Progress, processes: Processes) -> RunData:
     """Reads and tokenizes all data; trains the tokenizers if the run folder has none.

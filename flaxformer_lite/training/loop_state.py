@@ -23,6 +23,8 @@ class LoopState:
     """Evaluations in a row without a new best."""
     stopped_early: bool = False
     """Whether `evaluations_since_best` has reached `train.patience`."""
+    eval_data: str = ""
+    """Fingerprint of the evaluation data; empty without any, and in checkpoints of older releases."""
     parameters_only: str = ""
     """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
 

@@ -51,7 +51,8 @@ def set_up(
         )
     )
     if checkpoints.latest() is None:
-        state, loop_state = first_state(config, data, runner, progress), LoopState(data.train.fingerprint)
+        state = first_state(config, data, runner, progress)
+        loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
         folder.truncate_metrics(0)
     else:
         state, loop_state = restore_state(folder, checkpoints, data, runner)
@@ -88,7 +89,7 @@ def restore_state(
 ) -> tuple[TrainState, LoopState]:
     """Returns the state of the newest valid checkpoint, on the runner's devices.
 
-    Raises: SharedError if the run was trained on other data.
+    Raises: SharedError if the run was trained or evaluated on other data.
     """
     step, state, meta = checkpoints.restore(runner.abstract_state)
     loop_state = LoopState(**meta)
@@ -97,6 +98,12 @@ def restore_state(
             f"the training data is not the data that {folder.path} was trained on up to step {step}: restore the old data, or "
             "train in another --workdir"
         )
+    if loop_state.eval_data not in ("", data.eval_fingerprint):
+        raise SharedError(
+            f"the evaluation data is not the data that {folder.path} was evaluated on up to step {step}, so the scores could not be "
+            "compared: restore the old data, or train in another --workdir"
+        )
+    loop_state.eval_data = data.eval_fingerprint
     return state, loop_state
 
 

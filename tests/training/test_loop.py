@@ -23,6 +23,7 @@ import pytest
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import warn
+from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.decoder import ScoredText
 from flaxformer_lite.optim.optimizers import OptimizerConfig
@@ -327,6 +328,22 @@ def test_other_data_is_refused(copy, monkeypatch):
     monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)
     with pytest.raises(ValueError, match="the training data is not the data that"):
         loop.train(with_train(NO_TEXT, steps=13), copy)
+
+
+def test_other_evaluation_data_is_refused(copy, monkeypatch):
+    """As above; here the held-out dates are counted backwards."""
+    original = Dates.open
+    monkeypatch.setattr(Dates, "open", lambda s, *a: list(original(s, *a))[:: -1 if s.split == "held_out" else 1])
+    with pytest.raises(ValueError, match="the evaluation data is not the data that"):
+        loop.train(with_train(NO_TEXT, steps=13), copy)
+
+
+def test_a_config_edited_by_hand_is_refused_with_what_differs(copy):
+    """The command is `train.py RUN/config.json`: the file and the command agree, the checkpoints do not."""
+    text = (copy / "config.json").read_text()
+    (copy / "config.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(ValueError, match=r"was made with another config: optimizer\.schedule\.peak_rate was 0\.01"):
+        loop.train(RunFolder(copy).config(), copy)
 
 
 def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_path, monkeypatch, capsys):
