@@ -100,7 +100,7 @@ def restore_state(
         )
     if loop_state.eval_data not in ("", data.eval_fingerprint):
         raise SharedError(
-            f"the evaluation data is not the data that {folder.path} was evaluated on up to step {step}, so the scores could not be "
+            f"the evaluation data is not the data that {folder.path} was evaluated on up to step {step}, so scores could not be "
             "compared: restore the old data, or train in another --workdir"
         )
     loop_state.eval_data = data.eval_fingerprint

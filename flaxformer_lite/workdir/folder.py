@@ -114,7 +114,8 @@ class RunFolder:
 
         Yields a random mark, which only processes that see this folder can read.
 
-        Raises: ValueError if the folder belongs to another config or another process, or holds other files.
+        Raises: ValueError if the folder belongs to another config or another process, holds other files, or has lost its
+            checkpoints.
         """
         if self.path.is_file():
             raise ValueError(f"--workdir {self.path} is a file: choose a folder")
@@ -143,10 +144,11 @@ class RunFolder:
         )
 
     def write_config(self, config: Config) -> None:
-        """Writes config.json. Raises: ValueError if a model was trained here with another config."""
+        """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
             different = differences(sealed_config(self.checkpoints) or self.config(), config)
             if different and not self.trained:
+                self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
                 for pattern in (*TOKENIZER_FILES, "metrics.jsonl"):
                     for file in self.path.glob(pattern):
@@ -157,6 +159,23 @@ class RunFolder:
                     "--workdir, or the old settings"
                 )
         write_whole(self.path / "config.json", to_json(config))
+
+    def check_nothing_lost(self) -> None:
+        """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.
+
+        A run that was killed before its first checkpoint was complete has rows too: up to the second checkpoint, before which the
+        trainer waits for the first, in a folder `checkpoints` that is there.
+        """
+        if self.trained or not self.metrics.is_file():
+            return
+        config, last = self.config(), max((row["step"] for row in self.rows()), default=0)
+        periods = [config.train.checkpoint_every, *[config.train.eval_every] * (config.data.eval is not None)]
+        due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
+        if last > 0 and (due > 1 or not self.checkpoints.is_dir()):
+            raise ValueError(
+                f"{self.metrics} knows of {last} steps, but {self.checkpoints} has no checkpoint: mount or restore it; to start "
+                f"from step 0, delete {self.metrics.name}"
+            )
 
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
         """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them."""

@@ -341,7 +341,7 @@ def test_other_evaluation_data_is_refused(copy, monkeypatch):
 def test_a_config_edited_by_hand_is_refused_with_what_differs(copy):
     """The command is `train.py RUN/config.json`: the file and the command agree, the checkpoints do not."""
     text = (copy / "config.json").read_text()
-    (copy / "config.json").write_text(text.replace('"seed": 0', '"seed": 1'))
+    (copy / "config.json").write_text(text.replace('"peak_rate": 0.01', '"peak_rate": 0.02'))
     with pytest.raises(ValueError, match=r"was made with another config: optimizer\.schedule\.peak_rate was 0\.01"):
         loop.train(RunFolder(copy).config(), copy)
 

@@ -1,5 +1,7 @@
 """Hand-worked cases of the run folder: who may use it, and what is in its files."""
 
+import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
@@ -86,6 +88,38 @@ def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypat
             copy.check_mark(mark)
         monkeypatch.setattr("time.sleep", lambda wait: wait and shutil.copy(folder.path / ".lock", copy.path))
         copy.check_mark(mark)
+
+
+@pytest.mark.parametrize(
+    ("rows", "folder_there", "refused"),
+    [
+        ((), False, False),
+        ((3,), True, False),  # killed before the first checkpoint
+        ((3, 4), True, False),  # killed while the first one was written
+        ((3, 5), True, False),  # as well: the second one is due at 5
+        ((3, 6), True, True),  # the second one was begun, so the first was complete
+        ((3,), False, True),  # the trainer makes the folder before the first row
+    ],
+)
+def test_lost_checkpoints_are_noticed_before_anything_is_erased(
+    tmp_path: Path, rows: tuple[int, ...], folder_there: bool, refused: bool
+):
+    """Oracle: by hand, for checkpoints every 4 steps and evaluations every 5."""
+    config = tiny_config()
+    folder = RunFolder(tmp_path)
+    with folder.lock(config):
+        (tmp_path / "tokenizer.json").touch()
+        for step in rows:
+            folder.append({"step": step, "split": "train"})
+        if folder_there:
+            folder.checkpoints.mkdir()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file() and file.name != ".lock"}
+    for other in (config, dataclasses.replace(config, weights="ema")):
+        refusal = pytest.raises(ValueError, match="jsonl knows of ") if refused else contextlib.nullcontext()
+        with refusal, folder.lock(other):
+            folder.check_nothing_lost()
+        if refused:
+            assert before == {name: (tmp_path / name).read_bytes() for name in before}
 
 
 ROWS = [

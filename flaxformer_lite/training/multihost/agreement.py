@@ -49,6 +49,7 @@ class Processes:
         """
         with folder.lock(config):
             start_from_mirror(folder, config)
+            folder.check_nothing_lost()
             yield
 
     # Data
@@ -103,6 +104,7 @@ class SeveralProcesses(Processes):
             mark = self.allgather_text(mark)[0]
             self._find_shared(folder, mark, config)
             self.on_all(lambda: start_from_mirror(folder, config) if self.is_first else None)
+            self.on_all(lambda: folder.check_nothing_lost() if self.is_first else None)
             if not folder.shared:
                 self.on_all(lambda: push_once(folder, config) if self.is_first else None)
                 self.on_all(lambda: None if self.is_first else stack.enter_context(follow_mirror(folder, config)))
