@@ -9,6 +9,7 @@ import jax
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.inference.decoder import check_vocabulary
 from flaxformer_lite.model.config import ModelConfig, SavedAs
 from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.optim import OptimizerConfig
@@ -66,6 +67,8 @@ class Config:
             self.objective.check_model(model)
         if model.num_encoder_layers and model.num_decoder_layers:
             self.decode.start_id  # noqa: B018  # raises if there is none
+        if model.num_decoder_layers and model.head is not None:
+            check_vocabulary(self.decode, model.output_size)
         row = self.objective.longest_row(data.longest)
         if model.positions.max_positions is not None and model.positions.max_positions < max(row):
             raise ValueError(

@@ -208,7 +208,7 @@ def check_translates(model: ModelConfig) -> None:
 
 
 def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
-    """Raises: ValueError if a forced or suppressed id is outside the vocabulary."""
-    forced = {"forced_bos_id": (config.forced_bos_id,), "forced_eos_id": (config.forced_eos_id,)}
-    for name, ids in (forced | {"suppress_ids": config.suppress_ids}).items():
-        check_token_ids(ids, vocab_size, f"decode.{name} has")
+    """Raises: ValueError if the settings name an id outside the vocabulary."""
+    for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
+        ids = getattr(config, name)
+        check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")

@@ -381,5 +381,7 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
         step, params = restore_weights(
             checkpoints, config, weights or (config.weights if step is None else "last"), step
         )
-    tokenizers = None if config.data.tokenizer is None else folder.load_tokenizers(config.data)
+    tokenizers = (
+        None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
+    )
     return Run(folder, config, params, tokenizers, step)

@@ -41,6 +41,13 @@ class JsonTokenizer(Tokenizer):
         self.vocab_size = self._tokenizer.get_vocab_size(with_added_tokens=True)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id = special[:5]
 
+    @property
+    def largest_id(self) -> int:
+        """The largest id that a text may get. Ids may have gaps, and a template may have ids of its own."""
+        pieces = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        template = (item.token for items in self._templates for item in items if item.text is None)
+        return max(super().largest_id, *pieces, *template)
+
     @classmethod
     def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
         """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`."""

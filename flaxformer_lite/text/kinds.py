@@ -62,9 +62,9 @@ class FromRun:
         stem = "tokenizer" if self.side == "source" else "target_tokenizer"
         with local_files(self.path, (stem + kind.extension for kind in TOKENIZER_CLASSES)) as folder:
             tokenizer = load_tokenizer(folder, stem)
-        if tokenizer.vocab_size > vocab_size:
+        if (needed := tokenizer.largest_id + 1) > vocab_size:
             raise ValueError(
-                f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {tokenizer.vocab_size}: "
+                f"model.vocab_size leaves {vocab_size} ids for text, but the tokenizer of {self.path} has {needed}: "
                 "set model.vocab_size to that run's"
             )
         return tokenizer

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, SupportsIndex
 
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds
+from flaxformer_lite.text.token_ids import check_token_ids
 
 
 class Tokenizer(ABC):
@@ -36,6 +37,11 @@ class Tokenizer(ABC):
     def special(self) -> SpecialIds:
         """The ids that stand for no text."""
         return SpecialIds(self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id, size=self.vocab_size)
+
+    @property
+    def largest_id(self) -> int:
+        """The largest id that a text may get: of the pieces, the special ids and the template."""
+        return max(self.vocab_size - 1, *(i for i in self.special[:5] if i is not None))
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns BOS, the first text, EOS and, for a pair, the second text and EOS."""
@@ -114,6 +120,11 @@ class Tokenizers:
 
     source: Tokenizer
     target: Tokenizer
+
+    def check_ids(self, vocab_sizes: tuple[int, int]) -> None:
+        """Raises: ValueError if a text of the source or the target may get an id past the model's table of embeddings."""
+        for side, size in zip(("source", "target"), vocab_sizes, strict=True):
+            check_token_ids([getattr(self, side).largest_id], size, f"the {side}'s tokenizer has the id")
 
     def target_text(self, tokens: Sequence[int]) -> str:
         """Returns an answer as one line of text: line breaks become spaces.

@@ -190,14 +190,15 @@ class RunFolder:
             data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1]).save(
                 self.path, "target_tokenizer"
             )
-        return self.load_tokenizers(data)
+        return self.load_tokenizers(data, vocab_sizes)
 
-    def load_tokenizers(self, data: DataConfig) -> Tokenizers:
-        """Reads the run's tokenizers. Raises: ValueError if they are missing or damaged."""
+    def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
+        """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""
         source = load_tokenizer(self.path)
-        return Tokenizers(
-            source, source if data.target_tokenizer is None else load_tokenizer(self.path, "target_tokenizer")
-        )
+        target = source if data.target_tokenizer is None else load_tokenizer(self.path, "target_tokenizer")
+        tokenizers = Tokenizers(source, target)
+        tokenizers.check_ids(vocab_sizes)
+        return tokenizers
 
     def append(self, row: dict[str, Any]) -> None:
         """Adds a row to metrics.jsonl."""

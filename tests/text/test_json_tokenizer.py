@@ -8,6 +8,7 @@ from tokenizers import models, processors
 
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.tokenizers import NAMES, bytes_joined, word_pieces
 
 
@@ -47,6 +48,18 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     path.write_text('{"kind": "tokenizers"}')
     with pytest.raises(ValueError, match='"tokenizer" is missing or of another type: it must be a str'):
         load_tokenizer(tmp_path)
+
+
+def test_the_largest_id_counts_gaps_and_the_template() -> None:
+    """Hand-worked: the pieces end at 7, with gaps; the template's own token has 9, which is no piece."""
+    found = tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 7}, merges=[]))
+    assert JsonTokenizer.of(found.to_str(), {}).largest_id == 7
+    found.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 9)])
+    tokenizer = JsonTokenizer.of(found.to_str(), {})
+    assert tokenizer.vocab_size == 2 and tokenizer.largest_id == 9
+    Tokenizers(tokenizer, tokenizer).check_ids((10, 10))
+    with pytest.raises(ValueError, match=r"the target's tokenizer has the id 9, .* between 0 and 8"):
+        Tokenizers(tokenizer, tokenizer).check_ids((10, 9))
 
 
 def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:

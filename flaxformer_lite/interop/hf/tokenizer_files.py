@@ -38,8 +38,8 @@ def read_tokenizers(folder: Path, config: Mapping[str, Any], vocab_sizes: tuple[
     if found.tokenizers is not None:
         sides = (found.tokenizers.source, found.tokenizers.target)
         for tokenizer, size in zip(sides, vocab_sizes, strict=True):
-            if tokenizer.vocab_size > size:
-                return Found(None, f"the tokenizer has {tokenizer.vocab_size} ids, and the model reads {size}")
+            if (needed := tokenizer.largest_id + 1) > size:
+                return Found(None, f"the tokenizer has {needed} ids, and the model reads {size}")
     return found
 
 
