@@ -55,14 +55,15 @@ class Checked:
 def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
     hint = _hints(owner)[name]
-    if _accepts(hint, value):
+    accepted = _accepts(hint, value)
+    if accepted and not (isinstance(value, float) and not math.isfinite(value)):
         return None
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    return "; ".join([f"{setting} is {value!r}: it must be {_legal(hint)}", *remedies])
+    return "; ".join([f"{setting} is {value!r}: it must be {'finite' if accepted else _legal(hint)}", *remedies])
 
 
 @functools.cache

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import math
 import typing
 from typing import Any
 
@@ -34,6 +35,8 @@ def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
         return tree if type(value) in TYPES else {**tree, "kind": outside_kind(value, setting, hint)}
     if isinstance(value, tuple):
         return [as_tree(item, setting) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{setting} is {value!r}: it must be finite, as JSON has no such number")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ValueError(f"{setting} is {value!r}: it must be a number, a text, None, a variant or a tuple of these")

@@ -109,7 +109,8 @@ def stacked(weights: Iterable[WeightName], num_layers: int) -> list[WeightName]:
 def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:
     """Returns our parameters for their weights, all float32.
 
-    Raises: ValueError that lists the arrays that are missing, left over, wider than float32, or of another shape than the model's.
+    Raises: ValueError that lists the arrays that are missing, left over, wider than float32, of another shape than the model's, or
+        have a number that is not finite.
     """
     wanted = their_shapes(names, model)
     complaints = [
@@ -130,6 +131,8 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
     ]
     if found := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(found) + ": the weights and the config are of different models")
+    if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
+        raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
     params = {}
     for weight in names:
         theirs = [np.asarray(weights[name], np.float32) for name in weight.names]
@@ -141,6 +144,11 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
 def narrow(dtype: np.dtype) -> bool:
     """Returns whether float32 holds every number of this type exactly."""
     return dtype.name in ("float32", "float16", "bfloat16")
+
+
+def is_finite(x: np.ndarray) -> bool:
+    """Returns whether every number is finite, without an array of flags."""
+    return x.size == 0 or bool(np.isfinite(x.min()) and np.isfinite(x.max()))
 
 
 def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.ndarray]:

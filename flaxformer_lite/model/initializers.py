@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 from flax import linen as nn
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import Checked, NonNegativeFloat
+
 
 @dataclass(frozen=True, kw_only=True)
 class XavierUniform:
@@ -24,11 +26,11 @@ class XavierUniform:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Normal:
+class Normal(Checked, at="model.initializer"):
     """Kernels and embeddings normal around 0, truncated at two standard deviations, as in BERT."""
 
     kind: Literal["normal"] = "normal"
-    stddev: float = 0.02
+    stddev: NonNegativeFloat = 0.02
     """Standard deviation before truncation."""
 
     def kernel(self) -> nn.initializers.Initializer:

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import Checked, NonNegativeFloat
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 Param = Callable[..., Array]
@@ -69,11 +70,11 @@ def deviation_norm(
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm:
+class LayerNorm(Checked, at="model.norm"):
     """Layer normalisation with a learned scale and, usually, a learned bias."""
 
     kind: Literal["layer_norm"] = "layer_norm"
-    epsilon: float = 1e-6
+    epsilon: NonNegativeFloat = 1e-6
     """Addend of the variance."""
     bias: bool = True
     """Learn a bias in addition to the scale."""
@@ -85,11 +86,11 @@ class LayerNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm:
+class RMSNorm(Checked, at="model.norm"):
     """Root-mean-square normalisation: without mean and bias."""
 
     kind: Literal["rms_norm"] = "rms_norm"
-    epsilon: float = 1e-6
+    epsilon: NonNegativeFloat = 1e-6
     """Addend of the mean square."""
     offset: float = 0.0
     """Addend of the learned scale, whose initial values are 1 - offset (Gemma: 1, so that weight decay pulls scales to 1)."""
@@ -100,11 +101,11 @@ class RMSNorm:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviationNorm:
+class DeviationNorm(Checked, at="model.norm"):
     """Normalisation by the unbiased standard deviation, with epsilon added to the deviation itself."""
 
     kind: Literal["deviation_norm"] = "deviation_norm"
-    epsilon: float = 1e-6
+    epsilon: NonNegativeFloat = 1e-6
     """Addend of the standard deviation."""
 
     def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:

@@ -14,7 +14,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.bounds import Checked, NonNegativeFloat, NonNegativeInt, PositiveInt
 from flaxformer_lite.model.norms import Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.rotary_scaling import OptionalRotaryScaling
@@ -103,7 +103,7 @@ class Learned(PositionScheme):
     kind: Literal["learned"] = "learned"
     max_positions: PositiveInt = 512
     """Number of positions; `data.max_source_length` and `data.max_target_length` may not be larger."""
-    stddev: float = 0.02
+    stddev: NonNegativeFloat = 0.02
     """Standard deviation of the initial values."""
     offset: NonNegativeInt = 0
     """Number of further rows at the start of the table: position p has row p + offset (BART: 2)."""

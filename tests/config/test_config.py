@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import jax
@@ -14,8 +15,8 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import settings_of
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.norms import LayerNorm, RMSNorm
+from flaxformer_lite.model.positions import Learned, Rotary
 from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.text.characters import Bytes
@@ -142,6 +143,11 @@ def test_text_that_is_not_json_is_refused_in_one_line():
         ),
         (lambda: changed("decode", num_hypotheses=2), ["decode.num_hypotheses", "decode.beam_size"]),
         (lambda: changed("decode", bos_id=None), ["decode.bos_id is None", "set it to a token id"]),
+        (lambda: changed("decode", eos_ids=(3, 149)), ["decode.eos_ids has 149", "between 0 and 148"]),
+        (lambda: changed("decode", pad_id=149), ["decode.pad_id has 149", "between 0 and 148"]),
+        (lambda: changed("model", norm=RMSNorm(epsilon=-1e-6)), ["model.norm.epsilon is -1e-06", "at least 0"]),
+        (lambda: changed("model", norm=LayerNorm(epsilon=math.nan)), ["model.norm.epsilon is nan", "finite"]),
+        (lambda: changed("model", positions=Rotary(base=math.inf)), ["model.positions.base is inf", "finite"]),
         (lambda: changed("objective", label_smoothing=-0.1), ["objective.label_smoothing is -0.1"]),
     ],
 )

@@ -132,6 +132,9 @@ def test_a_class_where_there_is_no_choice_and_a_value_without_json_are_refused()
         ValueError, match=r"^weights is b'last': it must be a number, a text, None, a variant or a tuple"
     ):
         to_json(broken)
+    object.__setattr__(broken, "weights", float("inf"))
+    with pytest.raises(ValueError, match=r"^weights is inf: it must be finite"):
+        to_json(broken)
 
 
 def test_a_wrong_variant_is_answered_with_the_right_ones():

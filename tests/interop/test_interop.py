@@ -43,7 +43,7 @@ def test_what_does_not_fit_is_named(system: str) -> None:
         from_params({"stray": np.zeros(3), **to_params(weights, names, model)}, names)
 
 
-def test_a_renamed_array_is_listed_twice_and_a_wider_number_refused() -> None:
+def test_a_renamed_array_is_listed_twice_and_numbers_that_cannot_be_right_are_refused() -> None:
     """float64 would be rounded, so the exported array would differ."""
     config, weights = load_case(WHOLE["paddle"])
     names, model = SYSTEMS["paddle"].name_map(config), SYSTEMS["paddle"].model_config(config)
@@ -53,6 +53,11 @@ def test_a_renamed_array_is_listed_twice_and_a_wider_number_refused() -> None:
         to_params(renamed, names, model)
     with pytest.raises(ValueError, match=rf"not float32, float16 or bfloat16: {first} \(float64\)"):
         to_params(weights | {first: weights[first].astype(np.float64)}, names, model)
+    for number in (np.nan, -np.inf):
+        damaged = weights[first].copy()
+        damaged.flat[1] = number
+        with pytest.raises(ValueError, match=rf"^1 array with a NaN or an infinity: {first}: the file is damaged"):
+            to_params(weights | {first: damaged}, names, model)
     half = to_params(weights | {first: weights[first].astype(np.float16)}, names, model)
     assert all(x.dtype == np.float32 for x in jax.tree.leaves(half))
 
