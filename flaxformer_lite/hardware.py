@@ -2,9 +2,11 @@
 
 import csv
 import glob
+import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import platform
 import subprocess
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -49,6 +51,17 @@ def has_tpu() -> bool:
     vendors = (Path(path) for path in glob.glob("/sys/bus/pci/devices/*/vendor"))
     google = (path.parent for path in vendors if path.read_text().strip() == GOOGLE)
     return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
+
+
+def cpu_kind() -> str:
+    """Returns a name that differs between CPUs with other instructions: the architecture, and a digest of its list of them."""
+    machine = platform.machine() or "unknown"
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return machine
+    flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    return f"{machine}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
 
 
 def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:

@@ -4,6 +4,7 @@ A path without a protocol is never touched by this module. fsspec is imported wi
 """
 
 import contextlib
+import os
 import re
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -38,6 +39,11 @@ def open_filesystem(path: str) -> tuple["AbstractFileSystem", str]:
     except ValueError as error:
         raise ValueError(f"{path}: {describe_error(error)}; give a folder, or a URL such as s3://BUCKET/RUN") from None
     return filesystem, root.rstrip("/")
+
+
+def cache_root() -> Path:
+    """Returns the folder of this package in the user's cache: `~/.cache/flaxformer_lite`, or below `XDG_CACHE_HOME`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flaxformer_lite"
 
 
 def read_url(url: str) -> bytes:

@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if CACHE not in os.environ:
         os.environ[CACHE] = tempfile.mkdtemp(prefix="flaxformer-lite-tests-")
         config.add_cleanup(functools.partial(shutil.rmtree, os.environ[CACHE], ignore_errors=True))
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = os.environ[CACHE]  # for the commands that tests start
     jax.config.update("jax_compilation_cache_dir", os.environ[CACHE])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 

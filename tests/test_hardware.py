@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from flaxformer_lite import hardware
-from flaxformer_lite.hardware import NvidiaGPU, has_tpu, nvidia_gpus, skip_missing_tpu
+from flaxformer_lite.hardware import NvidiaGPU, cpu_kind, has_tpu, nvidia_gpus, skip_missing_tpu
 
 
 def test_gpus_are_what_nvidia_smi_lists(monkeypatch: pytest.MonkeyPatch):
@@ -73,3 +73,16 @@ def test_libtpu_is_left_out_only_where_there_is_nothing_for_it(
     monkeypatch.setattr(hardware, "has_nvidia_device", lambda: gpu)
     skip_missing_tpu(environment)
     assert environment.get("JAX_PLATFORMS") == expected
+
+
+def test_cpus_with_other_instructions_have_other_names(monkeypatch: pytest.MonkeyPatch):
+    names = []
+    for text in ("flags : fpu avx2\n", "flags : fpu avx2 avx512f\n", "Features : asimd\n"):
+        monkeypatch.setattr(Path, "read_text", lambda self, text=text, **_: "model name : X\n" + text)
+        names.append(cpu_kind())
+    assert len(set(names)) == 3 and names[0] == cpu_kind_of(monkeypatch, "model name : Y\nflags : fpu avx2\n")
+
+
+def cpu_kind_of(monkeypatch: pytest.MonkeyPatch, text: str) -> str:
+    monkeypatch.setattr(Path, "read_text", lambda self, **_: text)
+    return cpu_kind()

@@ -168,7 +168,9 @@ def describe_extra(facts: Facts, name: str) -> str:
 
 def describe_cache(cache: tuple[str, int] | None) -> str:
     if cache is None:
-        return "none: JAX_COMPILATION_CACHE_DIR=FOLDER keeps compiled programs for the next start"
+        return (
+            "none: unset JAX_COMPILATION_CACHE_DIR, or set it to a folder, to keep compiled programs for the next start"
+        )
     return f"{cache[0]}, {cache[1] / 2**20:.1f} MiB"
 
 

@@ -7,12 +7,16 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 
 HUGE_PAGES = "glibc.malloc.hugetlb"
 """The tunable of glibc's memory allocator that asks the kernel for huge pages; glibc reads it when a process starts."""
 PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 """The kernel's setting; "madvise" in brackets: huge pages are for programs that ask for them."""
+PROGRAMS_BYTES = 2**31
+"""The most that compiled programs take on disk, for each kind of CPU."""
+WORTH_KEEPING = 0.3
+"""Seconds of compiling from which on a program is kept; JAX itself says 1."""
 
 
 def program(words: Sequence[str] | None = None) -> None:
@@ -24,6 +28,7 @@ def program(words: Sequence[str] | None = None) -> None:
     from flaxformer_lite.hardware import skip_missing_tpu
 
     skip_missing_tpu(os.environ)
+    keep_programs(os.environ)
     try:
         main(words)
     except SystemExit as end:
@@ -59,6 +64,28 @@ def has_huge_pages() -> bool:
         return on_request and name == "glibc" and tuple(map(int, version.split(".")[:2])) >= (2, 35)
     except (AttributeError, OSError, ValueError):  # not Linux, not glibc, or no such setting
         return False
+
+
+def keep_programs(environment: MutableMapping[str, str]) -> None:
+    """Sets a folder of the user's where JAX keeps compiled programs for the next start, unless `JAX_COMPILATION_CACHE_DIR` is set.
+
+    Must be called before JAX is imported. Each kind of CPU has its own folder, since a program for one may not run on another.
+    JAX removes what was not used longest; several processes may share the folder. `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
+    """
+    from flaxformer_lite.hardware import cpu_kind
+    from flaxformer_lite.remote_files import cache_root
+
+    if "JAX_COMPILATION_CACHE_DIR" in environment:
+        return
+    folder = cache_root() / "programs" / cpu_kind()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    if os.access(folder, os.W_OK):
+        environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
+        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(PROGRAMS_BYTES))
+        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(WORTH_KEEPING))
 
 
 def is_one_of_several() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.console import Progress
-from flaxformer_lite.remote_files import is_url, open_filesystem, reading
+from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
 from flaxformer_lite.workdir.digests import DIGESTS, META
 from flaxformer_lite.workdir.folder import RunFolder
 
@@ -178,6 +178,5 @@ def drop_checkpoints(folder: Path, kept: Container[int]) -> None:
 
 def cache_folder(url: str) -> Path:
     """Returns the folder of the local copy of a URL."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     name = url.rstrip("/").rpartition("/")[2]
-    return cache / "flaxformer_lite" / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+    return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"

@@ -1,4 +1,4 @@
-"""Laws of a process that starts once more for huge pages: only where there are some, once, with the words that were typed."""
+"""Laws of a process that starts once more for huge pages: only where there are some, once, with its words; and of its cache."""
 
 import os
 import subprocess
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite import hardware
 from flaxformer_lite.cli import process
-from flaxformer_lite.cli.process import has_huge_pages, use_huge_pages
+from flaxformer_lite.cli.process import has_huge_pages, keep_programs, use_huge_pages
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,31 @@ def test_a_real_process_keeps_its_number_its_words_and_its_input():
     first, second, last = answer.stdout.splitlines()
     assert (first, answer.stderr) == (second, "")
     assert last == "glibc.malloc.hugetlb=1 ['a b', '--c'] line"
+
+
+def test_compiled_programs_are_kept_below_the_users_cache_for_each_kind_of_cpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folders = []
+    for kind in ("x86_64-12345678", "aarch64"):
+        monkeypatch.setattr(hardware, "cpu_kind", lambda kind=kind: kind)
+        environment = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "7"}
+        keep_programs(environment)
+        assert environment["JAX_COMPILATION_CACHE_MAX_SIZE"] == str(2 * 2**30)
+        assert environment["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] == "7"
+        folders.append(Path(environment["JAX_COMPILATION_CACHE_DIR"]))
+    assert folders == [tmp_path / "flaxformer_lite/programs" / kind for kind in ("x86_64-12345678", "aarch64")]
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_a_folder_of_the_users_choice_stays_and_a_home_that_cannot_be_written_keeps_none(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    environment = {"JAX_COMPILATION_CACHE_DIR": ""}
+    keep_programs(environment)
+    assert environment == {"JAX_COMPILATION_CACHE_DIR": ""}
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    keep_programs(environment := {})
+    assert environment == {}
