@@ -5,19 +5,20 @@ or column is None.
 """
 
 import itertools
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from flaxformer_lite.data.dates import split_mix_64
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.text.files import matching_files, read_lines
+from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainText(DataSource):
-    """Text files, plain or gzipped, UTF-8."""
+    """Text files, plain or compressed, UTF-8."""
 
     kind: Literal["plain_text"] = "plain_text"
     path: str
@@ -27,19 +28,27 @@ class PlainText(DataSource):
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all documents in order. Raises: ValueError for anything wrong with the files, or if they have no text."""
-        texts = [text for path in matching_files(self.path) for text in self._documents(read_lines(path))]
-        if not texts:
-            raise ValueError(f"{self.path}: no text in it")
-        return [Pair("", text) for text in texts]
+        return list(self.stream(setting))
 
-    def _documents(self, lines: list[str]) -> list[str]:
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        """Yields all documents in order. Raises: ValueError for anything wrong with the files, or if they have no text."""
+        files, found = matching_files(self.path), False
+        for number, file in enumerate(files):
+            chunks = line_chunks(file, lambda fraction, before=number: progress((before + fraction) / len(files)))
+            for text in self._documents(itertools.chain.from_iterable(chunks)):
+                if text.strip():
+                    found = True
+                    yield Pair("", text)
+        if not found:
+            raise ValueError(f"{self.path}: no text in it")
+
+    def versions(self) -> list[str] | None:
+        return file_versions(self.path)
+
+    def _documents(self, lines: Iterator[str]) -> Iterator[str]:
         if self.documents == "file":
-            texts = ["\n".join(lines)]
-        elif self.documents == "lines":
-            texts = lines
-        else:
-            texts = paragraphs(lines)
-        return [text for text in texts if text.strip()]
+            return iter(["\n".join(lines)])
+        return lines if self.documents == "lines" else paragraphs(lines)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,9 @@ class PythonDocs(DataSource):
     kind: Literal["python_docs"] = "python_docs"
     split: Literal["train", "held_out"] = "train"
     """The part of the topics. A hash of its name holds out about one topic in twenty."""
+
+    def versions(self) -> list[str] | None:
+        return [f"Python {sys.version}"]
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns a document for each topic, by name. Raises: ValueError if this Python lacks its documentation topics."""
@@ -75,9 +87,10 @@ def held_out(name: str) -> bool:
     return split_mix_64(3, *name.encode()) % 20 == 0
 
 
-def paragraphs(lines: Sequence[str]) -> list[str]:
-    """Returns the groups of lines between blank lines."""
-    return ["\n".join(group) for filled, group in itertools.groupby(lines, lambda line: bool(line.strip())) if filled]
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yields the groups of lines between blank lines."""
+    groups = itertools.groupby(lines, lambda line: bool(line.strip()))
+    return ("\n".join(group) for filled, group in groups if filled)
 
 
 def without(text: str, excluded: set[str]) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, SupportsIndex, overload
 
+import babel
 from annotated_types import Ge, Lt
 from babel import Locale
 from babel.dates import format_date
@@ -54,6 +55,9 @@ class Dates(Checked, DataSource, at="dates"):
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns the examples, each computed on access. Nothing can be wrong with them, so `setting` is not used."""
         return _Examples(self)
+
+    def versions(self) -> list[str] | None:
+        return [f"Babel {babel.__version__}"]
 
 
 class _Examples(Sequence[Pair]):

@@ -1,14 +1,14 @@
 """Parquet files and Hugging Face datasets as data; both need the extra `hub`."""
 
-import io
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource
-from flaxformer_lite.remote_files import has_file, is_url, read_url
-from flaxformer_lite.text.files import matching_files
+from flaxformer_lite.remote_files import has_file, is_url, open_filesystem
+from flaxformer_lite.text.files import ReadProgress, file_versions, matching_files
 
 if TYPE_CHECKING:
     import datasets
@@ -24,22 +24,26 @@ class Parquet(FieldSource):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _pairs(self) -> Iterator[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError:
             raise ValueError(f"{self.path}: a Parquet file needs the pyarrow package: {INSTALL}") from None
-        for path in matching_files(self.path):
+        files = matching_files(self.path)
+        for before, path in enumerate(files):
+            number = 0
             try:
-                with pyarrow.parquet.ParquetFile(io.BytesIO(read_url(path)) if is_url(path) else path) as file:
+                with _opened(path) as stream, pyarrow.parquet.ParquetFile(stream) as file:
                     found = file.schema_arrow.names
                     columns = [name for name in found if name in self._top_fields]
-                    rows = file.read(columns=columns or found).to_pylist()
-            except (OSError, ValueError, pyarrow.ArrowException) as error:
+                    for rows in file.iter_batches(batch_size=1024, columns=columns or found):
+                        for record in rows.to_pylist():
+                            number += 1
+                            yield self._pair(record, f"{path}:{number}")
+                        progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
+            except (OSError, pyarrow.ArrowException) as error:
                 raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
-            for number, record in enumerate(rows, 1):
-                yield self._pair(record, f"{path}:{number}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +67,12 @@ class HubDataset(FieldSource):
         origin = f"{self.path} ({self.split})"
         return None if self.source_field is None else origin, origin
 
-    def _pairs(self) -> Iterator[Pair]:
+    def versions(self) -> list[str] | None:
+        dataset = self._load()
+        files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
+        return [f"{len(dataset)} records", *files] if files else None
+
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
         dataset = self._load()
         if self._top_fields <= set(dataset.column_names):
             dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
@@ -72,6 +81,8 @@ class HubDataset(FieldSource):
             pair = self._pair(record, f"{self.path} ({self.split}):{number}")
             named = names and pair.label.isdecimal()  # -1 stands for no label
             yield pair._replace(label=names[int(pair.label)]) if named else pair
+            if number % 1024 == 0:
+                progress(number / len(dataset))
 
     def _load(self) -> "datasets.Dataset":
         try:
@@ -95,3 +106,11 @@ class HubDataset(FieldSource):
         if self.split not in splits:
             raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
         return splits[self.split]
+
+
+def _opened(path: str) -> contextlib.AbstractContextManager[Any]:
+    """Returns what pyarrow reads: an open file for a URL, else the path itself."""
+    if not is_url(path):
+        return contextlib.nullcontext(path)
+    filesystem, name = open_filesystem(path)
+    return filesystem.open(name, "rb")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
 
 
 class DataSource(ABC):
@@ -29,6 +30,22 @@ class DataSource(ABC):
         Raises: ValueError for anything wrong with the data.
         """
 
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        """Yields the pairs of `open`. A source of any size overrides it, and holds a few pairs at a time."""
+        pairs = self.open(setting)
+        for number, pair in enumerate(pairs, 1):
+            yield pair
+            if number % 1024 == 0:
+                progress(number / len(pairs))
+
+    def versions(self) -> list[str] | None:
+        """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.
+
+        Equal versions promise equal pairs, so what was made of the pairs is used again. None: unknown; all texts are read and
+        compared at each start.
+        """
+        return None
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextSource(DataSource):
@@ -44,25 +61,29 @@ class TextSource(DataSource):
         """The names of source and target data in messages, such as file names; None for documents, which have no source."""
 
     @abstractmethod
-    def _pairs(self) -> Iterable[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterable[Pair]:
         """Yields a pair for every line, blank ones included."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
+        return list(self.stream(setting))
+
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        """Yields all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
         source, target = self._origins
-        kept = []
-        for number, pair in enumerate(self._pairs(), 1):
+        found = False
+        for number, pair in enumerate(self._pairs(progress), 1):
             no_source = source is not None and not pair.source.strip()
             if not no_source and pair.target.strip():
-                kept.append(pair)
+                found = True
+                yield pair
             elif self.empty_lines == "error":
                 origin, side = (source, "source") if no_source else (target, "target")
                 side = "text" if source is None else side
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
                 raise ValueError(f"{origin}:{number}: the {side} is empty; correct the data{other}")
-        if not kept:
+        if not found:
             raise ValueError(f"{source or target}: no {'pair of sentences' if source else 'text'} in it")
-        return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +101,9 @@ class FieldSource(TextSource):
     @property
     def _origins(self) -> tuple[str | None, str]:
         return None if self.source_field is None else self.path, self.path
+
+    def versions(self) -> list[str] | None:
+        return file_versions(self.path)
 
     @property
     def _top_fields(self) -> set[str]:

@@ -1,5 +1,6 @@
-"""Text files as data: parallel files, tab-separated columns, JSON lines; plain or gzipped."""
+"""Text files as data: parallel files, tab-separated columns, JSON lines; plain or compressed, one file or several."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Literal
 from flaxformer_lite.bounds import Checked, NonNegativeInt
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, TextSource
-from flaxformer_lite.text.files import read_lines
+from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,20 +18,28 @@ class ParallelText(TextSource):
 
     kind: Literal["parallel_text"] = "parallel_text"
     source: str
-    """File or URL of source sentences, one a line, UTF-8."""
+    """File or URL of source sentences, one a line, UTF-8; or a pattern for several, sorted by name."""
     target: str
-    """File or URL of target sentences, one a line, UTF-8."""
+    """File or URL of target sentences, one a line, UTF-8; or a pattern for as many as of the source."""
 
     @property
     def _origins(self) -> tuple[str, str]:
         return self.source, self.target
 
-    def _pairs(self) -> Iterator[Pair]:
-        sources, targets = _nonempty_lines(self.source), _nonempty_lines(self.target)
-        if len(sources) != len(targets):
-            counts = f"{len(sources)} lines in {self.source} but {len(targets)} in {self.target}"
+    def versions(self) -> list[str] | None:
+        return file_versions(self.source) + file_versions(self.target)
+
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+        sources, targets = _lines(self.source, progress), _lines(self.target)
+        count, source, target = 0, next(sources, None), next(targets, None)
+        while source is not None and target is not None:
+            yield Pair(source, target)
+            count, source, target = count + 1, next(sources, None), next(targets, None)
+        if source is not None or target is not None:
+            of_source = count + (source is not None) + sum(1 for _ in sources)
+            of_target = count + (target is not None) + sum(1 for _ in targets)
+            counts = f"{of_source} lines in {self.source} but {of_target} in {self.target}"
             raise ValueError(f"{counts}: parallel files need equally many lines")
-        return map(Pair, sources, targets)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +48,7 @@ class TSV(Checked, TextSource, at="tsv"):
 
     kind: Literal["tsv"] = "tsv"
     path: str
-    """The file or URL, UTF-8."""
+    """The file or URL, UTF-8; or a pattern for several, sorted by name."""
     source_column: NonNegativeInt | None = 0
     """Column of the source sentences, counted from 0; None: each row is a document."""
     target_column: NonNegativeInt = 1
@@ -62,10 +71,13 @@ class TSV(Checked, TextSource, at="tsv"):
     def _origins(self) -> tuple[str | None, str]:
         return None if self.source_column is None else self.path, self.path
 
-    def _pairs(self) -> Iterator[Pair]:
+    def versions(self) -> list[str] | None:
+        return file_versions(self.path)
+
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
         columns_read = (self.source_column, self.target_column, self.label_column)
         last = max(column for column in columns_read if column is not None)
-        for number, line in enumerate(_nonempty_lines(self.path), 1):
+        for number, line in enumerate(_lines(self.path, progress), 1):
             columns = line.split("\t") if line.strip() else [""] * (last + 1)
             if len(columns) <= last:
                 found = f"{len(columns)} column(s) between tabs, but column {last}, counted from 0, is needed"
@@ -79,10 +91,10 @@ class JSONLines(FieldSource):
 
     kind: Literal["json_lines"] = "json_lines"
     path: str
-    """The file or URL, UTF-8."""
+    """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _pairs(self) -> Iterator[Pair]:
-        for number, line in enumerate(_nonempty_lines(self.path), 1):
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+        for number, line in enumerate(_lines(self.path, progress), 1):
             location = f"{self.path}:{number}"
             if not line.strip():
                 yield Pair("", "")
@@ -94,9 +106,14 @@ class JSONLines(FieldSource):
             yield self._pair(record, location)
 
 
-def _nonempty_lines(path: str) -> list[str]:
-    """Returns the lines of a file. Raises: ValueError if there are none."""
-    lines = read_lines(path)
-    if not lines:
+def _lines(path: str, progress: ReadProgress = ignore_progress) -> Iterator[str]:
+    """Yields the lines of all files that match `path`. Raises: ValueError if there are none."""
+    files = matching_files(path)
+    found = False
+    for number, file in enumerate(files):
+        chunks = line_chunks(file, lambda fraction, before=number: progress((before + fraction) / len(files)))
+        for line in itertools.chain.from_iterable(chunks):
+            found = True
+            yield line
+    if not found:
         raise ValueError(f"{path}: the file is empty")
-    return lines

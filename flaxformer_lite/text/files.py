@@ -1,15 +1,29 @@
-"""Text files, plain or gzipped, at paths or URLs, and streams of lines. Every error names the file and the line."""
+"""Text files, plain or compressed, at paths or URLs, and streams of lines. Every error names the file and the line."""
 
+import bz2
 import codecs
+import contextlib
 import glob
 import gzip
 import io
+import itertools
+import lzma
+import os
+import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.console import suggest
-from flaxformer_lite.remote_files import is_url, matching_urls, read_url
+from flaxformer_lite.remote_files import is_url, matching_urls, open_filesystem, reading
+
+ReadProgress = Callable[[float], None]
+"""Called now and then with the fraction of the input that has been read."""
+
+
+def ignore_progress(fraction: float) -> None:
+    """Does nothing."""
 
 
 def matching_files(path: str) -> list[str]:
@@ -27,18 +41,115 @@ def matching_files(path: str) -> list[str]:
     return paths
 
 
+def file_versions(path: str) -> list[str]:
+    """Returns for each matching file its name, size and time of change, as text: another text if the file has changed."""
+    return [_version(file) for file in matching_files(path)]
+
+
+def _version(path: str) -> str:
+    if is_url(path):
+        filesystem, name = open_filesystem(path)
+        with reading(path):
+            return f"{path} {filesystem.checksum(name)}"
+    _check_file(Path(path))
+    found = os.stat(path)
+    return f"{path} {found.st_size} {found.st_mtime_ns}"
+
+
 def read_lines(path: str | Path) -> list[str]:
-    """Returns the lines of a UTF-8 text file, plain or gzipped (by content, not by name); none for an empty file.
+    """Returns the lines of a UTF-8 text file, plain or compressed; none for an empty file. Raises: ValueError."""
+    return list(itertools.chain.from_iterable(line_chunks(path)))
+
+
+def line_chunks(path: str | Path, progress: ReadProgress = ignore_progress) -> Iterator[list[str]]:
+    """Yields the lines of a UTF-8 text file in chunks; gzip, bzip2, xz and zstd are known by content, not by name.
 
     A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it. The last line may lack its
     end. A byte order mark at the start is dropped. Empty lines count.
 
-    Raises: ValueError for a file that is missing, a folder, unreadable, damaged gzip, or not UTF-8 (with the line number).
+    Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or not UTF-8 (with the line number).
     """
-    return _lines(read_bytes(path), str(path))
+    with contextlib.ExitStack() as stack:
+        raw, size = _open(path, stack)
+        stream, kind, errors = _decompressed(raw, str(path))
+        chunks = stream_lines(stream, str(path))
+        while True:
+            try:
+                lines = next(chunks, None)
+            except errors as error:
+                raise ValueError(f"{path}: damaged {kind} file ({error}); download or create it again") from error
+            except OSError as error:
+                raise ValueError(f"{path}: cannot be read ({error})") from error
+            if lines is None:
+                return
+            yield lines
+            progress(raw.tell() / size if size else 1.0)
 
 
-def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
+def _open(path: str | Path, stack: contextlib.ExitStack) -> tuple[io.BufferedReader, int]:
+    """Returns an open file, which the stack closes, and its size. Raises: ValueError."""
+    if is_url(path):
+        filesystem, name = open_filesystem(str(path))
+        with reading(str(path)):
+            size = int(filesystem.size(name) or 0)
+            file = stack.enter_context(filesystem.open(name, "rb"))
+        stack.enter_context(reading(str(path)))
+        return io.BufferedReader(file), size
+    path = Path(path)
+    _check_file(path)
+    try:
+        return stack.enter_context(open(path, "rb")), path.stat().st_size
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from error
+
+
+def _decompressed(raw: io.BufferedReader, path: str) -> tuple[Any, str, tuple[type[Exception], ...]]:
+    """Returns the stream of the file's text, its compression, and the errors that mean damage."""
+    try:
+        start = raw.peek(16)
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error})") from error
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=raw), "gzip", (OSError, EOFError, zlib.error)
+    if re.match(rb"BZh[1-9]1AY&SY", start):
+        return bz2.BZ2File(raw), "bzip2", (OSError, EOFError)
+    if start.startswith(b"\xfd7zXZ\x00"):
+        return lzma.LZMAFile(raw), "xz", (lzma.LZMAError, EOFError)
+    if start.startswith(b"\x28\xb5\x2f\xfd"):
+        try:
+            import zstandard
+        except ImportError:
+            raise ValueError(
+                f'{path}: a zstd file needs the zstandard package: pip install "flaxformer_lite[zstd]"'
+            ) from None
+        return _ZstdStream(raw, zstandard.ZstdDecompressor()), "zstd", (zstandard.ZstdError, EOFError)
+    return raw, "", ()
+
+
+class _ZstdStream:
+    """The text of a zstd file. The package's own reader takes a file that was cut for a whole one."""
+
+    def __init__(self, raw: io.BufferedReader, decompressor: Any) -> None:
+        self._raw, self._decompressor = raw, decompressor
+        self._frame: Any = None
+
+    def read1(self, size: int) -> bytes:
+        text = b""
+        while not text:
+            packed = self._raw.read1(size)
+            if not packed:
+                if self._frame is not None and not self._frame.eof:
+                    raise EOFError("it ends inside a frame")
+                return b""
+            while packed:
+                if self._frame is None or self._frame.eof:
+                    self._frame = self._decompressor.decompressobj()
+                text += self._frame.decompress(packed)
+                packed = self._frame.unused_data
+        return text
+
+
+def stream_lines(stream: io.BufferedIOBase | _ZstdStream, name: str) -> Iterator[list[str]]:
     """Yields the lines of a stream in chunks: the lines that have arrived, at most 256 KiB at once, without waiting for more.
 
     A program that writes a line and waits for the answer gets it, and a long text still comes in large chunks. Lines are
@@ -46,15 +157,17 @@ def stream_lines(stream: io.BufferedIOBase, name: str) -> Iterator[list[str]]:
 
     Raises: ValueError if a chunk is not UTF-8 (with the line number).
     """
-    count, rest = 0, b""
+    count, parts = 0, [b""]
     while chunk := stream.read1(2**18):
-        whole, end, rest = (rest + chunk).rpartition(b"\n")
+        whole, end, rest = chunk.rpartition(b"\n")
         if end:
-            lines = _lines(whole + end, name, count)
+            lines = _lines(b"".join([*parts, whole, end]), name, count)
             yield lines
             count += len(lines)
-    if rest:
-        yield _lines(rest, name, count)
+            parts = []
+        parts.append(rest)
+    if any(parts):
+        yield _lines(b"".join(parts), name, count)
 
 
 def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
@@ -71,26 +184,15 @@ def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def read_bytes(path: str | Path) -> bytes:
-    """Returns the bytes of a file, at a path or URL, decompressed if they are gzip. Raises: ValueError."""
-    content = read_url(str(path)) if is_url(path) else _read_file(Path(path))
-    if not content.startswith(b"\x1f\x8b"):
-        return content
+def _check_file(path: Path) -> None:
+    """Raises: ValueError unless the path is a file, with a hint."""
     try:
-        return gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: damaged gzip file ({error}); download or create it again") from error
-
-
-def _read_file(path: Path) -> bytes:
-    """Returns the bytes of a local file. Raises: ValueError."""
-    if path.is_dir():
-        raise ValueError(f"{path}: a folder, not a file; name a file in it")
-    try:
-        return path.read_bytes()
+        if path.is_dir():
+            raise ValueError(f"{path}: a folder, not a file; name a file in it")
+        path.stat()
     except FileNotFoundError:
         raise ValueError(f"{path}: no such file{_perhaps(path)}") from None
-    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+    except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error})") from error
 
 

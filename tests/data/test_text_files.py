@@ -15,6 +15,23 @@ def test_files_of_different_length(tmp_path: Path) -> None:
     assert message(ParallelText(source=source, target=target)).startswith(f"3 lines in {source} but 2 in {target}: ")
 
 
+def test_patterns_read_several_files_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name, content in (("b.de", "zwei\n"), ("a.de", "eins"), ("a.en", "one\n"), ("b.en.gz", "two\n")):
+        file(tmp_path, name, content, packed=name.endswith("gz"))
+    source = ParallelText(source=f"{tmp_path}/*.de", target=f"{tmp_path}/*.en*")
+    fractions: list[float] = []
+    assert list(source.stream(None, fractions.append)) == [Pair("eins", "one"), Pair("zwei", "two")]
+    assert fractions == [0.5, 1.0]
+    assert [version.split()[0] for version in source.versions()] == [
+        f"{tmp_path}/{n}" for n in ("a.de", "b.de", "a.en", "b.en.gz")
+    ]
+    table = [file(tmp_path, f"{n}.tsv", f"{n}\tx\n") for n in (1, 2)]
+    assert TSV(path=f"{tmp_path}/?.tsv").open() == [Pair("1", "x"), Pair("2", "x")]
+    before = TSV(path=table[0]).versions()
+    file(tmp_path, "1.tsv", "longer\tx\n")
+    assert TSV(path=table[0]).versions() != before
+
+
 def test_empty_files(tmp_path: Path) -> None:
     empty, good = file(tmp_path, "empty", ""), file(tmp_path, "good", "a\n")
     for source in (

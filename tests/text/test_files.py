@@ -1,12 +1,15 @@
 """Oracles: files written by hand, byte for byte, with the lines or the message they must give."""
 
+import bz2
 import gzip
 import io
+import lzma
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.text.files import read_lines, stream_lines
+from tests.support import needs
 from tests.support.files import file
 
 
@@ -22,6 +25,20 @@ def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
     assert read_lines(file(tmp_path, "plain.gz", "a\nb\n")) == ["a", "b"]
     assert read_lines(file(tmp_path, "packed", "a\nb\n", packed=True)) == ["a", "b"]
     assert read_lines(file(tmp_path, "two", gzip.compress(b"a\n") + gzip.compress(b"b\n"))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["bzip2", "xz", "zstd"])
+def test_other_compressions_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
+    """Several parts after each other are one file; a cut one is named; text that begins like bzip2 is text."""
+    if kind == "zstd":
+        compress = pytest.importorskip("zstandard", reason=needs.TEST_ALL).ZstdCompressor().compress
+    else:
+        compress = {"bzip2": bz2.compress, "xz": lzma.compress}[kind]
+    parts = compress("Hüte\n".encode() * 9) + compress(b"end")
+    assert read_lines(file(tmp_path, "x", parts)) == ["Hüte"] * 9 + ["end"]
+    assert read_lines(file(tmp_path, "text", "BZh9 is a sign\n")) == ["BZh9 is a sign"]
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/cut: damaged {kind} file"):
+        read_lines(file(tmp_path, "cut", parts[:-2]))
 
 
 @pytest.mark.parametrize("cut", [5, 30])
