@@ -11,6 +11,7 @@ from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
+from flaxformer_lite.text.subword_sampling import OptionalSubwordSampling
 
 Length = Annotated[int, Ge(2)]
 """Tokens in a row: at least one, and EOS."""
@@ -31,6 +32,9 @@ class DataConfig(Checked, at="data"):
     inputs and outputs are token ids."""
     target_tokenizer: OptionalTokenizerConfig = None
     """The target's own tokenizer, with `model.target_vocab_size` entries."""
+    subword_sampling: OptionalSubwordSampling = None
+    """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
+    sample."""
     tokens_per_batch: PositiveInt = 4096
     """Intended number of source positions in a batch, and as many of the target, padding included. A bucket has
     max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at

@@ -16,6 +16,7 @@ from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, Token
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.subword_sampling import SubwordSampler
 
 # It warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
 logging.get_absl_logger().addFilter(Quiet("grain"))
@@ -83,7 +84,8 @@ class Dataset(Generic[Example]):
 
     Seed None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
     `records` has the rows that the objective made; `dropped` counts those longer than the longest bucket. `fingerprint` changes
-    with the data. Special ids come from the tokenizer, `start_id` is the first token that a decoder reads.
+    with the data. Special ids come from the tokenizer, `start_id` is the first token that a decoder reads. `samplers` segment
+    source and target anew in each row of a batch; the length of the row is planned from the usual segmentation, so it stays.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Dataset(Generic[Example]):
         seed: int | None,
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
+        samplers: tuple[SubwordSampler, SubwordSampler] | None = None,
     ):
         if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
@@ -105,7 +108,11 @@ class Dataset(Generic[Example]):
         lengths = (
             rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
         )
-        self.plan = BatchPlan(lengths, batch_shapes(objective, config), seed or 0)
+        self.samplers, planned = samplers, lengths
+        if samplers is not None and config.subword_sampling is not None:
+            check_sampled(rows[0], objective)
+            planned = with_room(lengths, config.subword_sampling.room, config.longest)
+        self.plan = BatchPlan(planned, batch_shapes(objective, config), seed or 0)
         placed = self.plan.placed
         self.dropped = len(rows) - int(placed.sum())
         if not placed.any():
@@ -133,12 +140,42 @@ class Dataset(Generic[Example]):
         """Returns record i as the given row of batch `step`."""
         record = self.records[i]
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
+        if self.samplers is not None:
+            needed = self.objective.lengths(record)
+            source, target = (
+                sampler(tokens, there - least, generator)
+                for sampler, tokens, there, least in zip(self.samplers, record[:2], lengths, needed, strict=True)
+            )
+            record = record._replace(source=source, target=target)
         return self.objective.example(record, lengths, generator, self.special)
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:
         """Yields batches `start` … `stop - 1`, made ahead of time in two threads."""
         steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, local_rows))
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+
+
+def make_samplers(config: DataConfig, tokenizers: Tokenizers) -> tuple[SubwordSampler, SubwordSampler] | None:
+    """Returns what segments sources and targets at random in training; None without `data.subword_sampling`."""
+    if config.subword_sampling is None:
+        return None
+    source = SubwordSampler(tokenizers.source, config.subword_sampling)
+    joint = tokenizers.source is tokenizers.target
+    return source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
+
+
+def check_sampled(row: Any, objective: RowMaker[Any]) -> None:
+    """Raises: ValueError if the rows of the objective are no single pairs, whose segmentation may change."""
+    if not isinstance(row, TokenPair):
+        raise ValueError(
+            f"data.subword_sampling is set, but the rows of objective.kind '{getattr(objective, 'kind', '')}' are composed once, "
+            "from fixed lengths: set it to None; it is for translation"
+        )
+
+
+def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) -> Int[np.ndarray, "I 2"]:
+    """Returns the lengths to plan for: `room` more, but a record that fits is not dropped for it."""
+    return np.maximum(lengths, np.minimum(lengths + np.ceil(lengths * room).astype(lengths.dtype), longest))
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:

@@ -51,6 +51,23 @@ class SentencePieceTokenizer(Tokenizer):
         piece: str = self._processor.id_to_piece(i)
         return piece
 
+    @property
+    def model_type(self) -> str:
+        """ "bpe", whose scores are the ranks 0, -1, … of its merges, or "unigram", whose scores are logarithms."""
+        return "bpe" if all(score.is_integer() for _, score in self.scored_pieces().values()) else "unigram"
+
+    def scored_pieces(self) -> dict[int, tuple[str, float]]:
+        """Returns the pieces that spell text, with their scores, by id: all but special ids, single bytes and unused pieces."""
+        processor, ids = self._processor, range(self.vocab_size)
+        kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
+        spelled = [i for i in ids if not any(is_kind(i) for is_kind in kinds)]
+        return {i: (processor.id_to_piece(i), processor.get_score(i)) for i in spelled}
+
+    def nbest(self, word: str, size: int) -> list[list[int]]:
+        """Returns the ids of the `size` most probable segmentations of a word, of which "▁" is the first character."""
+        segmentations: list[list[int]] = self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size)
+        return segmentations
+
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Returns whether each token begins a word: the first one, and each that begins with "▁"."""
         return [number == 0 or self._piece(i).startswith("▁") for number, i in enumerate(ids)]

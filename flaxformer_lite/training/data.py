@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.sources import Source
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
@@ -75,7 +75,8 @@ def make_datasets(config: Config, pairs: Sequence[Pair], tokenizers: Tokenizers,
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
     records, seed = tokenize(pairs, tokenizers), config.train.seed
-    train = Dataset(records, config.objective, config.data, seed, tokenizers.target, config.decode.bos_id)
+    target, samplers = tokenizers.target, make_samplers(config.data, tokenizers)
+    train = Dataset(records, config.objective, config.data, seed, target, config.decode.bos_id, samplers)
     evaluation = None
     if config.data.eval is not None:
         evaluation = EvalData(config, tokenizers, warn if warns else lambda _: None)

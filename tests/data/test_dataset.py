@@ -1,5 +1,7 @@
 """Laws of the pipeline: batches hold exactly the examples of the plan, and only long pairs are dropped or cut."""
 
+import collections
+import dataclasses
 import itertools
 import math
 
@@ -9,13 +11,16 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
-from flaxformer_lite.data.dataset import Dataset, tokenize, truncate, zero_batch
-from flaxformer_lite.data.records import Lengths, TokenPair
+from flaxformer_lite.data.dataset import Dataset, make_samplers, tokenize, truncate, with_room, zero_batch
+from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.objectives import CausalLM, Seq2Seq
+from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
+from flaxformer_lite.text.subword_sampling import BPEDropout
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.experiments import tiny_config
+from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 CONFIG = tiny_config()
 
@@ -127,3 +132,49 @@ def test_a_process_reads_its_rows_of_a_batch_only():
         jax.tree.map(lambda x, y, rows=rows: np.testing.assert_array_equal(x, y[rows]), part, whole)
     empty = np.flatnonzero(~whole.weights.any(1))[-1]
     assert not data.batch(0, lambda _: np.array([empty])).weights.any()
+
+
+@pytest.fixture(scope="module")
+def subwords() -> Tokenizers:
+    tokenizer = SentencePiece().train(TEXT, VOCAB_SIZE)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subwords: Tokenizers):
+    """Laws: a batch is a function of (seed, step), whichever rows a process reads."""
+    config = dataclasses.replace(CONFIG.data, subword_sampling=BPEDropout(rate=0.5, room=0.3))
+    pairs = [Pair(*lines) for lines in zip(TEXT[:120], TEXT[120:240], strict=True)]
+    records, samplers = tokenize(pairs, subwords), make_samplers(config, subwords)
+    first, again = (Dataset(records, CONFIG.objective, config, 7, subwords.target, BOS, samplers) for _ in range(2))
+    steps = range(2 * first.plan.batches_per_epoch)
+    batches = [first.batch(step) for step in steps]
+    chex.assert_trees_all_equal(batches[3], again.batch(3))
+    chex.assert_trees_all_equal(
+        jax.tree.map(lambda leaf: leaf[5:6], batches[3]), again.batch(3, lambda rows: np.array([5]))
+    )
+    seen = collections.defaultdict(set)
+    for step, batch in zip(steps, batches, strict=True):
+        planned = first.plan.batch(step)
+        assert batch.inputs.source_tokens.shape == (len(planned.examples), planned.bucket.lengths.source)
+        for row, example in enumerate(planned.examples):
+            if example != PADDING_ROW:
+                target = [int(token) for token in batch.targets[row]]
+                assert subwords.target.decode(target) == subwords.target.decode(records[example].target)
+                assert target.count(EOS) == 1
+                seen[example].add(tuple(target))
+    assert np.mean([len(targets) for targets in seen.values()]) > 1.5
+    assert first.dropped == Dataset(records, CONFIG.objective, CONFIG.data, 7).dropped, "not for the room"
+
+
+def test_room_for_samples_drops_no_record():
+    lengths = np.array([[30, 41], [10, 3]], np.int32)
+    assert with_room(lengths, 0.25, Lengths(36, 40)).tolist() == [[36, 41], [13, 4]]
+
+
+def test_rows_that_are_composed_once_are_not_sampled(subwords: Tokenizers):
+    config = dataclasses.replace(CONFIG.data, subword_sampling=BPEDropout())
+    records = tokenize([Pair("", TEXT[0])], subwords)
+    with pytest.raises(
+        ValueError, match=r"^data\.subword_sampling is set, but the rows of objective\.kind 'causal_lm'"
+    ):
+        Dataset(records, CausalLM(), config, 7, subwords.target, BOS, make_samplers(config, subwords))
