@@ -30,6 +30,7 @@ def test_no_string_stands_for_two_dates() -> None:
                 assert re.findall(r"[0-9]{4,}", text) == [str(year)]
 
 
+@pytest.mark.slow
 def test_examples_are_written_as_people_do() -> None:
     written = {
         "2026-11-13": "Freitag, 13. November 2026|13 de noviembre de 2026|2026年11月13日|Friday, November 13, 2026",
@@ -55,6 +56,7 @@ def test_every_example_reads_as_its_target() -> None:
     assert all(meanings[pair.source] == pair.target for pair in examples)
 
 
+@pytest.mark.slow
 def test_days_and_ways_to_write_are_drawn_evenly() -> None:
     examples = list(Dates(num_examples=10_007).open())
     years = Counter(pair.target[:4] for pair in examples)

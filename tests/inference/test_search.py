@@ -136,6 +136,7 @@ def test_neighbours_change_nothing(search):
         assert all(score in (0, -math.inf) for score in np.delete(alone.scores, -i, 0).flat), "an empty row was active"
 
 
+@pytest.mark.slow
 @each_search
 def test_parameters_on_several_devices_answer_alike(search):
     """Law: parameters replicated over several devices, as in a loaded run, give the answers of one device."""

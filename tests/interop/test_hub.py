@@ -66,6 +66,7 @@ def test_a_folder_that_exists_is_never_a_name(tmp_path: Path, monkeypatch: pytes
 # Download -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_by_name_equals_its_folder(hub: HubServer, tmp_path: Path) -> None:
     """As the user types it, in processes of their own: HF_ENDPOINT is read when the library is imported."""
     theirs = shutil.copytree(MINILM, tmp_path / "theirs")

@@ -54,6 +54,7 @@ def test_a_tensorflow_checkpoint_and_a_fixture_are_imported_as_they_are(
         assert len(a.files) == 46 and all(a[name].tobytes() == b[name].tobytes() for name in a.files)
 
 
+@pytest.mark.slow
 def test_an_imported_run_translates_ids_as_its_own_system_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -72,6 +72,7 @@ def test_what_is_computed_again_is_the_same(remat):
     assert fewer_bytes < 0.8 * plain_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unroll", [1, L])
 def test_less_is_kept_for_the_backward_pass(unroll):
     """full keeps less than dots, and dots less than everything: no scores and nothing as wide as a dropout mask."""

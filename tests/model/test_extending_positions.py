@@ -70,6 +70,7 @@ def test_the_train_step_lowers_the_loss_and_moves_the_schemes_own_parameters():
             assert (np.asarray(last[f"{stack}/{name}"]) != np.asarray(first[f"{stack}/{name}"])).all()
 
 
+@pytest.mark.slow
 def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
     task, _, params, _ = trained()
     source = list(range(5, 12))

@@ -228,10 +228,8 @@ def compiled(implementation: str):
     return both
 
 
-@pytest.mark.parametrize(
-    "implementation",
-    [pytest.param("xla", marks=pytest.mark.slow), "splash", pytest.param("cudnn", marks=NEEDS_GPU)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("implementation", ["xla", "splash", pytest.param("cudnn", marks=NEEDS_GPU)])
 def test_another_first_document_moves_nothing_of_the_second(implementation):
     """Law: neither its logits nor its gradient, bit for bit, and the padding after it is finite."""
     rng = np.random.default_rng(7)

@@ -156,6 +156,7 @@ def largest_arrays(chunk: int | None, train: bool) -> tuple[int, int]:
     return max(size for kind, size in sizes if kind == "f32"), max(size for _, size in sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("train", [True, False])
 def test_no_array_of_the_program_is_as_large_as_all_logits(train):
     """Neither on the way there nor back; without chunks there is one."""

@@ -119,6 +119,7 @@ def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     assert report["bound"] == plan.bound and report["compiled"]["needed_bytes"] == plan.compiled.needed_bytes
 
 
+@pytest.mark.slow
 @needs.libtpu
 def test_a_step_that_does_not_fit_has_the_message_of_the_compiler():
     plan = make_plan(load_config("configs/llama_1b.py", ["--train.num-micro-batches", "1"]), "v5e:1x1")

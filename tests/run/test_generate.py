@@ -136,6 +136,7 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     return typed
 
 
+@pytest.mark.slow
 def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
     """Law: the command writes the texts of the run: one text unchanged, several as one line each."""
     words = ("--temperature", "1.3", "--top-k", "40", "--seed", "5")

@@ -29,6 +29,7 @@ def assert_same(run: Run, other: Run) -> None:
     jax.tree.map(np.testing.assert_array_equal, run.params, other.params)
 
 
+@pytest.mark.slow
 def test_the_run_is_the_one_that_load_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     rows: list[dict[str, Any]] = []
     monkeypatch.setattr(loop, "set_up", lambda *a: os.kill(os.getpid(), signal.SIGINT) or set_up(*a))

@@ -224,7 +224,7 @@ def small_ones(state: PyTree) -> PyTree:
     ]
 
 
-@pytest.mark.parametrize("mesh", ["fsdp 8", "fsdp 2, tensor 2, data 2"])
+@pytest.mark.parametrize("mesh", quick(["fsdp 8", FAST], FAST.__eq__))
 def test_nothing_but_one_layer_is_gathered_at_a_time(mesh: str):
     """From the compiled program: all-gathers serve the model's products, forward and backward; no stack of layers is ever whole,
     and nothing of the optimizer is."""

@@ -30,7 +30,6 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, fixture, random_params
-from tests.support.quick import quick
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -233,7 +232,8 @@ def test_the_commands_import_and_export_a_sentence_encoder(
     assert "skipped bert.embeddings.position_ids: a constant of this architecture" in said and "no tokenizer" in said
 
 
-@pytest.mark.parametrize("label", quick(["qwen2/plain", "qwen3/plain"], "qwen2/plain".__eq__))
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["qwen2/plain", "qwen3/plain"])
 def test_a_folder_without_special_ids_is_imported_and_used(
     label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from flaxformer_lite.model.transformer import Transformer
 from tests.support.hf_folders import DATA, fixture, imported, refused
 from tests.support.quick import quick
 
-QUICK = ("llama/gqa_llama3", "t5/deep_decoder")
+QUICK = ("t5/deep_decoder",)
 """A decoder, one with windows, and two pairs of stacks with rules; the others are slow tests: each compiles two searches."""
 
 

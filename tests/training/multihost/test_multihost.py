@@ -279,6 +279,7 @@ def refused(processes: Processes) -> str:
     return line
 
 
+@pytest.mark.slow
 def test_processes_with_other_settings_do_not_train(config: Path, tmp_path: Path, cache: Path):
     """All settings that differ are named, with the process, and no run folder is made."""
     own = [["--train.seed", "0"], ["--train.seed", "1", "--train.steps", "9"]]

@@ -1,0 +1,340 @@
+"""Compares a train step on the CPU with PyTorch's: the same model, the same batch, dropout on, Adam, label smoothing.
+
+python benchmarks/train_step.py --shape tiny --peer torch-compile [--threads 1] [--rounds 7] [--steps 5] [--json FILE]
+
+Needs torch, and transformers for `--peer hf`; neither is a dependency of this package. Both sides run in processes of their own on
+the same cores, take turns of `--steps` steps, and start with steps that are not counted. Every row of the batch is full, so nobody
+pays for padding; PyTorch gets no padding mask at all. The columns:
+
+  CPU s, wall s   of one step, the median over the rounds
+  ratio           the peer's divided by ours, round by round: the median, and the least and the most
+
+With `--peak` it also prints which part of the machine's float32 matrix product the step reaches (operations by planning/flops.py).
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+SHAPES = {"tiny": "multi30k_en_de", "m30k": "multi30k_en_de_raw", "base": "transformer_base_wmt14"}
+"""The config of this package that has the model."""
+ROWS, LENGTH = 128, 32
+"""Rows of a batch, and the tokens of each on either side."""
+PEERS = ("torch", "torch-compile", "hf")
+WARM_UP = 3
+"""Steps that are not counted, among them the one that compiles."""
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+Step = Callable[[], float]
+
+
+class Times(NamedTuple):
+    """Seconds of one step."""
+
+    cpu: float
+    wall: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="tiny")
+    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--no-huge-pages", action="store_true", help="both sides without huge pages")
+    parser.add_argument("--peak", action="store_true", help="compare with the machine's matrix product")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options)
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Lets both sides take turns, and prints the table."""
+    sides = [side for side in ("ours", options.peer) if side]
+    processes = {side: start(side, options) for side in sides}
+    for side, process in processes.items():
+        assert process.stdout is not None
+        print(f"{side}: {process.stdout.readline().strip()}", flush=True)
+    rounds: dict[str, list[Times]] = {side: [] for side in sides}
+    for _ in range(options.rounds):
+        for side, process in processes.items():
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            rounds[side].append(Times(*json.loads(process.stdout.readline())))
+    for process in processes.values():
+        process.communicate("end\n")
+    report(options, rounds)
+
+
+def start(side: str, options: argparse.Namespace) -> subprocess.Popen[str]:
+    """Starts the process of one side on the first `--threads` cores, with huge pages for both sides or for none."""
+    cores = sorted(os.sched_getaffinity(0))[: options.threads]
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "JAX_PLATFORMS": "cpu"}
+    environment["GLIBC_TUNABLES"] = "" if options.no_huge_pages else HUGE_PAGES
+    if options.threads == 1:
+        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    words = [sys.executable, __file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
+    words += ["--threads", str(options.threads), *(["--peak"] if options.peak else [])]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+
+
+def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> None:
+    """Prints medians, and the ratios of the rounds."""
+    print(f"\n{options.shape}: {ROWS} rows of {LENGTH} + {LENGTH} tokens, float32, {options.threads} thread(s)")
+    print(f"{'':14} {'CPU s':>8} {'wall s':>8}")
+    for side, times in rounds.items():
+        print(
+            f"{side:14} {statistics.median(t.cpu for t in times):8.3f} {statistics.median(t.wall for t in times):8.3f}"
+        )
+    ratios = {}
+    if options.peer:
+        for name in Times._fields:
+            found = sorted(
+                getattr(theirs, name) / getattr(ours, name)
+                for ours, theirs in zip(rounds["ours"], rounds[options.peer], strict=True)
+            )
+            ratios[name] = (statistics.median(found), found[0], found[-1])
+            print(f"ratio of {name:5} {ratios[name][0]:8.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"options": vars(options), "rounds": rounds, "ratios": ratios}, file, indent=1)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Runs the steps of one side whenever a line comes, and answers with their times."""
+    step, words = {"ours": ours, "hf": hugging_face}.get(options.measure, pytorch)(options)
+    loss = [step() for _ in range(WARM_UP)][-1]
+    print(f"{words}; loss {loss:.3f}", flush=True)
+    for line in sys.stdin:
+        if line.strip() != "go":
+            break
+        cpu, wall = time.process_time(), time.perf_counter()
+        for _ in range(options.steps):
+            step()
+        times = Times((time.process_time() - cpu) / options.steps, (time.perf_counter() - wall) / options.steps)
+        print(json.dumps(times), flush=True)
+
+
+# This package ----------------------------------------------------------------------------------------------------------
+
+
+def experiment(shape: str) -> Any:
+    """Returns the shipped config, computing in float32."""
+    from flaxformer_lite.config import load_config
+
+    config = load_config(SHAPES[shape])
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, dtype="float32"))
+
+
+def random_tokens(vocab_size: int) -> tuple[Any, Any]:
+    """Returns sources and targets, full rows of them."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    return tuple(rng.integers(4, vocab_size, (ROWS, LENGTH), dtype=np.int32) for _ in range(2))  # type: ignore[return-value]
+
+
+def ours(options: argparse.Namespace) -> tuple[Step, str]:
+    """The train step as the trainer compiles it."""
+    import jax
+    import numpy as np
+
+    from flaxformer_lite.model import Inputs
+    from flaxformer_lite.objectives import Batch
+    from flaxformer_lite.parallel import make_mesh
+    from flaxformer_lite.planning.flops import training_flops
+    from flaxformer_lite.training import MeshRunner, TrainTask
+
+    config = experiment(options.shape)
+    source, target = random_tokens(config.model.vocab_size)
+    shifted, all_tokens = np.roll(target, 1, 1), np.ones(source.shape, bool)
+    inputs = Inputs(source_tokens=source, source_mask=all_tokens, target_tokens=shifted, target_mask=all_tokens)
+    batch = Batch(inputs, target, np.ones(target.shape, np.float32))
+    runner = MeshRunner(TrainTask.of(config), make_mesh(), train_shapes=1, eval_shapes=0)
+    state = runner.init(batch)
+    words = f"jax {jax.__version__}, {sum(x.size for x in jax.tree.leaves(state.params)):,} parameters"
+    if options.peak:
+        operations = sum(training_flops(config.model, state.params, batch))
+        words += f", {operations / 1e9:.1f} GFLOP a step, matrix product {matrix_peak() / 1e9:.1f} GFLOP/s"
+
+    def step() -> float:
+        nonlocal state
+        state, measured = runner.train_step(state, runner.shard_batch(batch))
+        return float(measured["loss"])
+
+    return step, words
+
+
+def matrix_peak(size: int = 2048) -> float:
+    """Returns the operations a second of the best of ten products of float32 matrices."""
+    import jax
+    import jax.numpy as jnp
+
+    product, x = jax.jit(jnp.matmul), jnp.ones((size, size))
+    product(x, x).block_until_ready()
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        product(x, x).block_until_ready()
+        times.append(time.perf_counter() - start)
+    return 2 * size**3 / min(times)
+
+
+# PyTorch ---------------------------------------------------------------------------------------------------------------
+
+
+def pytorch(options: argparse.Namespace) -> tuple[Step, str]:
+    """A Transformer of the same shape, written for speed: query, key and value in one product, fused attention, fused Adam."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = experiment(options.shape).model
+    pre_norm = "n" in model.residual.pre
+    width, heads, inner, rate = model.d_model, model.num_heads, model.d_ff, model.dropout.residual_rate
+
+    class Attention(nn.Module):
+        def __init__(self, crosses: bool):
+            super().__init__()
+            self.crosses = crosses
+            self.queries = nn.Linear(width, width if crosses else 3 * width)
+            self.memory = nn.Linear(width, 2 * width) if crosses else None
+            self.out = nn.Linear(width, width)
+
+        def forward(self, x: Any, memory: Any, causal: bool) -> Any:
+            if self.memory is not None:
+                query, (key, value) = self.queries(x), self.memory(memory).chunk(2, -1)
+            else:
+                query, key, value = self.queries(x).chunk(3, -1)
+            query, key, value = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in (query, key, value))
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
+            return self.out(mixed.transpose(1, 2).flatten(2))
+
+    class Block(nn.Module):
+        def __init__(self, decodes: bool):
+            super().__init__()
+            self.decodes = decodes
+            self.attention, self.cross = Attention(False), Attention(True) if decodes else None
+            self.feed_forward = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
+
+        def add(self, x: Any, norm: nn.Module, function: Any) -> Any:
+            if pre_norm:
+                return x + functional.dropout(function(norm(x)), rate)
+            return norm(x + functional.dropout(function(x), rate))
+
+        def forward(self, x: Any, memory: Any = None) -> Any:
+            norms = iter(self.norms)
+            x = self.add(x, next(norms), lambda y: self.attention(y, None, self.decodes))
+            if self.cross is not None:
+                cross = self.cross
+                x = self.add(x, next(norms), lambda y: cross(y, memory, False))
+            return self.add(x, next(norms), self.feed_forward)
+
+    class Translator(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(model.vocab_size, width)
+            self.places = nn.Buffer(torch.randn(LENGTH, width))
+            self.encoder = nn.ModuleList(Block(False) for _ in range(model.num_encoder_layers))
+            self.decoder = nn.ModuleList(Block(True) for _ in range(model.num_decoder_layers))
+            self.ends = nn.ModuleList(nn.LayerNorm(width) if pre_norm else nn.Identity() for _ in range(2))
+
+        def embed(self, tokens: Any) -> Any:
+            return functional.dropout(self.table(tokens) * width**0.5 + self.places, model.dropout.embedding_rate)
+
+        def forward(self, source: Any, shifted: Any, target: Any) -> Any:
+            memory, x = self.embed(source), self.embed(shifted)
+            for block in self.encoder:
+                memory = block(memory)
+            memory = self.ends[0](memory)
+            for block in self.decoder:
+                x = block(x, memory)
+            logits = functional.linear(self.ends[1](x), self.table.weight)
+            return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1)
+
+    translator = Translator()
+    nn.init.normal_(translator.table.weight, std=width**-0.5)
+    loss_of = torch.compile(translator) if options.measure == "torch-compile" else translator
+    return torch_step(translator, loss_of, model.vocab_size)
+
+
+def torch_step(model: Any, loss_of: Callable[..., Any], vocab_size: int) -> tuple[Step, str]:
+    """Returns a step with fused Adam, and the side in words."""
+    import numpy as np
+    import torch
+
+    source, target = random_tokens(vocab_size)
+    arrays = [torch.from_numpy(x.astype(np.int64)) for x in (source, np.roll(target, 1, 1), target)]
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.98), eps=1e-9, fused=True)
+
+    def step() -> float:
+        adam.zero_grad(set_to_none=True)
+        loss = loss_of(*arrays)
+        loss.backward()
+        adam.step()
+        return float(loss)
+
+    return step, f"torch {torch.__version__}, {sum(p.numel() for p in model.parameters()):,} parameters"
+
+
+def hugging_face(options: argparse.Namespace) -> tuple[Step, str]:
+    """MarianMT of the same shape; its norms come after the sublayers."""
+    import torch
+    from torch.nn import functional
+    from transformers import MarianConfig, MarianMTModel  # type: ignore[import-not-found]
+
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    model = experiment(options.shape).model
+    sizes = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in {"attention_heads": model.num_heads, "ffn_dim": model.d_ff}.items()
+    }
+    config = MarianConfig(
+        vocab_size=model.vocab_size,
+        d_model=model.d_model,
+        encoder_layers=model.num_encoder_layers,
+        decoder_layers=model.num_decoder_layers,
+        dropout=model.dropout.residual_rate,
+        activation_function="relu",
+        pad_token_id=0,
+        decoder_start_token_id=0,
+        scale_embedding=True,
+        tie_word_embeddings=True,
+        **sizes,
+    )
+    translator = MarianMTModel(config).train()
+
+    def loss_of(source: Any, shifted: Any, target: Any) -> Any:
+        logits = translator(input_ids=source, decoder_input_ids=shifted, use_cache=False).logits
+        return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1)
+
+    return torch_step(translator, loss_of, model.vocab_size)
+
+
+if __name__ == "__main__":
+    main()
