@@ -24,6 +24,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         make_rows   host, once        records: token ids without special ids  →  rows, values of any type
         lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
         example     host, each step   row  →  Batch of NumPy arrays without the axis B, padded to the lengths of its bucket
+        training_batch  device        Batch [B, …]  →  the rows that training reads, by default the same
         inputs      device            Batch [B, …]  →  Inputs of the model at hand
         loss        device            Outputs, Batch  →  {name: LossTerm}, the sum that training minimises
         metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
@@ -106,6 +107,10 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """Returns the inputs that this model reads."""
         return batch.inputs
+
+    def training_batch(self, batch: Batch) -> Batch:
+        """Returns the rows that a train step reads: those of `batch`, or more if it reads some of them several times."""
+        return batch
 
     # From outputs to figures -----------------------------------------------------------------------------------------
 

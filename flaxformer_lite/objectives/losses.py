@@ -138,6 +138,17 @@ def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTe
     return LossTerm((stats.log_normalizer**2 * weights).sum(), weights.sum(), weight)
 
 
+def divergence_of_copies(logits: Float[Array, "B2 T V"], weights: Float[Array, "B2 T"], weight: float) -> LossTerm:
+    """Returns ½ KL(p‖q) + ½ KL(q‖p) in nats, for the predictions p and q of each row and of the copy that follows it.
+
+    Reference: Liang et al. 2021, arXiv:2106.14448, equation 2.
+    """
+    logs = jax.nn.log_softmax(logits.astype(accumulation_dtype(logits)), -1)
+    p, q = logs.reshape(-1, 2, *logs.shape[1:]).swapaxes(0, 1)
+    both = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
+    return LossTerm((both * weights[::2]).sum() / 2, weights[::2].sum(), weight)
+
+
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:
     """Returns the weighted squared differences."""
     differences = values.astype(accumulation_dtype(values)) - targets

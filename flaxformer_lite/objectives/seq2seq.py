@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from flaxformer_lite.bounds import Rate
+from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
+from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, divergence_of_copies
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
@@ -23,12 +26,34 @@ class Seq2Seq(BaseObjective):
     kind: Literal["seq2seq"] = "seq2seq"
     label_smoothing: Rate = 0.1
     """Probability spread evenly over all V classes, the target's own included. Evaluation does not smooth."""
+    consistency: NonNegativeFloat = 0.0
+    """Weight of R-Drop: each row is read twice in training, with different dropout, and the mean of the two KL divergences between
+    its predictions is added to the mean of the two losses. It doubles the time of a step. The paper adds the losses, so its weight
+    5 is 2.5 here (Liang et al. 2021, arXiv:2106.14448)."""
 
     unit = "pairs"
     command = "translate"
     translates = True
     truncates_records = True
     decoder_special_ids = ("eos", "pad")
+
+    def check_model(self, model: ModelConfig) -> None:
+        """Raises: ValueError if the model has not both stacks, or nothing that a consistency could compare."""
+        super().check_model(model)
+        if not self.consistency:
+            return
+        if not any(
+            getattr(model.dropout, f"{place}_rate") for place in ("embedding", "attention", "feed_forward", "residual")
+        ):
+            raise ValueError(
+                f"objective.consistency is {self.consistency}, but all rates of model.dropout are 0, so both predictions of a "
+                "row are the same: set a rate, or objective.consistency to 0"
+            )
+        if model.head is not None and model.head.loss_chunk is not None:
+            raise ValueError(
+                f"objective.consistency is {self.consistency}, which compares all logits, but model.head.loss_chunk is "
+                f"{model.head.loss_chunk}: set one of them to 0 or None"
+            )
 
     def packed_row(self, longest: Lengths) -> None:
         return None
@@ -64,9 +89,14 @@ class Seq2Seq(BaseObjective):
         """Returns a row without the axis B, padded to `lengths`; nothing is random."""
         return encoder_decoder_row(record, lengths, special)
 
+    def training_batch(self, batch: Batch) -> Batch:
+        """Returns the batch, for a consistency with each row followed by its copy, so that a mesh divides both alike."""
+        return jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch) if self.consistency else batch
+
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the smoothed cross-entropy."""
-        smoothing = self.label_smoothing
-        return {
-            "cross_entropy": cross_entropy(outputs.loss_logits, batch.targets, batch.weights, label_smoothing=smoothing)
-        }
+        """Returns the smoothed cross-entropy, and the consistency of the rows of `training_batch`."""
+        logits, targets, weights = outputs.loss_logits, batch.targets, batch.weights
+        terms = {"cross_entropy": cross_entropy(logits, targets, weights, label_smoothing=self.label_smoothing)}
+        if self.consistency:
+            terms["consistency"] = divergence_of_copies(logits, weights, self.consistency)  # type: ignore[arg-type]  # no loss_chunk
+        return terms

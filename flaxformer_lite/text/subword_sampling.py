@@ -29,7 +29,7 @@ Draw = Callable[[str, Uniform], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class SubwordSampling(Checked, ABC, at="data.subword_sampling"):
-    """How training examples are segmented at random. A new kind sets `kind` and `model_type`, and implements `draw`."""
+    """Settings of the random segmentation of training examples. A new kind sets `kind` and `model_type`, and implements `draw`."""
 
     kind: str
     room: NonNegativeFloat = 0.1

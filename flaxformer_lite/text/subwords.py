@@ -53,7 +53,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @property
     def model_type(self) -> str:
-        """ "bpe", whose scores are the ranks 0, -1, … of its merges, or "unigram", whose scores are logarithms."""
+        """The kind of the model, by its scores: the ranks 0, -1, … of merges for "bpe", logarithms for "unigram"."""
         return "bpe" if all(score.is_integer() for _, score in self.scored_pieces().values()) else "unigram"
 
     def scored_pieces(self) -> dict[int, tuple[str, float]]:

@@ -75,6 +75,7 @@ def first_state(task: TrainTask, inputs: Inputs) -> TrainState:
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
     """Returns the objective's loss terms on a batch, with dropout."""
+    batch = task.objective.training_batch(batch)
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
     return task.objective.loss(outputs, batch)
 

@@ -165,6 +165,18 @@ def test_dropout_is_on_in_training_and_differs_by_step(
     assert losses[0] == losses[2] == trained[1][0] != losses[1]
 
 
+@pytest.mark.slow
+def test_a_consistency_reads_each_row_twice_with_different_dropout(batch: Batch, params: PyTree):
+    """Law: both copies count, and differ by their dropout alone: by none, they are the same."""
+    key, objective = random_key(0, "dropout"), Seq2Seq(label_smoothing=0, consistency=1.0)
+    for task, differs in ((TrainTask.of(CONFIG), True), (without_dropout("float32"), False)):
+        arrays = jax.tree.map(jnp.asarray, params)
+        terms = step_module.loss_terms(dataclasses.replace(task, objective=objective), arrays, batch, key)
+        assert float(terms["cross_entropy"].count) == 2 * batch.weights.sum()
+        assert float(terms["consistency"].count) == batch.weights.sum()
+        assert (float(terms["consistency"].mean) > 1e-3) == differs
+
+
 def test_random_keys_differ_by_seed_purpose_and_step():
     keys = [
         random_key(0, "dropout", 0),
