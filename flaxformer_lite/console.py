@@ -15,6 +15,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.progress import Progress as Bar
 
 
+class Failure(RuntimeError):
+    """An end that no other command line would have avoided: one line and exit status 1. All processes of a run raise it."""
+
+
 class Stderr:
     """The current sys.stderr, replaced by the null device once writing fails: a closed terminal stops no training."""
 

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
-from flaxformer_lite.console import suggest
+from flaxformer_lite.console import Failure, suggest
 
 COMMANDS = {
     "train": "train",
@@ -138,6 +138,8 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
         fail(as_flags(str(error), arguments))
+    except Failure as error:
+        fail(str(error), status=1)
     except RuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX reports that there is no memory
             raise
@@ -149,6 +151,6 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
         sys.exit(INTERRUPTED)
 
 
-def fail(message: str) -> NoReturn:
+def fail(message: str, status: int = 2) -> NoReturn:
     print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(status)

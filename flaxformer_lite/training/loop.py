@@ -11,9 +11,10 @@ import jax
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.console import Progress
+from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.model import kernels
 from flaxformer_lite.training.evaluation import Evaluator
+from flaxformer_lite.training.finite import is_finite
 from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
@@ -129,9 +130,17 @@ class Trainer:
     # Evaluations and checkpoints
 
     def evaluate_and_save(self, step: int) -> None:
-        """Evaluates if that is due and saves a checkpoint, without metrics if a signal interrupts the evaluation."""
+        """Evaluates if that is due and saves a checkpoint, without metrics if a signal interrupts the evaluation.
+
+        Raises: Failure if the state has a NaN or an infinity: it would push out a checkpoint that can be used.
+        """
         started = time.perf_counter()
         self.fetch_measurements()
+        if not is_finite(self.state):
+            raise Failure(
+                f"the parameters or the optimizer's state are not finite after step {step}, which was not saved: lower "
+                "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
+            )
         metrics = None
         if self.evaluation_due(step):
             with contextlib.suppress(Interrupted):

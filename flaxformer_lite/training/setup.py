@@ -14,6 +14,7 @@ from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import AMPERE, compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.training.finite import is_finite
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.ending import SharedError
@@ -87,11 +88,14 @@ def first_state(config: Config, data: RunData, runner: Runner, progress: Progres
 def restore_state(
     folder: RunFolder, checkpoints: Checkpoints, data: RunData, runner: Runner
 ) -> tuple[TrainState, LoopState]:
-    """Returns the state of the newest valid checkpoint, on the runner's devices.
+    """Returns the state of the newest valid checkpoint whose numbers are finite, on the runner's devices.
 
     Raises: SharedError if the run was trained or evaluated on other data.
     """
     step, state, meta = checkpoints.restore(runner.abstract_state)
+    while not is_finite(state):
+        checkpoints.reject(step, "it has a NaN or an infinity")
+        step, state, meta = checkpoints.restore(runner.abstract_state)
     loop_state = LoopState(**meta)
     if loop_state.data != data.train.fingerprint:
         raise SharedError(

@@ -83,6 +83,7 @@ class Checkpoints:
         self._read_only, self._shared, self._seal = read_only, shared, functools.cache(seal)
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
         self._valid: set[int] = set()  # steps whose files were compared with their digests
+        self._rejected: dict[int, str] = {}  # why the caller cannot use a step
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._quiet = Quiet("orbax")
         logging.getLogger("absl").addFilter(self._quiet)
@@ -141,10 +142,14 @@ class Checkpoints:
         content = {"meta": meta, "metrics": metrics, "interim": interim, "leaves": leaf_types(state)}
         content["seal"] = self._seal()
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
-        self.wait()
+        try:
+            self.wait()
+        except TimeoutError as error:  # the state of that step is gone; this one is the next try
+            self._warn(f"{error}: saving step {step} instead")
         if step in self._damaged and step in self._orbax.all_steps():
             self._orbax.delete(step)
             del self._damaged[step]
+            self._rejected.pop(step, None)
         if step in self._orbax.all_steps():
             self._replace(step, content)
         else:
@@ -174,6 +179,11 @@ class Checkpoints:
         state = read_tree(self._orbax, step, abstract_state)
         self._known.add(step)
         return step, state, self.meta(step)
+
+    def reject(self, step: int, reason: str) -> None:
+        """Counts `step` as damaged from now on, for a reason that its files do not show: the one before it is used instead."""
+        self._valid.discard(step)
+        self._rejected[step] = reason
 
     def restore_params(
         self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
@@ -262,7 +272,8 @@ class Checkpoints:
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
             self._orbax.reload()  # its list lacks steps that it has not deleted yet
             reason = str(error).partition("\n")[0]
-            raise OSError(f"saving a checkpoint in {self._folder} failed: {reason}") from error
+            kind = TimeoutError if isinstance(error, TimeoutError) else OSError
+            raise kind(f"saving a checkpoint in {self._folder} failed: {reason}") from error
 
     def close(self) -> None:
         """Waits until the checkpoint in progress is complete and closes the folder. A second call does nothing."""
@@ -321,7 +332,9 @@ class Checkpoints:
         """Returns whether every file is as it was written: in a shared folder the first process compares them for all, once."""
         if step in self._valid:
             return True
-        reason = why_damaged(self._folder, step) if jax.process_index() == 0 or not self._shared else None
+        reason = self._rejected.get(step)
+        if reason is None and (jax.process_index() == 0 or not self._shared):
+            reason = why_damaged(self._folder, step)
         damaged = np.array(reason is not None)
         if multihost_utils.broadcast_one_to_all(damaged) if self._shared else damaged:
             self._damaged[step] = reason or "according to the first process"

@@ -12,6 +12,12 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.workdir.digests import META, DamageError, check_digests, read_document, write_digests
 
+SAVE_SECONDS = 100 * 365 * 86_400
+"""The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
+
+SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
+"""The same for several processes, whose barriers count milliseconds in 32 bits."""
+
 
 @dataclass(frozen=True)
 class Preserve:
@@ -67,7 +73,10 @@ def make_manager(
         create=shared,
         multiprocessing_options=processes,
         # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
-        async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
+        async_options=ocp.AsyncOptions(
+            timeout_secs=SAVE_SECONDS if jax.process_count() == 1 else SAVE_SECONDS_OF_SEVERAL,
+            create_directories_asynchronously=False,
+        ),
     )
     return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
 

@@ -22,7 +22,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.console import warn
+from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.decoder import ScoredText
@@ -417,6 +417,27 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
     with pytest.raises(ValueError, match=r"the loss is nan .* at step 7: lower optimizer\.schedule\.peak_rate"):
         loop.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
     assert saved(tmp_path / "run") == ["4", "5"]
+
+
+def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrupted, tmp_path, monkeypatch, capfd):
+    """Law: spoilt by the update of step 8, they are not saved; a checkpoint of an older release that has them is passed over."""
+
+    def spoil(self: loop.Trainer, step: int) -> None:
+        if step == 8:
+            self.state = self.state._replace(params=jax.tree.map(lambda x: x * np.float32("nan"), self.state.params))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "show_progress", spoil)
+        with pytest.raises(Failure, match="not finite after step 8, which was not saved: lower"):
+            loop.train(NO_TEXT, tmp_path / "run")
+        assert saved(tmp_path / "run") == ["4", "5"]
+        patch.setattr(loop, "is_finite", lambda _: True)
+        with pytest.raises(ValueError, match="at step 9"):
+            loop.train(NO_TEXT, tmp_path / "run")
+    assert saved(tmp_path / "run") == ["4", "5", "8"]
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert "8 in " in (line := capfd.readouterr().err) and "(it has a NaN or an infinity); using checkpoint 5" in line
+    assert_same_run(tmp_path / "run", uninterrupted)
 
 
 # Real processes --------------------------------------------------------------------------------------------------------

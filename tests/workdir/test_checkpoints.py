@@ -1,6 +1,7 @@
 """Oracles: a state that is a pure function of its step, compared byte by byte; hand-worked lists of what is kept; real
 processes that are killed; files damaged on purpose; a float64 mean."""
 
+import itertools
 import logging
 import os
 import random
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -494,6 +496,23 @@ def test_a_save_that_fails_is_an_error_of_one_line_and_the_next_one_works(tmp_pa
         (tmp_path / "away").rename(tmp_path / "checkpoints")
         checkpoints.save(3, state_at(3), {})
     assert on_disk(tmp_path / "checkpoints") == [3]
+
+
+@pytest.mark.parametrize(("days", "steps"), [(10, [1, 2]), (100_000, [2])])
+def test_a_clock_that_jumps_ends_no_run(tmp_path, monkeypatch, days: int, steps: list[int]):
+    """As after a sleep of the machine, at each look at the clock: days cost nothing, centuries one checkpoint, with a line."""
+    warned: list[str] = []
+    clock, looks = time.time, itertools.count()
+    with open_checkpoints(tmp_path, warn=warned.append) as checkpoints:
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time", lambda: clock() + days * 86_400 * next(looks))
+            checkpoints.save(1, state_at(1), {})
+            while checkpoints._orbax.is_saving_in_progress():
+                time.sleep(0.01)
+        checkpoints.save(2, state_at(2), {})
+        checkpoints.wait()
+        assert checkpoints.steps() == steps
+    assert [line.endswith("saving step 2 instead") for line in warned] == [True] * (2 - len(steps))
 
 
 def test_a_full_disk_is_an_error_of_the_next_call_and_the_next_save_works(tmp_path, caplog):

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 
 import jax
 
+from flaxformer_lite.console import Failure
+
 GONE = "another process of this run is gone, or cannot be reached"
 REMEDY = "All stop; the same command on every host continues from the last checkpoint"
 
@@ -48,13 +50,13 @@ def exit_on_error() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         exit_process(130)
-    except SharedError as error:
+    except (SharedError, Failure) as error:
         if jax.process_index() == 0:
             print(f"error: {error}", file=sys.stderr, flush=True)
             time.sleep(1)  # the others end first: their connection ends with this process
         else:
-            report("this run was refused; process 0 reports why")
-        exit_process(2)
+            report(f"this run {'was refused' if isinstance(error, SharedError) else 'has failed'}; process 0 reports why")
+        exit_process(1 if isinstance(error, Failure) else 2)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0]
         report(f"{GONE} ({reason}). {REMEDY}")
