@@ -132,9 +132,11 @@ class Trainer:
     def evaluate_and_save(self, step: int) -> None:
         """Evaluates if that is due and saves a checkpoint, without metrics if a signal interrupts the evaluation.
 
-        Raises: Failure if the state has a NaN or an infinity: it would push out a checkpoint that can be used.
+        Raises: Failure if another process trains in the folder; or if the state has a NaN or an infinity, as it would push out a
+            checkpoint that can be used.
         """
         started = time.perf_counter()
+        self.folder.keep_lock()
         self.fetch_measurements()
         if not is_finite(self.state):
             raise Failure(

@@ -27,7 +27,7 @@ from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.console import warn
+from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.remote_files import is_url
@@ -88,6 +88,7 @@ class RunFolder:
         if is_url(path):
             raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
         self.path, self.silent = Path(path), silent
+        self._mark: str | None = None
         self.shared = True
         """Whether all processes of a run reach this folder; if not, each has its own and shares the mirror only."""
         self.checkpoints = self.path / "checkpoints"
@@ -126,10 +127,29 @@ class RunFolder:
                 f"--workdir {self.path} holds files but no config.json, so it is no run folder: choose a new or empty one"
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        mark = secrets.token_hex()
-        with locked(self.path / ".lock", mark):
+        self._mark = secrets.token_hex()
+        with contextlib.ExitStack() as self._locks:
+            self._locks.enter_context(locked(self.path / ".lock", self._mark))
             self.write_config(config)
-            yield mark
+            yield self._mark
+
+    def keep_lock(self) -> None:
+        """Locks the folder again if somebody has deleted `.lock`; does nothing in a process that has not locked it.
+
+        Raises: Failure if another process has locked the folder since.
+        """
+        if self._mark is None:
+            return
+        file = self.path / ".lock"
+        try:
+            if file.read_text(encoding="utf-8") != self._mark:
+                raise Failure(
+                    f"{file} was deleted, and another process has started to train in {self.path}: this one stops and leaves "
+                    "all checkpoints as they are"
+                )
+        except FileNotFoundError:
+            self._locks.enter_context(locked(file, self._mark))
+            warn(f"{file} was deleted while this process trains in {self.path}: it is locked again")
 
     def check_mark(self, mark: str) -> None:
         """Raises: ValueError if this is not the folder that a process, perhaps on another host, locked with that mark."""

@@ -1,6 +1,7 @@
 """The commands as they are typed: what goes to stdout, what to stderr, the exit status, and every mistake in one line."""
 
 import dataclasses
+import errno
 import functools
 import gzip
 import hashlib
@@ -233,6 +234,16 @@ def test_evaluate_prints_json_with_signatures(folder: Path, command, tmp_path: P
     status, out, _ = command("evaluate", folder, *files)
     assert status == 0
     assert json.loads(out) == {**report, "split": "files"}
+
+
+def test_evaluate_where_nothing_can_be_written_prints_first(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("flaxformer_lite.workdir.folder.write_whole", refuse)
+    status, out, err = command("evaluate", folder)
+    assert status == 0 and json.loads(out)["sentences"] == 3
+    assert err.count(f"nothing was saved in {folder} (Read-only file system)") == 1
 
 
 def test_the_digest_is_what_its_text_says(folder: Path, command):

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from flaxformer_lite.console import Failure
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.workdir import folder
 from flaxformer_lite.workdir.folder import RunFolder
@@ -88,6 +89,25 @@ def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypat
             copy.check_mark(mark)
         monkeypatch.setattr("time.sleep", lambda wait: wait and shutil.copy(folder.path / ".lock", copy.path))
         copy.check_mark(mark)
+
+
+def test_a_deleted_lock_is_taken_again_and_a_replaced_one_ends_the_run(tmp_path, capfd):
+    """Law: of two processes in one folder, the one that had the lock first stops before it saves."""
+    path, first, second = tmp_path / "run", RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
+    second.keep_lock()  # it holds none
+    with first.lock(CONFIG):
+        first.keep_lock()
+        assert capfd.readouterr().err == ""
+        (path / ".lock").unlink()
+        first.keep_lock()
+        assert "was deleted while this process trains" in capfd.readouterr().err
+        with pytest.raises(ValueError, match="another process is training"):
+            lock(path)
+        (path / ".lock").unlink()
+        with second.lock(CONFIG):
+            second.keep_lock()
+            with pytest.raises(Failure, match="another process has started to train"):
+                first.keep_lock()
 
 
 @pytest.mark.parametrize(

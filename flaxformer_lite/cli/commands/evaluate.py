@@ -33,8 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
     loaded = load(arguments.folder, weights=arguments.weights)
     name, pairs = chosen_pairs(loaded, arguments)
     decode = typed_settings(arguments)
+    hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
-        scores = evaluate(loaded, pairs, name, decode)
+        hypotheses, scores = evaluate(loaded, pairs, name, decode)
     elif decode:
         raise ValueError("--beam is for translations, but this run does not translate: leave it out")
     else:
@@ -49,8 +50,13 @@ def run(arguments: argparse.Namespace) -> None:
         indent=2,
         ensure_ascii=False,
     )
-    write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report + "\n")
-    print(report)
+    print(report, flush=True)
+    try:
+        if hypotheses is not None:
+            loaded.folder.write_hypotheses(name, pairs, hypotheses)
+        write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report + "\n")
+    except OSError as error:
+        warn(f"nothing was saved in {loaded.folder.path} ({error.strerror}): the scores above are all there is")
 
 
 def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
@@ -71,8 +77,8 @@ def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[
     return split, list(source.open(f"data.{split}"))
 
 
-def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) -> dict[str, Any]:
-    """Returns all scores of the run's translations of `pairs`."""
+def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Returns the run's translations of `pairs`, and all their scores."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
         metrics = loaded.metrics(
@@ -83,7 +89,6 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) 
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
     hypotheses = [best[0].text for best in answers]
-    loaded.folder.write_hypotheses(name, pairs, hypotheses)
     tokenized = loaded.config.data.tokenized
     scores = {
         "bleu": bleu(hypotheses, references, tokenized=tokenized),
@@ -92,7 +97,7 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) 
     }
     for metric, score in scores.items():
         print(f"{metric} {score.value:.2f}  {score.signature}", file=sys.stderr)
-    return {
+    return hypotheses, {
         "sentences": len(pairs),
         "exact_match": exact_match(hypotheses, references).value,
         **{metric: score.value for metric, score in scores.items()},
