@@ -64,6 +64,6 @@ def resolved_attention(model: ModelConfig) -> Attention:
         "scale": heads.d_key**-0.5 if attention.scale is None else attention.scale,
         "out_bias": attention.bias if attention.out_bias is None else attention.out_bias,
     }
-    if isinstance(attention, DotProduct):
+    if type(attention) is DotProduct:
         values |= heads._asdict()
     return dataclasses.replace(attention, **values)

@@ -1,5 +1,6 @@
 """Oracles: CTranslate2 itself, where it is installed, on the folders that are written for it; and its file format, read by hand."""
 
+import dataclasses
 import functools
 import json
 import struct
@@ -253,6 +254,25 @@ def read_model(path: Path) -> tuple[str, int, dict[str, np.ndarray], dict[str, s
     aliases = {text(): text() for _ in range(take("I"))}
     assert place == len(content)
     return name, revision, arrays, aliases
+
+
+def test_a_parameter_without_a_name_there_is_refused_and_so_is_a_subclass(tmp_path: Path) -> None:
+    """A new variant that subclasses an old one has other numbers, perhaps with a parameter more: neither may get lost."""
+    run = sample("pre_norm")
+    more = {**run.params, "decoder": {**run.params["decoder"], "temperature": np.ones(3, np.float32)}}
+    with pytest.raises(
+        ValueError, match=r"^1 array without a name there: decoder/temperature: CTranslate2 cannot hold"
+    ):
+        export_run(run.config, more, None, tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+    for setting, old in {
+        "attention": DotProduct,
+        "positions": Learned,
+        "norm": LayerNorm,
+        "head": LanguageModelHead,
+    }.items():
+        model = dataclasses.replace(MODELS["pre_norm"], **{setting: type("New", (old,), {})()})
+        assert any(line.startswith(f"model.{setting} is") for line in unsupported_settings(model))
 
 
 def test_the_command_writes_a_folder(

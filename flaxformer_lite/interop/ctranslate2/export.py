@@ -136,7 +136,7 @@ def unsupported_settings(model: ModelConfig) -> list[str]:
         "attention.masking": not has_zero_weights(attention.masking),
         "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
     }
-    if isinstance(attention, DotProduct):
+    if type(attention) is DotProduct:
         heads = attention.heads(model.d_model, model.num_heads)
         wrong["attention.d_value"] = heads.d_value != heads.d_key
     return [f"model.{name} is {setting(model, name)}" for name, is_wrong in wrong.items() if is_wrong]

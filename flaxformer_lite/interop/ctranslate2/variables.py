@@ -6,14 +6,14 @@ positions replaces sinusoids, and the offset of an RMS norm is added to its scal
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.name_map import Arrays
+from flaxformer_lite.interop.name_map import Arrays, listed
 from flaxformer_lite.model import Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
 from flaxformer_lite.model.norms import Norm
@@ -39,6 +39,35 @@ ACTIVATION_NUMBERS = {
 """CTranslate2's number of an activation, gated or not."""
 
 
+class Parameters(Mapping[str, np.ndarray]):
+    """Parameters by path, of a model or of one layer, which notes those that were read."""
+
+    def __init__(
+        self, arrays: Arrays, unread: set[str] | None = None, prefix: str = "", layer: int | None = None
+    ) -> None:
+        self._arrays, self._prefix, self._layer = arrays, prefix, layer
+        self.unread = set(arrays) if unread is None else unread
+        """The paths that nothing has read yet, of the whole model."""
+
+    def __getitem__(self, path: str) -> np.ndarray:
+        x = self._arrays[self._prefix + path]
+        self.unread.discard(self._prefix + path)
+        return x if self._layer is None else x[self._layer]
+
+    def __contains__(self, path: object) -> bool:
+        return f"{self._prefix}{path}" in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.removeprefix(self._prefix) for path in self._arrays if path.startswith(self._prefix))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def of_layer(self, prefix: str, layer: int) -> "Parameters":
+        """Returns the parameters of one layer of the stack at `prefix`."""
+        return Parameters(self._arrays, self.unread, prefix, layer)
+
+
 def norm_places(model: ModelConfig) -> str | None:
     """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
     pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
@@ -46,8 +75,11 @@ def norm_places(model: ModelConfig) -> str | None:
 
 
 def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
-    """Returns every array and attribute by its name there; a computed table of positions has `room` rows."""
-    flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
+    """Returns every array and attribute by its name there; a computed table of positions has `room` rows.
+
+    Raises: ValueError that lists the parameters that CTranslate2 has no name for.
+    """
+    flat = Parameters({path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()})
     table = computed_positions(model, room)
     found = decoder_attributes(model)
     if model.num_encoder_layers:
@@ -59,6 +91,8 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.nda
     found["decoder/projection/weight"] = target if model.share_target_output else flat["head/kernel"].T
     if model.head is not None and model.head.bias:
         found["decoder/projection/bias"] = flat["head/bias"]
+    if complaint := listed("without a name there", flat.unread):
+        raise ValueError(f"{complaint}: CTranslate2 cannot hold this model")
     return found
 
 
@@ -69,7 +103,7 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
         "alignment_layer": int16(-1),
         "alignment_heads": int16(1),
         "start_from_zero_embedding": int8(0),
-        "alibi": int8(isinstance(model.positions, ALiBi)),
+        "alibi": int8(type(model.positions) is ALiBi),
         "alibi_use_positive_positions": int8(0),
         "scale_alibi": int8(0),
     }
@@ -82,7 +116,7 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     return under("decoder", found)
 
 
-def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
+def stack(side: str, model: ModelConfig, flat: Parameters, table: np.ndarray | None) -> dict[str, np.ndarray]:
     """Returns one side: its positions, its norms and its layers."""
     found = {
         "num_heads": int16(model.num_heads),
@@ -90,9 +124,9 @@ def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None)
         "activation": int8(ACTIVATION_NUMBERS[model.activation]),
         "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
     }
-    if isinstance(model.positions, Learned):
+    if type(model.positions) is Learned:
         table = flat[f"{side}/positions/embedding"][model.positions.offset :]
-    elif isinstance(model.positions, FixedTable):
+    elif type(model.positions) is FixedTable:
         table = flat[f"{side}/positions/table"]
     if table is not None:
         found["position_encodings/encodings"] = table
@@ -100,10 +134,9 @@ def stack(side: str, model: ModelConfig, flat: Arrays, table: np.ndarray | None)
         found |= normalization("layer_norm", flat, f"{side}/final_norm", model.norm)
     if model.embedding_norm:
         found |= normalization("layernorm_embedding", flat, f"{side}/embedding_norm", model.norm)
-    layers = {path.removeprefix(f"{side}/layers/"): x for path, x in flat.items() if path.startswith(f"{side}/layers/")}
     bias = flat.get(f"{side}/position_bias/embedding")
     for i in range(model.num_encoder_layers if side == "encoder" else model.num_decoder_layers):
-        here = {path: x[i] for path, x in layers.items()}
+        here = flat.of_layer(f"{side}/layers/", i)
         attributes = (
             position_attributes(model, i, bias) if side == "decoder" else position_attributes(model, None, bias)
         )
@@ -169,19 +202,19 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
         is_local = window.layers is None or number in window.layers
         found["sliding_window"] = int32(window.size if is_local else 0)
         scheme = window.positions if is_local and window.positions is not None else scheme
-    if isinstance(scheme, RelativeBias):
+    if type(scheme) is RelativeBias:
         assert bias is not None
         found |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
-    if isinstance(scheme, Rotary):
+    if type(scheme) is Rotary:
         width = model.attention.heads(model.d_model, model.num_heads).d_key
         found |= {
             "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),
             "rotary_interleave": int8(scheme.layout == "interleaved"),
             "rotary_base": float32(scheme.base),
         }
-        if isinstance(scheme.scaling, LinearScaling):
+        if type(scheme.scaling) is LinearScaling:
             found |= {"rotary_scaling_type": int8(0), "rotary_scaling_factor": float32(scheme.scaling.factor)}
-        elif isinstance(scheme.scaling, Llama3Scaling):
+        elif type(scheme.scaling) is Llama3Scaling:
             found |= {
                 "rotary_scaling_type": int8(2),
                 "rotary_scaling_factor": float32(scheme.scaling.factor),
@@ -194,9 +227,9 @@ def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray
 
 def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
     """Returns a table of sinusoids, or of zeros for a model without positions; None for other schemes."""
-    if isinstance(model.positions, Sinusoidal):
+    if type(model.positions) is Sinusoidal:
         return np.asarray(sinusoids(jnp.arange(room)[None], model.d_model, model.positions.layout)[0], np.float32)
-    return np.zeros((room, model.d_model), np.float32) if isinstance(model.positions, NoPositions) else None
+    return np.zeros((room, model.d_model), np.float32) if type(model.positions) is NoPositions else None
 
 
 def is_multi_query(model: ModelConfig) -> bool:
@@ -215,7 +248,7 @@ def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
 def normalization(name: str, here: Arrays, path: str, norm: Norm) -> dict[str, np.ndarray]:
     """Returns a norm. CTranslate2 reads a norm without `beta` as an RMS norm."""
     scale = here[f"{path}/scale"]
-    if isinstance(norm, RMSNorm):
+    if type(norm) is RMSNorm:
         return {f"{name}/gamma": np.float32(norm.offset) + scale}
     return {f"{name}/gamma": scale, f"{name}/beta": here.get(f"{path}/bias", np.zeros_like(scale))}
 

@@ -26,12 +26,12 @@ def read_positions(options: Options, draft: Draft) -> None:
 
 
 def position_options(model: ModelConfig) -> dict[str, Any]:
-    return {"sinusoidal_pos_embds": isinstance(model.positions, FixedTable)}
+    return {"sinusoidal_pos_embds": type(model.positions) is FixedTable}
 
 
 def read_stddev(options: Options, draft: Draft) -> None:
     draft["initializer.stddev"] = options.number("initializer_range", 0.02)
-    if not isinstance(draft["positions"], FixedTable):
+    if type(draft["positions"]) is not FixedTable:
         draft["positions.stddev"] = draft["initializer.stddev"]
 
 
@@ -59,7 +59,7 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
 
 
 def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    positions = "table" if isinstance(model.positions, FixedTable) else "embedding"
+    positions = "table" if type(model.positions) is FixedTable else "embedding"
     weights = [
         *table("embedding", "distilbert.embeddings.word_embeddings"),
         WeightName(f"encoder/positions/{positions}", ("distilbert.embeddings.position_embeddings.weight",)),

@@ -28,7 +28,7 @@ def read_positions(options: Options, draft: Draft) -> None:
 
 
 def position_options(model: ModelConfig) -> dict[str, Any]:
-    if not isinstance(model.positions, Learned):
+    if type(model.positions) is not Learned:
         return {}
     if model.position_padding_id is None or model.positions.offset != model.position_padding_id + 1:
         raise ValueError(
