@@ -52,7 +52,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """The special ids (fields of `SpecialIds`) that the decoder learns, so that `decode` must have the same ones."""
     prompt_attention: ClassVar[PromptAttention] = "causal"
     """The tokens of a prompt that each one attends to when a decoder alone generates. "full" is for a prefix language model,
-    whose `example` sets `Inputs.target_attention` accordingly."""
+    whose `example` sets `Inputs.target_attention` accordingly. An objective that sets it must state this constant."""
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -88,6 +88,18 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         if model.head is None:
             raise ValueError(
                 f"model.head is None, but objective.kind '{self.kind}' needs its logits: set it to LanguageModelHead()"
+            )
+
+    def check_prompts(self, inputs: Inputs) -> None:
+        """Checks the inputs of an example.
+
+        Raises: ValueError if the decoder trains with an attention of its own, and the class does not say how prompts are read.
+        """
+        classes = type(self).__mro__[: type(self).__mro__.index(BaseObjective)]
+        if inputs.target_attention is not None and not any("prompt_attention" in vars(owner) for owner in classes):
+            raise ValueError(
+                f"objective.kind '{self.kind}' sets Inputs.target_attention, but not how prompts are read: set prompt_attention of "
+                f'{type(self).__name__} to "full" or "causal"'
             )
 
     def num_tokenizer_ids(self, vocab_size: int) -> int:

@@ -13,8 +13,9 @@ from jaxtyping import Float, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
-from flaxformer_lite.data import Pair
-from flaxformer_lite.data.dataset import Dataset, evaluation_records
+from flaxformer_lite.data import Lengths, Pair
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, zero_batch
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates
@@ -183,6 +184,9 @@ class Run:
     def decoder(self, settings: DecodeConfig) -> Decoder:
         """Returns the decoder with these settings; it is made at the first call."""
         if settings not in self.decoders:
+            objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
+            example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
+            objective.check_prompts(objective.inputs(example, self.config.model))
             self.decoders[settings] = Decoder(self.model, settings, self.config.objective.prompt_attention)
         return self.decoders[settings]
 

@@ -42,6 +42,8 @@ def set_up(
     mesh = processes.on_all(lambda: mesh_for(config))
     data = read_data(config, folder, progress, processes)
     progress.say(describe_data(config, data))
+    example = zero_batch(config.objective, data.train.plan.buckets[0])
+    config.objective.check_prompts(config.objective.inputs(example, config.model))
     runner = processes.on_all(
         lambda: make_runner(
             config.train.runner,

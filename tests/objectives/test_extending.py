@@ -140,6 +140,16 @@ def test_only_the_answer_counts_and_the_prompt_sees_all_of_itself():
     assert seen == [[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
+def test_one_that_does_not_say_how_prompts_are_read_neither_trains_nor_generates(trained, tmp_path, monkeypatch):
+    use_one_device(monkeypatch)
+    monkeypatch.delattr(PrefixLM, "prompt_attention")
+    message = r"^objective\.kind 'prefix_lm' sets Inputs\.target_attention, but not how prompts are read: set prompt_attention"
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(trained, decoders={}).generate(["abc"])
+    with pytest.raises(ValueError, match=message):
+        train(trained.config, tmp_path / "run")
+
+
 @pytest.mark.parametrize("search", ["greedy", "beam", "stream"])
 def test_a_trained_one_generates_as_without_a_cache(trained: Run, search: str):
     """Greedy answers of several tokens, token by token; prompts of different lengths share a batch."""

@@ -55,7 +55,9 @@ def exit_on_error() -> Iterator[None]:
             print(f"error: {error}", file=sys.stderr, flush=True)
             time.sleep(1)  # the others end first: their connection ends with this process
         else:
-            report(f"this run {'was refused' if isinstance(error, SharedError) else 'has failed'}; process 0 reports why")
+            report(
+                f"this run {'was refused' if isinstance(error, SharedError) else 'has failed'}; process 0 reports why"
+            )
         exit_process(1 if isinstance(error, Failure) else 2)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).partition("\n")[0]
