@@ -1,7 +1,7 @@
 """Legal values of settings: written in the annotation of a field, checked by the base class of all dataclasses of settings.
 
-A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too. A text in
-an annotation is a remedy for the message, for fields without a default.
+A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too. A whole
+number without an upper bound has `LARGEST`. A text in an annotation is a remedy for the message, for fields without a default.
 """
 
 import dataclasses
@@ -15,6 +15,9 @@ from typing import Annotated, Any, ClassVar
 
 import annotated_types
 from annotated_types import Ge, Gt, Lt
+
+LARGEST = 2**31 - 1
+"""The largest whole number: arrays count sizes, ids and steps in 32 bits."""
 
 PositiveInt = Annotated[int, Ge(1)]
 NonNegativeInt = Annotated[int, Ge(0)]
@@ -63,7 +66,15 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    return "; ".join([f"{setting} is {value!r}: it must be {'finite' if accepted else _legal(hint)}", *remedies])
+    legal = "finite" if accepted else _legal(hint)
+    if _beyond(value) and "below" not in legal and "at most" not in legal:
+        legal += f" and at most {LARGEST}"
+    return "; ".join([f"{setting} is {value!r}: it must be {legal}", *remedies])
+
+
+def _beyond(value: Any) -> bool:
+    """Returns whether a value, or one in a tuple, is too large for 32 bits."""
+    return any(map(_beyond, value)) if isinstance(value, tuple) else isinstance(value, int) and abs(value) > LARGEST
 
 
 @functools.cache
@@ -85,16 +96,21 @@ def _accepts(hint: Any, value: Any) -> bool:
     """Returns whether a value is within the bounds and choices of an annotation; other types are not checked here."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
+        limits = _limits(hint)
         try:
-            return all(compare(value, limit) for compare, _, limit in _limits(hint)) and _accepts(arguments[0], value)
+            if not all(compare(value, limit) for compare, _, limit in limits):
+                return False
         except TypeError:  # a text or None where a number belongs
             return False
+        return any(compare in (le, lt) for compare, *_ in limits) or _accepts(arguments[0], value)
     if origin in (typing.Union, types.UnionType):
         return any(_accepts(argument, value) for argument in arguments)
     if origin is typing.Literal:
         return value in arguments
     if origin is tuple and isinstance(value, tuple):
         return all(_accepts(arguments[0], item) for item in value)
+    if hint is int:
+        return not _beyond(value)
     if hint in (bool, type(None)):
         return isinstance(value, hint)
     return True

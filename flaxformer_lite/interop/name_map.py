@@ -112,6 +112,7 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
     Raises: ValueError that lists the arrays that are missing, left over, wider than float32, of another shape than the model's, or
         have a number that is not finite.
     """
+    check_sizes(weights, model)
     wanted = their_shapes(names, model)
     complaints = [
         listed("missing", (f"{name} {wanted[name]}" for name in wanted.keys() - weights.keys())),
@@ -139,6 +140,19 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
         ours = [weight.layout.to_ours(x if weight.part is None else weight.part.take(x)) for x in theirs]
         params[weight.path] = np.stack(ours) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
+
+
+def check_sizes(weights: Arrays, model: ModelConfig) -> None:
+    """Raises: ValueError where the model is larger than all arrays together, before anything of its size is made."""
+    numbers = sum(x.size for x in weights.values())
+    sizes = ("d_model", "num_heads", "d_ff", "vocab_size", "output_size", "num_token_types")
+    for names, most, what in (
+        (("num_encoder_layers", "num_decoder_layers"), len(weights), "arrays"),
+        (sizes, numbers, "numbers"),
+    ):
+        for name in names:
+            if (size := getattr(model, name)) > most:
+                raise ValueError(f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them")
 
 
 def narrow(dtype: np.dtype) -> bool:

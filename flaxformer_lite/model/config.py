@@ -17,6 +17,14 @@ from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, S
 from flaxformer_lite.model.residual import PRE_NORM, Residual
 
 
+MOST = {
+    "num_encoder_layers": 10_000,
+    "num_decoder_layers": 10_000,
+    **dict.fromkeys(("d_model", "num_heads", "d_ff"), 2**24),
+}
+"""The largest sizes of a model: what is built before any array, such as names of layers and rows of sines, fits in memory."""
+
+
 @dataclass(frozen=True)
 class SavedAs:
     """Annotation of a setting whose type is a base class: config.json holds a variant of `union`, Python takes any value."""
@@ -182,6 +190,9 @@ class ModelConfig(Checked, at="model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, most in MOST.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"model.{name} is {getattr(self, name)}: it must be at most {most}")
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError(
                 "model.num_encoder_layers and model.num_decoder_layers are both 0: one of them must be at least 1"

@@ -113,8 +113,7 @@ ONLY: dict[str, Any] = {
 
 def architecture_of(options: Options) -> str:
     """Returns the class that `config.json` names. It may be wrong: the tensors decide."""
-    found = options.values.get("architectures") or [""]
-    return str(found[0])
+    return str((options.items("architectures") or [""])[0])
 
 
 def num_labels(options: Options) -> int:

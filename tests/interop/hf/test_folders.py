@@ -19,7 +19,7 @@ from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
-from flaxformer_lite.interop.hf.options import num_labels
+from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import ALiBi
@@ -74,6 +74,13 @@ REFUSED = [
     ({"hidden_size": "15"}, 'hidden_size is "15": it should be a whole number'),
     ({"layer_norm_eps": True}, "layer_norm_eps is true: it should be a number"),
     ({"hidden_size": 16}, "d_model"),
+    ({"num_hidden_layers": 20_000}, "model.num_encoder_layers is 20000: it must be at most 10000"),
+    ({"num_hidden_layers": 9_999}, r"num_encoder_layers is 9999, but the weights are \d\d arrays: the config does not fit"),
+    ({"intermediate_size": 2**24}, r"model.d_ff is 16777216, but the weights are \d,\d{3} numbers: the config does not fit"),
+    ({"vocab_size": 2**31}, "model.vocab_size is 2147483648: it must be .* and at most 2147483647"),
+    ({"type_vocab_size": 10**400}, "model.num_token_types is 1000000"),
+    ({"max_position_embeddings": 2**63}, "model.positions.max_positions is 9223372036854775808: .* at most 2147483647"),
+    ({"pad_token_id": 2**31}, "decode.pad_id is 2147483648: it must be at least 0 and at most 2147483647"),
 ]
 
 
@@ -81,6 +88,13 @@ REFUSED = [
 def test_an_option_that_is_not_implemented_is_named(options: dict[str, Any], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=complaint):
         read_folder(with_options(copied("bert/model", tmp_path), **options))
+
+
+def test_the_class_is_the_first_of_a_list() -> None:
+    assert architecture_of(Options({"architectures": ["GPT2LMHeadModel", "x"]})) == "GPT2LMHeadModel"
+    assert architecture_of(Options({})) == ""
+    with pytest.raises(ValueError, match="architectures is 5: it should be a list"):
+        architecture_of(Options({"architectures": 5}))
 
 
 def test_options_that_change_nothing_are_passed_over(tmp_path: Path) -> None:
