@@ -94,6 +94,11 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
     return f"; perhaps you meant {' or '.join(near)}" if near else ""
 
 
+def cut(text: str, length: int = 100) -> str:
+    """Returns a value as it stands in a message: its first characters, and how many there are."""
+    return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
+
+
 def warn(line: str) -> None:
     """Writes a one-line warning to stderr."""
     Stderr().write(f"warning: {line}\n")

@@ -59,7 +59,11 @@ def test_legal_values_pass(legal: dict[str, object]):
         ("count", None, "part.count is None: it must be at least 1; the default is 8"),
         ("window", 0, "part.window is 0: it must be at least 1, or None; the default is None"),
         ("width", 2**31, "part.width is 2147483648: it must be at least 1 and at most 2147483647"),
-        ("ids", (1, 2**40), "part.ids is (1, 1099511627776): it must be values that are each at least 0 and at most 2147483647; the default is ()"),
+        (
+            "ids",
+            (1, 2**40),
+            "part.ids is (1, 1099511627776): it must be values that are each at least 0 and at most 2147483647; the default is ()",
+        ),
         ("rate", 1.0, "part.rate is 1.0: it must be at least 0 and below 1; the default is 0.1"),
         ("rate", math.nan, "part.rate is nan: it must be at least 0 and below 1; the default is 0.1"),
         ("share", 0, "part.share is 0: it must be above 0 and at most 1; the default is 1.0"),

@@ -53,7 +53,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
             raise ValueError(f"the file has {tree!r}: it must be a JSON object of settings")
         config: Config = from_tree(modernize(tree, name), Config)
         return config
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None

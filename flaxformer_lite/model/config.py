@@ -16,7 +16,6 @@ from flaxformer_lite.model.norms import LayerNorm, Norm
 from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 from flaxformer_lite.model.residual import PRE_NORM, Residual
 
-
 MOST = {
     "num_encoder_layers": 10_000,
     "num_decoder_layers": 10_000,

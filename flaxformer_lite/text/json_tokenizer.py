@@ -1,13 +1,15 @@
 """Tokenizers of the `tokenizers` library, described by a `tokenizer.json`: WordPiece, byte-level BPE and others."""
 
+import contextlib
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import tokenizers
 
+from flaxformer_lite.console import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
@@ -25,16 +27,28 @@ class TemplateItem(NamedTuple):
     """The token type of all its tokens."""
 
 
+@contextlib.contextmanager
+def one_error() -> Iterator[None]:
+    """Turns every error of the library into a ValueError: it raises bare `Exception`, and panics, which are not even that."""
+    try:
+        yield
+    except (ValueError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise ValueError(f"the tokenizers library cannot read it: {error}") from None
+
+
 class JsonTokenizer(Tokenizer):
-    """A `tokenizer.json`, with the special ids that its folder names."""
+    """A `tokenizer.json`, with the special ids that its folder names.
+
+    Raises: ValueError where the library cannot use it, which shows with some texts only, as with a regular expression without end.
+    """
 
     extension = ".hf.json"
 
     def __init__(self, description: str, special: SpecialIds) -> None:
-        try:
+        with one_error():
             self._tokenizer = tokenizers.Tokenizer.from_str(description)
-        except Exception as error:  # the library raises nothing more precise
-            raise ValueError(f"the tokenizers library cannot read it: {error}") from None
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.description = description
@@ -57,6 +71,10 @@ class JsonTokenizer(Tokenizer):
             for name in ROLES[role]:
                 token = names.get(f"{name}_token")
                 token = token.get("content") if isinstance(token, dict) else token
+                if not isinstance(token, str | None):
+                    raise ValueError(
+                        f"{name}_token is {cut(repr(token))}: it must be a string, or an object with its content"
+                    )
                 if token is not None and (i := plain._tokenizer.token_to_id(token)) is not None:
                     return int(i)
             return None
@@ -66,13 +84,16 @@ class JsonTokenizer(Tokenizer):
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
         return cls(description, SpecialIds(**ids))  # type: ignore[arg-type]
 
+    @one_error()
     def encode(self, text: str) -> list[int]:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
+    @one_error()
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Returns the ids of every text, in order, computed on all cores."""
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
+    @one_error()
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the parts of the texts that the vocabulary lacks, in order: words of WordPiece, else characters.
 
@@ -103,6 +124,7 @@ class JsonTokenizer(Tokenizer):
         return self.with_special_tokens(tokens).tokens
 
     @cached_property
+    @one_error()
     def _templates(self) -> tuple[list[TemplateItem], list[TemplateItem]]:
         """The templates for one text and for two, read off the library's encoding of a text with at least one token."""
         found: list[list[TemplateItem]] = []

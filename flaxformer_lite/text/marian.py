@@ -8,7 +8,7 @@ from typing import Any
 
 import sentencepiece
 
-from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
+from flaxformer_lite.text.tokenizer import MOST_IDS, Tokenizer, json_fields
 
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
 """The language of the answer, at the beginning of a text; one piece."""
@@ -27,8 +27,14 @@ class MarianTokenizer(Tokenizer):
     ) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
         self._processor.LoadFromSerializedProto(model)
-        if not ids or not all(type(i) is int and i >= 0 for i in ids.values()) or len(set(ids.values())) < len(ids):
-            raise ValueError("ids of the vocabulary are not unique: each piece needs an id of its own, 0 or above")
+        if (
+            not ids
+            or not all(type(i) is int and 0 <= i < MOST_IDS for i in ids.values())
+            or len({*ids.values()}) < len(ids)
+        ):
+            raise ValueError(
+                f"ids of the vocabulary are not unique: each piece needs an id of its own, from 0 to {MOST_IDS - 1}"
+            )
         if missing := [piece for piece in (pad, unk, eos) if piece not in ids]:
             raise ValueError(f"the vocabulary lacks a special token: {missing[0]}")
         self._ids, self._names = dict(ids), {"pad": pad, "unk": unk, "eos": eos}

@@ -15,6 +15,9 @@ from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds
 from flaxformer_lite.text.token_ids import check_token_ids
 
+MOST_IDS = 2**24
+"""Larger vocabularies are refused: some readers make a list as long as the largest id."""
+
 
 class Tokenizer(ABC):
     """A trained tokenizer. `encode` adds no special ids, `decode` drops them.

@@ -1,6 +1,8 @@
 """Oracle: the tokenizers library itself, and templates written out by hand."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -74,3 +76,30 @@ def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:
     nothing = JsonTokenizer.of(tokenizers.Tokenizer(models.BPE(vocab={}, merges=[])).to_str(), {})
     with pytest.raises(ValueError, match="makes no token of any piece"):
         nothing.with_special_tokens([0])
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("pre_tokenizer", {"type": "Split", "pattern": {"Regex": "(b+)+$"}, "behavior": "Isolated", "invert": False}),
+        ("normalizer", {"type": "Replace", "pattern": {"Regex": "(b+)+$"}, "content": ""}),
+        (
+            "model",
+            {"type": "WordPiece", "unk_token": "no", "continuing_subword_prefix": "", "max_input_chars_per_word": 9},
+        ),
+    ],
+)
+def test_a_tokenizer_that_the_library_gives_up_on_is_an_error_of_one_line(part: str, value: dict[str, Any]) -> None:
+    """A regular expression that backtracks without end, a word that is unknown without an id: panics and bare exceptions."""
+    description = json.loads(word_pieces().to_str())
+    vocabulary = {"vocab": description["model"]["vocab"]} if part == "model" else {}
+    tokenizer = JsonTokenizer.of(json.dumps(description | {part: value | vocabulary}), {})
+    for read in (tokenizer.encode, lambda text: tokenizer.encode_batch([text])):
+        with pytest.raises(ValueError, match=r"^the tokenizers library cannot read it: "):
+            read("b" * 60 + "!")
+
+
+@pytest.mark.parametrize("token", [5, ["[CLS]"], {"content": 5}])
+def test_special_tokens_are_strings(token: Any) -> None:
+    with pytest.raises(ValueError, match=r"cls_token is .*: it must be a string, or an object with its content"):
+        JsonTokenizer.of(word_pieces().to_str(), {"cls_token": token})

@@ -47,7 +47,10 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any]) -> Found:
     """Returns the tokenizers of the first kind whose files are all present."""
     settings = read_json(folder / "tokenizer_config.json") | read_json(folder / "special_tokens_map.json")
     if has(folder, *MARIAN_FILES):
-        return Found(marian(folder, settings))
+        try:
+            return Found(marian(folder, settings))
+        except ValueError as error:
+            raise ValueError(f"{folder}: {error}") from None
     if has(folder, "tokenizer.json"):
         try:
             description = (folder / "tokenizer.json").read_text(encoding="utf-8")

@@ -10,10 +10,12 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
+from flaxformer_lite.console import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
+from flaxformer_lite.text.tokenizer import MOST_IDS
 
 BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 ROBERTA = {
@@ -29,7 +31,10 @@ MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
 
 def content(token: Any) -> str:
     """Returns the text of a token, which files store alone or in an object."""
-    return str(token["content"] if isinstance(token, Mapping) else token)
+    text = token.get("content") if isinstance(token, Mapping) else token
+    if not isinstance(text, str):
+        raise ValueError(f"a special token is {cut(repr(token))}: it must be a string, or an object with its content")
+    return text
 
 
 def marian(folder: Path, settings: Mapping[str, Any]) -> Tokenizers:
@@ -112,6 +117,9 @@ def named_tokens(settings: Mapping[str, Any], names: Mapping[str, Any] | tuple[s
 
 def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
     """Returns a byte-level BPE tokenizer."""
+    ids = read_json(folder / "vocab.json").values()
+    if not all(isinstance(i, int) and 0 <= i < MOST_IDS for i in ids):
+        raise ValueError(f"its ids must be whole numbers from 0 to {MOST_IDS - 1}")
     found = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
     found.decoder = decoders.ByteLevel()

@@ -111,6 +111,28 @@ def test_damaged_vocabularies_are_refused(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
+@pytest.mark.parametrize("token", [5, {"content": 5}, {"text": "</s>"}])
+def test_special_tokens_that_are_no_strings_are_refused(token: Any, tmp_path: Path) -> None:
+    for name, role in (("marian", "eos_token"), ("gpt2", "bos_token")):
+        with pytest.raises(
+            ValueError, match=r"a special token is .*: it must be a string, or an object with its content"
+        ):
+            read(copied(name, tmp_path, **{role: token}), name)
+        shutil.rmtree(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("gpt2", "numbers from 0 to 16777215"), ("marian", "from 0 to 16777215")]
+)
+def test_an_id_without_bounds_is_refused(name: str, complaint: str, tmp_path: Path) -> None:
+    """It took a minute, or a list of that length."""
+    folder = Path(shutil.copytree(FILES / name, tmp_path / name))
+    vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary | {"far": 2**40}), encoding="utf-8")
+    with pytest.raises(ValueError, match=complaint):
+        read(folder, name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_an_imported_marian_translates_text(
