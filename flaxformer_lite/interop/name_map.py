@@ -152,7 +152,9 @@ def check_sizes(weights: Arrays, model: ModelConfig) -> None:
     ):
         for name in names:
             if (size := getattr(model, name)) > most:
-                raise ValueError(f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them")
+                raise ValueError(
+                    f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them"
+                )
 
 
 def narrow(dtype: np.dtype) -> bool:

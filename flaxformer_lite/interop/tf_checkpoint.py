@@ -16,6 +16,8 @@ import ml_dtypes
 import numpy as np
 from google_crc32c import value as crc32c
 
+from flaxformer_lite.text.files import most_unpacked
+
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _COPY_AGAIN = "copy or download the checkpoint again"
@@ -92,7 +94,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
         meta, after = _handle(table, len(table) - _FOOTER_SIZE)
         index, _ = _handle(table, after)
         list(_block(path, table, meta))  # empty, but damage there is damage
-        rows = [row for _, at in _block(path, table, index) for row in _block(path, table, _handle(at, 0)[0])]
+        rows = list(_rows(path, table, [_handle(at, 0)[0] for _, at in _block(path, table, index)]))
         if not rows or rows[0][0]:
             raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")
         num_shards = _num_shards(path, rows[0][1])
@@ -166,6 +168,22 @@ def _handle(data: bytes, at: int) -> tuple[tuple[int, int], int]:
     return (offset, size), at
 
 
+def _rows(path: Path, table: bytes, blocks: list[tuple[int, int]]) -> Iterator[tuple[bytes, bytes]]:
+    """Yields the keys and values of the blocks.
+
+    Raises: ValueError where the table unfolds to far more than its size, as no writer makes it.
+    """
+    if len(set(blocks)) < len(blocks):
+        raise ValueError(f"{path}: it names a block twice: {_COPY_AGAIN}")
+    held, most = 0, most_unpacked(len(table))
+    for block in blocks:
+        for key, value in _block(path, table, block):
+            held += len(key) + len(value)
+            if held > most:
+                raise ValueError(f"{path}: more than {most:,} bytes of names in {len(table):,}: {_COPY_AGAIN}")
+            yield key, value
+
+
 def _block(path: Path, table: bytes, handle: tuple[int, int]) -> Iterator[tuple[bytes, bytes]]:
     """Yields the keys and values of a block.
 
@@ -196,6 +214,8 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     """Returns a number in groups of 7 bits, lowest first, and the position after it. The top bit marks all groups but the last."""
     value = shift = 0
     while data[at] & 0x80:
+        if shift > 56:
+            raise IndexError("a number of more than 64 bits")
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
     return value | data[at] << shift, at + 1

@@ -12,6 +12,7 @@ from safetensors.numpy import save
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
+from flaxformer_lite.text.files import most_unpacked
 
 
 def read_weights(path: str) -> dict[str, np.ndarray]:
@@ -28,13 +29,27 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
         return read_file(Path(path))
     if not path.endswith(".npz"):
         return model_weights(read_checkpoint(path))
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise ValueError(f"cannot be read as an .npz file of plain arrays: {error}") from None
+    arrays = read_archive(path)
     marked = {name.removeprefix("param/"): x for name, x in arrays.items() if name.startswith("param/")}
     return model_weights(marked or arrays)
+
+
+def read_archive(path: str) -> dict[str, np.ndarray]:
+    """Returns the arrays of an .npz file, by name. Raises: ValueError where it is damaged, or unpacks to far more than its size."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            unpacked, most = (
+                sum(file.file_size for file in archive.infolist()),
+                most_unpacked(Path(path).stat().st_size),
+            )
+        if unpacked > most:
+            raise ValueError(
+                f"it unpacks to {unpacked:,} bytes, and at most {most:,} are read: save it without compression"
+            )
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # zipfile, zlib and NumPy raise whatever the damage leads to, a MemoryError among them
+        raise ValueError(f"cannot be read as an .npz file of plain arrays: {error}") from None
 
 
 def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
@@ -54,7 +69,7 @@ def read_settings(path: str) -> dict[str, Any]:
     """Returns the JSON object in a file. Raises: ValueError where there is none."""
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"--config {path} cannot be read as JSON: {error}") from None
     if not isinstance(settings, dict):
         raise ValueError(f"--config {path} holds a {type(settings).__name__}: it should be a JSON object of settings")

@@ -18,6 +18,15 @@ from typing import Any
 from flaxformer_lite.console import suggest
 from flaxformer_lite.remote_files import is_url, matching_urls, open_filesystem, reading
 
+LONGEST_LINE = 2**28
+"""In bytes: the longest text that is held as one."""
+
+
+def most_unpacked(packed: int) -> int:
+    """Returns how many bytes a compressed file of `packed` bytes may hold; more is a file made to fill the memory."""
+    return max(2**28, 100 * packed)
+
+
 ReadProgress = Callable[[float], None]
 """Called now and then with the fraction of the input that has been read."""
 
@@ -72,7 +81,7 @@ def line_chunks(path: str | Path, progress: ReadProgress = ignore_progress) -> I
     with contextlib.ExitStack() as stack:
         raw, size = _open(path, stack)
         stream, kind, errors = _decompressed(raw, str(path))
-        chunks = stream_lines(stream, str(path))
+        chunks, unpacked = stream_lines(stream, str(path)), 0
         while True:
             try:
                 lines = next(chunks, None)
@@ -82,6 +91,11 @@ def line_chunks(path: str | Path, progress: ReadProgress = ignore_progress) -> I
                 raise ValueError(f"{path}: cannot be read ({error})") from error
             if lines is None:
                 return
+            unpacked += sum(map(len, lines)) + len(lines)
+            if kind and unpacked > (most := most_unpacked(raw.tell())):
+                raise ValueError(
+                    f"{path}: more than {most:,} bytes in the first {raw.tell():,} of this {kind} file: unpack it"
+                )
             yield lines
             progress(raw.tell() / size if size else 1.0)
 
@@ -157,14 +171,17 @@ def stream_lines(stream: io.BufferedIOBase | _ZstdStream, name: str) -> Iterator
 
     Raises: ValueError if a chunk is not UTF-8 (with the line number).
     """
-    count, parts = 0, [b""]
+    count, parts, held = 0, [b""], 0
     while chunk := stream.read1(2**18):
+        held += len(chunk)
+        if held > LONGEST_LINE:
+            raise ValueError(f"{name}:{count + 1}: a line of more than {LONGEST_LINE:,} bytes: split it")
         whole, end, rest = chunk.rpartition(b"\n")
         if end:
             lines = _lines(b"".join([*parts, whole, end]), name, count)
             yield lines
             count += len(lines)
-            parts = []
+            parts, held = [], len(rest)
         parts.append(rest)
     if any(parts):
         yield _lines(b"".join(parts), name, count)

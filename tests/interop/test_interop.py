@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems import SYSTEMS
+from flaxformer_lite.interop.weight_files import read_weights
 from tests.support.oracles import WHOLE, load_case, whole_models
 from tests.support.paths import ROOT
 from tests.support.seed_models import SYSTEM_OF
@@ -91,3 +93,24 @@ def test_only_run_and_commands_import_interop() -> None:
             modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             assert not any(module.startswith("flaxformer_lite.interop.systems") for module in modules), file
+
+
+def test_a_damaged_archive_is_refused_in_one_line(tmp_path: Path) -> None:
+    """Whichever byte is flipped: `zipfile` and NumPy raise many types of errors. A flip that changes nothing may pass."""
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, a=np.arange(64.0), b=np.zeros((2, 3), np.float32))
+    content, refused = path.read_bytes(), 0
+    for at in range(0, len(content), 3):
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1 << at % 8]) + content[at + 1 :])
+        try:
+            read_weights(str(path))
+        except ValueError as error:
+            refused += str(error).startswith("cannot be read as an .npz file of plain arrays: ")
+    assert refused > len(content) / 3 / 2
+
+
+def test_an_archive_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed(tmp_path / "x.npz", a=np.zeros(2**16, np.float32))
+    monkeypatch.setattr("flaxformer_lite.interop.weight_files.most_unpacked", lambda packed: 100 * packed)
+    with pytest.raises(ValueError, match=r"unpacks to 262,\d+ bytes, and at most \d+,\d+ are read: save it without"):
+        read_weights(str(tmp_path / "x.npz"))

@@ -288,3 +288,29 @@ def test_another_table_is_no_checkpoint(tmp_path: Path) -> None:
     for rows in ([], [(b"key", b"value")]):
         write_table(tmp_path / "other.index", rows)
         assert "without the header of a checkpoint" in complaint(str(tmp_path / "other"))
+
+
+def linked(folder: Path, blocks: Sequence[bytes], handles: Sequence[int]) -> str:
+    """Returns the prefix of an index with these blocks, named in the order of `handles`."""
+    table, places = b"", []
+    for whole in blocks:
+        places.append(varint(len(table)) + varint(len(whole) - 5))
+        table += whole
+    parts = [block([], b"\0"), block([(bytes([i]), places[number]) for i, number in enumerate(handles)], b"\0")]
+    footer = b""
+    for whole in parts:
+        footer += varint(len(table)) + varint(len(whole) - 5)
+        table += whole
+    (folder / "x.index").write_bytes(table + footer.ljust(40, b"\0") + bytes.fromhex("57fb808b247547db"))
+    return str(folder / "x")
+
+
+def test_an_index_that_unfolds_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block by many names, a number of a megabyte, and a long name of which each next one has almost all."""
+    rows = [(b"", field(1, 1)), (b"name", b"")]
+    assert "it names a block twice" in complaint(linked(tmp_path, [block(rows, b"\0")], [0] * 100))
+    huge = [(b"", b"\x08" + b"\x80" * 2**20 + b"\x01")]
+    assert "an entry cannot be decoded" in complaint(linked(tmp_path, [block(huge, b"\0")], [0]))
+    monkeypatch.setattr("flaxformer_lite.interop.tf_checkpoint.most_unpacked", lambda packed: 2 * packed)
+    names = [(b"", field(1, 1)), *((b"x" * 2000 + bytes([i]), b"") for i in range(60))]
+    assert "bytes of names in" in complaint(linked(tmp_path, [block(names, b"\0")], [0]))

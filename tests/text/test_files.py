@@ -114,3 +114,16 @@ def test_missing_files_come_with_a_hint(tmp_path: Path) -> None:
         read_lines(str(tmp_path / "train.en.gz" / "below-a-file"))
     with pytest.raises(ValueError):
         read_lines("null\0character")
+
+
+def test_a_file_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With many lines or one; a small file may unpack to any ratio."""
+    lines = file(tmp_path, "lines", "x\n" * 2**20, packed=True)
+    one = file(tmp_path, "one", "x" * 2**21, packed=True)
+    assert len(read_lines(lines)) == 2**20 and len(read_lines(one)) == 1
+    monkeypatch.setattr("flaxformer_lite.text.files.most_unpacked", lambda packed: 100 * packed)
+    monkeypatch.setattr("flaxformer_lite.text.files.LONGEST_LINE", 2**20)
+    with pytest.raises(ValueError, match=r"lines: more than \d.* bytes in the first \d.* of this gzip file: unpack it"):
+        read_lines(lines)
+    with pytest.raises(ValueError, match=r"one:1: a line of more than 1,048,576 bytes: split it"):
+        read_lines(one)

@@ -37,8 +37,21 @@ def read_any_json(path: Path) -> Any:
     """Returns the content of a JSON file; an empty object without the file."""
     try:
         return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read as JSON: {error}") from None
+
+
+def check_links(folder: Path) -> None:
+    """Raises: ValueError where a file is a link to something outside of the folder, or of the hub's cache of the model.
+
+    Its content would be copied into the run.
+    """
+    root = folder.resolve()
+    if folder.absolute().parent.name == "snapshots":  # whose files are links into the cache's blobs
+        root = folder.absolute().parent.parent.resolve()
+    for path in (*folder.glob("*"), *folder.glob("[0-9]_*/*")):
+        if path.is_symlink() and not path.resolve().is_relative_to(root):
+            raise ValueError(f"{path} is a link to {path.resolve()}, outside of {root}: put a copy of the file there")
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -112,6 +125,7 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
 
 def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
     """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
+    check_links(source)
     steps = [str(path.relative_to(source)) for path in sorted(source.glob("[0-9]_*/config.json"))]
     found = [name for name in (*COMPANIONS, *steps) if name not in skip and (source / name).is_file()]
     for name in found:

@@ -11,7 +11,7 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop.hf.decoding import decode_config, notes
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.folder import read_config, read_json, read_tensors
+from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.name_map import WeightName, to_params
@@ -46,6 +46,7 @@ class Imported(NamedTuple):
 
 def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
+    check_links(folder)
     config, generation = read_config(folder), read_json(folder / "generation_config.json")
     family = family_of(config.get("model_type"), families)
     tensors = family.full_names(read_tensors(folder))

@@ -6,6 +6,7 @@ Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 from pathlib import Path
 from typing import Any, Literal
 
+from flaxformer_lite.console import cut
 from flaxformer_lite.interop.hf.folder import read_any_json, read_json
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
@@ -33,6 +34,8 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
     modules = read_any_json(folder / "modules.json")
     if not modules:
         return None
+    if not isinstance(modules, list):
+        raise ValueError(f"{folder / 'modules.json'} holds a {type(modules).__name__}: it should be a list of steps")
     kinds = [str(module.get("type", "")).rsplit(".", 1)[-1] for module in modules if isinstance(module, dict)]
     if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0].get("path"):
         raise ValueError(
@@ -40,7 +43,9 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
             "Normalize are implemented"
         )
     check_texts(folder)
-    pooling_file = f"{modules[1]['path']}/config.json"
+    if Path(path := str(modules[1].get("path"))).name != path:
+        raise ValueError(f"{folder / 'modules.json'} has the path {cut(path)}: a step should be in a folder beside it")
+    pooling_file = f"{path}/config.json"
     options = Options(read_json(folder / pooling_file), f"{pooling_file}: ")
     flags = [name for name in OLDER if options.flag(name, False)]
     if "pooling_mode" in options.values or not flags:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from flaxformer_lite.interop.ctranslate2.export import export_run
 from flaxformer_lite.interop.differences import differing
 from flaxformer_lite.interop.hf.export import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.options import Options
@@ -75,8 +77,14 @@ REFUSED = [
     ({"layer_norm_eps": True}, "layer_norm_eps is true: it should be a number"),
     ({"hidden_size": 16}, "d_model"),
     ({"num_hidden_layers": 20_000}, "model.num_encoder_layers is 20000: it must be at most 10000"),
-    ({"num_hidden_layers": 9_999}, r"num_encoder_layers is 9999, but the weights are \d\d arrays: the config does not fit"),
-    ({"intermediate_size": 2**24}, r"model.d_ff is 16777216, but the weights are \d,\d{3} numbers: the config does not fit"),
+    (
+        {"num_hidden_layers": 9_999},
+        r"num_encoder_layers is 9999, but the weights are \d\d arrays: the config does not fit",
+    ),
+    (
+        {"intermediate_size": 2**24},
+        r"model.d_ff is 16777216, but the weights are \d,\d{3} numbers: the config does not fit",
+    ),
     ({"vocab_size": 2**31}, "model.vocab_size is 2147483648: it must be .* and at most 2147483647"),
     ({"type_vocab_size": 10**400}, "model.num_token_types is 1000000"),
     ({"max_position_embeddings": 2**63}, "model.positions.max_positions is 9223372036854775808: .* at most 2147483647"),
@@ -216,6 +224,48 @@ def test_a_step_of_a_sentence_encoder_that_is_not_implemented_is_named(
     (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | options))
     with pytest.raises(ValueError, match=complaint):
         read_folder(folder)
+
+
+NESTED = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "complaint"),
+    [
+        ("config.json", NESTED, "cannot be read as JSON: maximum recursion"),
+        ("tokenizer_config.json", NESTED, "cannot be read as JSON: maximum recursion"),
+        ("modules.json", "5", "modules.json holds a int: it should be a list of steps"),
+        (
+            "modules.json",
+            json.dumps([{"type": "Transformer"}, {"type": "Pooling", "path": "../x"}]),
+            "has the path ../x: a step",
+        ),
+    ],
+)
+def test_a_file_of_another_form_is_named(file: str, content: str, complaint: str, tmp_path: Path) -> None:
+    folder = copied("minilm/mean", tmp_path)
+    (folder / file).write_text(content)
+    with pytest.raises(ValueError, match=complaint):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "1_Pooling/config.json", "1_Pooling"])
+def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """Its content would be in the run. The cache of the hub has links to files of the same model."""
+    folder = copied("minilm/mean", tmp_path)
+    cached = Path(shutil.copytree(folder, tmp_path / "models--a--b/snapshots/0"))
+    for place in (folder, cached):
+        original = tmp_path / "models--a--b/blobs" / name
+        original.parent.mkdir(parents=True, exist_ok=True)
+        if (place / name).exists():
+            os.replace(place / name, original)
+        (place / name).symlink_to(original)
+        if place == folder:
+            for read in (read_folder, lambda place: copy_companions(place, tmp_path / "copy")):
+                with pytest.raises(ValueError, match=r"is a link to .*, outside of .*: put a copy of the file there"):
+                    read(place)
+            shutil.rmtree(original, ignore_errors=True)
+    assert read_folder(cached).model.sentence_embedding is not None
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
