@@ -119,7 +119,7 @@ def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
     """Returns a byte-level BPE tokenizer."""
     ids = read_json(folder / "vocab.json").values()
     if not all(isinstance(i, int) and 0 <= i < MOST_IDS for i in ids):
-        raise ValueError(f"its ids must be whole numbers from 0 to {MOST_IDS - 1}")
+        raise ValueError(f"an id of the vocabulary is too large: each must be a whole number from 0 to {MOST_IDS - 1}")
     found = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
     found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
     found.decoder = decoders.ByteLevel()

@@ -122,7 +122,7 @@ def test_special_tokens_that_are_no_strings_are_refused(token: Any, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "complaint"), [("gpt2", "numbers from 0 to 16777215"), ("marian", "from 0 to 16777215")]
+    ("name", "complaint"), [("gpt2", "number from 0 to 16777215"), ("marian", "from 0 to 16777215")]
 )
 def test_an_id_without_bounds_is_refused(name: str, complaint: str, tmp_path: Path) -> None:
     """It took a minute, or a list of that length."""
