@@ -1,5 +1,6 @@
 """Progress and warnings on stderr: a bar on a terminal, plain lines elsewhere; suggestions for mistyped names; quiet libraries."""
 
+import collections
 import difflib
 import logging
 import os
@@ -86,6 +87,38 @@ class Progress:
         self.bar.update(self.task, description=description, completed=step)
         if details is not None:
             self.bar.update(self.task, details=details)
+
+
+class Countdown:
+    """The progress of a long activity and its time left: on the bar, and where there is none as a line every 30 seconds."""
+
+    def __init__(self, progress: Progress, activity: str) -> None:
+        self.progress, self.activity = progress, activity
+        self.said = time.monotonic()
+        self.points: collections.deque[tuple[float, float]] = collections.deque()
+        """Times and fractions of the last two minutes."""
+
+    def __call__(self, fraction: float, done: int) -> None:
+        """Shows the fraction and the number of items that are done."""
+        now = time.monotonic()
+        self.points.append((now, fraction))
+        while len(self.points) > 2 and now - self.points[1][0] > 120:
+            self.points.popleft()
+        start, before = self.points[0]
+        line = f"{self.activity}: {done:,}, {fraction:.0%}"
+        if fraction > before:
+            line += f", {describe_seconds((1 - fraction) * (now - start) / (fraction - before))} left"
+        self.progress.update(line)
+        if not self.progress.console.is_terminal and now - self.said >= 30:
+            self.said = now
+            self.progress.say(line)
+
+
+def describe_seconds(seconds: float) -> str:
+    """Returns a duration in its two largest units: 40 s, 2 min 5 s, 3 h 20 min."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
 def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.console import Progress, suggest, warn
+from flaxformer_lite import console
+from flaxformer_lite.console import Countdown, Progress, describe_seconds, suggest, warn
 
 
 def test_suggestions():
@@ -37,3 +38,25 @@ def test_a_warning_without_a_stderr_is_lost(monkeypatch: pytest.MonkeyPatch, cap
     assert capsys.readouterr().err == "warning: careful\n"
     monkeypatch.setattr(sys, "stderr", None)
     warn("careful")
+
+
+def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Oracle: worked by hand. The time left is that of the last two minutes' speed: what was there before costs nothing."""
+    clock = [1000.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    with Progress(3) as progress:
+        countdown = Countdown(progress, "tokenizing data.train")
+        for seconds, fraction in ((0, 0.5), (29, 0.51), (30, 0.52), (59, 0.53), (180, 0.6), (181, 1.0)):
+            clock[0] = 1000.0 + seconds
+            countdown(fraction, round(10_000 * fraction))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "tokenizing data.train: 5,200, 52%, 12 min 0 s left"
+    assert second == "tokenizing data.train: 6,000, 60%, 11 min 31 s left"
+
+
+def test_durations():
+    assert [describe_seconds(s) for s in (0.4, 59.6, 125, 3599, 12_010)] == [
+        "0 s", "1 min 0 s", "2 min 5 s", "59 min 59 s", "3 h 20 min"
+    ]  # fmt: skip

@@ -8,13 +8,17 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.variants import TYPES
 
 MAY_CHANGE = frozenset(
-    f"train.{name}"
-    for name in (
-        *("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best"),
-        *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
-    )
+    [
+        "data.store",
+        *(
+            f"train.{name}"
+            for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best")
+        ),
+        *(f"train.{name}" for name in ("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror")),
+    ]
 )
-"""Settings that a resumed run may change: its length, its reports, its devices and its mirror, nothing that alters a step."""
+"""Settings that a resumed run may change: its length, its reports, its devices, its mirror and the place of its tokens, nothing
+that alters a step."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

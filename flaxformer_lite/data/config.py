@@ -27,6 +27,9 @@ class DataConfig(Checked, at="data"):
     """Evaluation data during training, for the best checkpoints and early stopping."""
     test: OptionalSource = None
     """Test data, read by the `evaluate` command alone."""
+    store: str | None = None
+    """Folder where tokenized training data is kept, for any number of runs. None: in the run folder (`.tokens`), and only if the
+    data is larger than 131,072 records or 16,777,216 characters; less is tokenized at each start."""
     tokenizer: OptionalTokenizerConfig = SentencePiece()
     """Trained on the training text alone and saved in the run folder. It serves both sides if `target_tokenizer` is None. None:
     inputs and outputs are token ids."""

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import sentencepiece
 from annotated_types import Ge, Le
 
-from flaxformer_lite.bounds import Checked
+from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
-from flaxformer_lite.text.tokenizer import Tokenizer, training_lines
+from flaxformer_lite.text.tokenizer import Tokenizer, sample_lines, training_lines
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -100,12 +100,15 @@ class SentencePiece(Checked, at="data.tokenizer"):
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """identity keeps characters as they are; nmt_nfkc replaces full-width letters, ligatures and the like, irreversibly."""
 
+    sample_characters: PositiveInt = 100_000_000
+    """Most characters of the training text from which the pieces are learned: a random sample of its lines if it has more."""
+
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:
         """Trains a tokenizer with exactly `vocab_size` ids; the same lines in the same order give the same tokenizer.
 
         Raises: ValueError if the text has more characters than ids, or is too small for that many ids.
         """
-        lines = training_lines(lines, vocab_size)
+        lines = sample_lines(training_lines(lines, vocab_size), self.sample_characters)
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(

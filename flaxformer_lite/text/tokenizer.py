@@ -5,8 +5,9 @@ A tokenizer reports its own special ids (`special`), so no other code asks which
 
 import json
 import operator
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
@@ -149,16 +150,39 @@ def truncate_longest_first(texts: Sequence[Sequence[int]], max_length: int) -> l
     return [list(text[:length]) for text, length in zip(texts, lengths, strict=True)]
 
 
-def training_lines(lines: Iterable[str], vocab_size: int) -> list[str]:
-    """Returns the lines that are not blank. Raises: ValueError if there are none, or `vocab_size` leaves no id for text."""
+def training_lines(lines: Iterable[str], vocab_size: int) -> Iterator[str]:
+    """Yields the lines that are not blank. Raises: ValueError if there are none, or `vocab_size` leaves no id for text."""
     if vocab_size <= len(SPECIALS):
         raise ValueError(
             f"model.vocab_size is {vocab_size}: it must be above {len(SPECIALS)}, the number of special ids"
         )
-    text = [line for line in lines if line.strip()]
-    if not text:
+    found = False
+    for line in lines:
+        if line.strip():
+            found = True
+            yield line
+    if not found:
         raise ValueError("every line of the training text is blank: a tokenizer needs text to be trained on")
-    return text
+
+
+def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
+    """Returns all lines, or a random sample of at most so many characters; always the same one of the same lines.
+
+    Every line has the same chance, and no more than the sample is held. A single longer line is returned whole.
+    """
+    generator, share, characters = random.Random(0), 1.0, 0
+    kept: list[tuple[float, str]] = []
+    for line in lines:
+        draw = generator.random()
+        if draw >= share:
+            continue
+        kept.append((draw, line))
+        characters += len(line)
+        while characters > most_characters and len(kept) > 1:
+            share /= 2
+            kept = [(draw, line) for draw, line in kept if draw < share] or kept[:1]
+            characters = sum(len(line) for _, line in kept)
+    return [line for _, line in kept]
 
 
 def json_fields(content: bytes, kind: str, **types: type) -> list[Any]:

@@ -3,12 +3,15 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress, warn
+from flaxformer_lite.console import Countdown, Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.data.dataset import Dataset, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.sources import Source
+from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore
+from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers
@@ -35,7 +38,7 @@ class EvalData:
 class RunData:
     """The training data and the evaluation data of a run, with its tokenizers."""
 
-    pairs: Sequence[Pair]
+    records: TokenArrays
     tokenizers: Tokenizers
     train: Dataset
     eval: EvalData | None
@@ -46,20 +49,27 @@ class RunData:
         return "" if self.eval is None else self.eval.dataset.fingerprint
 
 
-def read_data(config: Config, folder: RunFolder, progress: Progress, processes: Processes) -> RunData:
+def read_data(
+    config: Config, folder: RunFolder, progress: Progress, processes: Processes, raise_if_stopped: Callable[[], None]
+) -> RunData:
     """Reads and tokenizes all data; trains the tokenizers if the run folder has none.
 
-    Raises: ValueError if the data does not fit the config, or the processes read different texts.
+    Raises: ValueError if the data does not fit the config, or the processes read different texts; what `raise_if_stopped` raises.
     """
     source = config.data.train
     if source is None or config.data.tokenizer is None:
         raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
-    pairs = processes.on_all(lambda: list(source.open("data.train")))
-    agree_on_texts(processes, "data.train", source, pairs)
-    progress.update("tokenizing")
-    tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-    data = processes.on_all(lambda: make_datasets(config, pairs, tokenizers, processes.is_first))
+    stream = PairStream(source, "data.train")
+    pairs = processes.on_all(lambda: None if config.data.store else stream.if_small())
+    if pairs is None:
+        tokenizers, records = stored_records(config, folder, progress, processes, raise_if_stopped)
+    else:
+        agree_on_texts(processes, "data.train", source, pairs)
+        progress.update("tokenizing")
+        tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
+        records = processes.on_all(lambda: TokenArrays.of(tokenize(pairs, tokenizers)))
+    data = processes.on_all(lambda: make_datasets(config, records, tokenizers, processes.is_first))
     processes.agree(
         lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
     )
@@ -68,19 +78,59 @@ def read_data(config: Config, folder: RunFolder, progress: Progress, processes: 
     return data
 
 
-def make_datasets(config: Config, pairs: Sequence[Pair], tokenizers: Tokenizers, warns: bool) -> RunData:
-    """Tokenizes the training pairs, and reads and tokenizes the evaluation data, with warnings if `warns`.
+def stored_records(
+    config: Config, folder: RunFolder, progress: Progress, processes: Processes, raise_if_stopped: Callable[[], None]
+) -> tuple[Tokenizers, TokenArrays]:
+    """Returns the run's tokenizers and its training data from the token store, both made first if they are missing.
+
+    The first process makes them; the others find them there, or make their own if they do not share the folder.
+    """
+    source = config.data.train
+    assert source is not None
+    stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
+
+    def make() -> tuple[Tokenizers, TokenStore]:
+        reading, tokenizing = (Countdown(progress, f"{what} data.train") for what in ("reading", "tokenizing"))
+        tokenizers = folder.tokenizers(
+            config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
+        )
+        store = TokenStore.of(stores, source, tokenizers)
+        store.build(PairStream(source, "data.train"), tokenizers, stoppable(tokenizing))
+        return tokenizers, store
+
+    def stoppable(show: BuildProgress) -> BuildProgress:
+        def shown(fraction: float, done: int) -> None:
+            raise_if_stopped()
+            show(fraction, done)
+
+        return shown
+
+    tokenizers, store = processes.first_then_others(make)
+    facts, records = processes.on_all(lambda: (store.facts, store.records))
+    assert facts is not None
+    name = getattr(source, "path", source.kind)
+    processes.agree(
+        lambda: {f"data.train {name}": f"{facts['records']:,} texts with SHA-256 {' '.join(facts['texts'])}"},
+        "Give all hosts the same data, and the same versions of the packages that read it",
+    )
+    progress.say(f"tokens of data.train: {store.folder}, {facts['source_tokens'] + facts['target_tokens']:,}")
+    return tokenizers, records
+
+
+def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, warns: bool) -> RunData:
+    """Makes the batches of the training records, and reads and tokenizes the evaluation data, with warnings if `warns`.
 
     Raises: ValueError if special ids or lengths do not fit.
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
-    records, seed = tokenize(pairs, tokenizers), config.train.seed
     target, samplers = tokenizers.target, make_samplers(config.data, tokenizers)
-    train = Dataset(records, config.objective, config.data, seed, target, config.decode.bos_id, samplers)
+    train = Dataset(
+        records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers
+    )
     evaluation = None
     if config.data.eval is not None:
         evaluation = EvalData(config, tokenizers, warn if warns else lambda _: None)
-    return RunData(pairs, tokenizers, train, evaluation)
+    return RunData(records, tokenizers, train, evaluation)
 
 
 def agree_on_texts(processes: Processes, setting: str, source: Source, pairs: Sequence[Pair]) -> None:

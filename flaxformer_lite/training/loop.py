@@ -46,7 +46,11 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         if finished is not None:
             progress.say(f"nothing to do in {folder.path}: {finished}")
             return
-        setup = set_up(config, folder, checkpoints, progress, processes)
+        try:
+            setup = set_up(config, folder, checkpoints, progress, processes, stop)
+        except Interrupted:
+            progress.say(f"{stop.signal}: before the first step; the same command continues from there")
+            return
         evaluator = None
         if setup.data.eval is not None:
             evaluator = Evaluator(config, setup.data.eval, setup.data.tokenizers, setup.runner, folder, processes)

@@ -19,6 +19,7 @@ from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.training.runners import Runner, check_runner, make_runner
+from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
 
@@ -33,14 +34,19 @@ class Setup(NamedTuple):
 
 
 def set_up(
-    config: Config, folder: RunFolder, checkpoints: Checkpoints, progress: Progress, processes: Processes
+    config: Config,
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    progress: Progress,
+    processes: Processes,
+    stop: StopRequest,
 ) -> Setup:
     """Reads the data, makes the runner, and restores the newest checkpoint or initializes the state.
 
-    Raises: ValueError if the config, the data or the folder do not fit each other or the devices.
+    Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
     mesh = processes.on_all(lambda: mesh_for(config))
-    data = read_data(config, folder, progress, processes)
+    data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
     config.objective.check_prompts(config.objective.inputs(example, config.model))
@@ -117,7 +123,7 @@ def describe_data(config: Config, data: RunData) -> str:
     """Returns a line on the size of the training data."""
     plan, dropped = data.train.plan, data.train.dropped
     return (
-        f"{len(data.pairs):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
+        f"{len(data.records):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
         f"{len(plan.buckets)} shapes, {data.train.padding:.1%} padding"
         + (f"; {dropped:,} longer pairs dropped" if dropped else "")
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A signal arrived during an evaluation, which is then left out and made up for when the run is resumed."""
+    """A signal arrived while data was tokenized, or during an evaluation, which is then made up for when the run is resumed."""
 
 
 class StopRequest:
@@ -28,7 +28,7 @@ class StopRequest:
         return self.signal is not None
 
     def raise_if_agreed(self) -> None:
-        """Raises Interrupted during an evaluation if the run is to stop."""
+        """Raises Interrupted if the run is to stop, while data is tokenized or during an evaluation."""
         if self.agreed:
             raise Interrupted
 

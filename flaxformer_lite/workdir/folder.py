@@ -30,6 +30,7 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -199,17 +200,12 @@ class RunFolder:
 
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
         """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them."""
-        assert data.tokenizer is not None
-        if data.target_tokenizer is None:
-            if not any(self.path.glob("tokenizer.*")):
-                lines = (line for pair in pairs for line in pair[:2])
-                data.tokenizer.train(lines, vocab_sizes[0]).save(self.path)
-        elif not any(self.path.glob("target_tokenizer.*")):
-            pairs = list(pairs)
-            data.tokenizer.train((pair.source for pair in pairs), vocab_sizes[0]).save(self.path)
-            data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1]).save(
-                self.path, "target_tokenizer"
-            )
+        two = data.target_tokenizer is not None
+        if not any(self.path.glob("target_tokenizer.*" if two else "tokenizer.*")):
+            trained = train_tokenizers(data, vocab_sizes, pairs)
+            trained.source.save(self.path)
+            if two:
+                trained.target.save(self.path, "target_tokenizer")
         return self.load_tokenizers(data, vocab_sizes)
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:

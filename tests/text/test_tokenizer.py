@@ -10,7 +10,7 @@ from flaxformer_lite.text.characters import Bytes, Characters
 from flaxformer_lite.text.kinds import TokenizerConfig, load_tokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.tokenizer import truncate_longest_first
+from flaxformer_lite.text.tokenizer import sample_lines, truncate_longest_first
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 BPE, UNIGRAM = SentencePiece(), SentencePiece(model_type="unigram")
@@ -119,3 +119,14 @@ def test_the_longer_text_is_cut_first(lengths: tuple[int, int], room: int):
     assert sum(map(len, found)) == sum(map(len, wanted))
     assert sorted(map(len, found)) == sorted(map(len, wanted))
     assert all(text == list(range(len(text))) for text in found)
+
+
+def test_a_sample_has_all_lines_or_a_part_of_bounded_size():
+    """Law: small text is taken whole and in order; of more, each line has the same chance; the same lines give the same sample."""
+    lines = [f"{i:05}" for i in range(20_000)]
+    assert sample_lines(iter(lines), 100_000) == lines
+    sample = sample_lines(iter(lines), 20_000)
+    assert 5_000 < 5 * len(sample) <= 20_000 and sample == sorted(sample) == sample_lines(lines, 20_000)
+    positions = np.array(sample, int)
+    assert abs(positions.mean() / 10_000 - 1) < 4 * 0.58 / np.sqrt(len(sample))
+    assert sample_lines(["x" * 99, "y" * 99], 10) in (["x" * 99], ["y" * 99])

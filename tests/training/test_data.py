@@ -1,18 +1,28 @@
 """Hand-worked cases of the data of a run: ids and texts that do not fit are named."""
 
 import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import chex
 import pytest
 
+from flaxformer_lite.console import Progress
+from flaxformer_lite.data import shards, store
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.training.data import agree_on_texts, check_special_ids
-from flaxformer_lite.training.multihost.agreement import SeveralProcesses
+from flaxformer_lite.training.data import RunData, agree_on_texts, check_special_ids, read_data
+from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses
 from flaxformer_lite.training.multihost.ending import SharedError
+from flaxformer_lite.training.signals import Interrupted
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.mirror import run_files
+from tests.support.experiments import tiny_config
 
 
 def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytest.MonkeyPatch):
@@ -61,3 +71,31 @@ def test_special_ids_of_decoding_are_those_that_are_learned(
     """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
         check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))
+
+
+def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: tokenizer, fingerprint and batches; the second start tokenizes nothing; a signal stops the first one."""
+    config = tiny_config()
+
+    def read(name: str, check: Callable[[], None] = lambda: None) -> RunData:
+        (tmp_path / name).mkdir(exist_ok=True)
+        with Progress(1, silent=True) as progress:
+            return read_data(config, RunFolder(tmp_path / name), progress, Processes(), check)
+
+    small = read("small")
+    assert not (tmp_path / "small" / ".tokens").exists()
+    monkeypatch.setattr(shards, "MOST_RECORDS", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+    def stop() -> None:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        read("large", stop)
+    large = read("large")
+    assert large.train.fingerprint == small.train.fingerprint and len(large.records) == len(small.records)
+    assert large.tokenizers.source.to_bytes() == small.tokenizers.source.to_bytes()
+    chex.assert_trees_all_equal(large.train.batch(5), small.train.batch(5))
+    monkeypatch.setattr(store, "write_shard", None)
+    assert read("large").train.fingerprint == small.train.fingerprint
+    assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it

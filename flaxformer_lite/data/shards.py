@@ -1,0 +1,142 @@
+"""Shards of a token store: tokenizes consecutive records into one folder of arrays, here or in a process of its own.
+
+    00017/ids.npy      all tokens, 16-bit numbers if they suffice
+    00017/starts.npy   where each side starts, as in `TokenShard`
+    00017/labels.npy   only if a record has a label
+    00017/shard.json   `ShardFacts`
+
+A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards` tokenizes what it reads from standard input.
+"""
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.token_arrays import TokenShard
+from flaxformer_lite.text import Tokenizers, load_tokenizer
+
+MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
+"""A shard ends with the record that reaches one of these. Changing them makes every store anew."""
+
+
+class ShardFacts(NamedTuple):
+    """Counts of a shard, and the SHA-256 of each side's texts."""
+
+    records: int
+    source_tokens: int
+    target_tokens: int
+    source_texts: str
+    target_texts: str
+
+
+def chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+    """Yields the pairs of each shard."""
+    chunk: list[Pair] = []
+    characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        characters += len(pair.source) + len(pair.target)
+        if len(chunk) == MOST_RECORDS or characters >= MOST_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk
+
+
+def text_digests(pairs: Sequence[Pair]) -> tuple[str, str]:
+    """Returns the SHA-256 of all source texts, and of all target texts with the labels."""
+    found = hashlib.sha256(), hashlib.sha256()
+    for pair in pairs:
+        for digest, text in zip(found, (pair.source, pair.target + pair.label), strict=True):
+            digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
+    return found[0].hexdigest(), found[1].hexdigest()
+
+
+def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> ShardFacts:
+    """Tokenizes the pairs into the folder, which replaces an older one."""
+    most = max(tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    encode = tokenizers.source.encode, tokenizers.target.encode
+    # One text at a time: ids as Python numbers take 20 times the memory of the array, and this process has one core.
+    dtype = np.uint16 if most <= 2**16 else np.int32
+    sides = [np.array(encode[side](pair[side]), dtype) for pair in pairs for side in (0, 1)]
+    shard = TokenShard.of(sides, [pair.label for pair in pairs], dtype)
+    sizes = np.diff(shard.starts)
+    facts = ShardFacts(len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum()), *text_digests(pairs))
+    with atomic_write(folder) as unfinished:
+        unfinished.mkdir()
+        _save(unfinished / "ids.npy", shard.ids)
+        _save(unfinished / "starts.npy", shard.starts)
+        if shard.labels is not None:
+            _save(unfinished / "labels.npy", np.array(shard.labels))
+        (unfinished / "shard.json").write_text(json.dumps(facts._asdict()), encoding="utf-8")
+        if folder.exists():
+            shutil.rmtree(folder)
+    return facts
+
+
+def _save(path: Path, array: np.ndarray) -> None:
+    with open(path, "wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file
+
+
+def read_facts(folder: Path) -> ShardFacts | None:
+    """Returns the facts of a shard; None if it is not there."""
+    try:
+        return ShardFacts(**json.loads((folder / "shard.json").read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
+
+
+def map_shard(folder: Path, records: int) -> TokenShard:
+    """Returns the shard, mapped: pages are read when they are used. Raises: ValueError if it is damaged."""
+    try:
+        # `asarray` drops the class memmap, whose slices are slow; the pages stay mapped.
+        ids, starts = (np.asarray(np.load(folder / name, mmap_mode="r")) for name in ("ids.npy", "starts.npy"))
+        labels = np.load(folder / "labels.npy", mmap_mode="r") if (folder / "labels.npy").is_file() else None
+        if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
+            raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
+    return TokenShard(ids, starts, labels)
+
+
+def load_tokenizers(folder: Path) -> Tokenizers:
+    """Returns the tokenizers of a store."""
+    source = load_tokenizer(folder)
+    two = any(folder.glob("target_tokenizer.*"))
+    return Tokenizers(source, load_tokenizer(folder, "target_tokenizer") if two else source)
+
+
+def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:
+    """Answers each pickled `(folder, pairs)` with the values of its facts or the text of an error, until the requests end."""
+    while True:
+        try:
+            folder, pairs = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            answer: tuple[Any, ...] | str = tuple(write_shard(folder, pairs, tokenizers))
+        except (OSError, ValueError) as error:
+            answer = str(error) or repr(error)
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    serve(load_tokenizers(Path(sys.argv[1])), sys.stdin.buffer, answers)

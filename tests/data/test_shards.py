@@ -1,0 +1,72 @@
+"""Laws of shards: where they end, what they hold, and that a damaged one is named."""
+
+import io
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data import shards
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
+
+PAIRS = [Pair("ab", "c", "x"), Pair("", "cab"), Pair("c", "", "yes")]
+TOKENIZER = CharacterTokenizer("abc")
+
+
+def test_a_shard_ends_by_records_or_characters(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: worked by hand."""
+    monkeypatch.setattr(shards, "MOST_RECORDS", 3)
+    monkeypatch.setattr(shards, "MOST_CHARACTERS", 5)
+    sizes = [1, 1, 1, 2, 3, 9, 1]
+    found = list(shards.chunks(Pair("", "x" * size) for size in sizes))
+    assert [[len(pair.target) for pair in chunk] for chunk in found] == [[1, 1, 1], [2, 3], [9], [1]]
+    assert list(shards.chunks(iter([]))) == []
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(3, np.uint16), (2**16, np.int32)])
+def test_a_shard_is_read_back_as_it_was_tokenized(tmp_path: Path, size: int, dtype: type):
+    tokenizer = CharacterTokenizer([*"abc", *map(chr, range(2**17, 2**17 + size))])
+    facts = shards.write_shard(tmp_path / "00000", PAIRS, Tokenizers(TOKENIZER, tokenizer))
+    assert facts[:3] == (3, 3, 4) and shards.read_facts(tmp_path / "00000") == facts
+    found = shards.map_shard(tmp_path / "00000", 3)
+    assert found.ids.dtype == dtype and found.ids.tolist() == TOKENIZER.encode("abccabc")
+    assert found.starts.tolist() == [0, 2, 3, 3, 6, 7, 7] and list(found.labels) == ["x", "", "yes"]
+    again = shards.write_shard(tmp_path / "00000", PAIRS[:2], Tokenizers(TOKENIZER, TOKENIZER))
+    assert again.source_texts != facts.source_texts and shards.read_facts(tmp_path / "00000") == again
+    assert [path.name for path in tmp_path.iterdir()] == ["00000"]
+
+
+def test_texts_with_other_borders_have_another_hash():
+    first = shards.text_digests([Pair("ab", "c"), Pair("c", "d")])
+    assert shards.text_digests([Pair("a", "c"), Pair("bc", "d")])[0] != first[0]
+    assert shards.text_digests([Pair("ab", "c"), Pair("c", "d", "x")])[1] != first[1]
+
+
+def test_a_damaged_shard_is_named(tmp_path: Path):
+    assert shards.read_facts(tmp_path / "none") is None
+    shards.write_shard(tmp_path / "7", PAIRS, Tokenizers(TOKENIZER, TOKENIZER))
+    with pytest.raises(
+        ValueError, match=rf"^{tmp_path}/7: damaged \(its arrays do not fit: 3 records, 7 tokens\); delete this folder"
+    ):
+        shards.map_shard(tmp_path / "7", 4)
+    ids = (tmp_path / "7" / "ids.npy").read_bytes()
+    (tmp_path / "7" / "ids.npy").write_bytes(ids[:-2])
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/7: damaged"):
+        shards.map_shard(tmp_path / "7", 3)
+    (tmp_path / "7" / "shard.json").write_text('{"records": 3')
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/7: damaged"):
+        shards.read_facts(tmp_path / "7")
+
+
+def test_a_process_answers_requests_until_they_end(tmp_path: Path):
+    """A shard that cannot be written is an answer too."""
+    (tmp_path / "file").touch()
+    requests = b"".join(pickle.dumps((tmp_path / name, PAIRS)) for name in ("0", "file/1"))
+    answers = io.BytesIO()
+    shards.serve(Tokenizers(TOKENIZER, TOKENIZER), io.BytesIO(requests), answers)
+    answers.seek(0)
+    assert pickle.load(answers) == tuple(shards.read_facts(tmp_path / "0"))
+    assert "file" in pickle.load(answers)

@@ -1,0 +1,163 @@
+"""Laws of token stores: the same batches as from memory, whole or not there, made again only where something has changed."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import chex
+import pytest
+
+from flaxformer_lite.data import shards
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.store import PairStream, TokenStore, train_tokenizers
+from flaxformer_lite.data.text_files import ParallelText
+from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
+from tests.support.files import file
+
+TOKENIZER = CharacterTokenizer("abcdefgh")
+BOTH = Tokenizers(TOKENIZER, TOKENIZER)
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MOST_RECORDS", 4)
+
+
+@pytest.fixture
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are made in this process."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> ParallelText:
+    texts = ["abcdefgh"[i % 5 : i % 8 + 1] or "a" for i in range(18)]
+    return ParallelText(
+        source=file(tmp_path, "x.a", "\n".join(texts)), target=file(tmp_path, "x.b", "\n".join(texts[::-1]))
+    )
+
+
+def build(stores: Path, source: DataSource, part: tuple[int, int] = (0, 1)) -> tuple[TokenStore, list[str], bool]:
+    """Builds a store; returns it, the names of the shards that were made, and whether it is whole."""
+    store = TokenStore.of(stores, source, BOTH)
+    before = {path: path.stat().st_ino for path in store.folder.glob("0*")}
+    reported: list[tuple[float, int]] = []
+    whole = store.build(PairStream(source, "data.train"), BOTH, lambda *done: reported.append(done), part)
+    assert all(0 <= fraction <= 1 for fraction, _ in reported)
+    made = [path.name for path in sorted(store.folder.glob("0*")) if before.get(path) != path.stat().st_ino]
+    return store, made, whole
+
+
+def test_a_store_gives_the_batches_of_memory(tmp_path: Path, source: ParallelText):
+    """Made by processes of their own. Oracle: the records tokenized here."""
+    store, made, whole = build(tmp_path / "stores", source)
+    assert whole and made == ["00000", "00001", "00002", "00003", "00004"]
+    config = DataConfig(bucket_lengths=(4,), rows_multiple=2, tokens_per_batch=8, max_source_length=9)
+    stored, memory = (
+        Dataset(records, Seq2Seq(), config, 3, TOKENIZER) for records in (store.records, tokenize(source.open(), BOTH))
+    )
+    assert (stored.fingerprint, stored.padding) == (memory.fingerprint, memory.padding)
+    for step in range(2 * memory.plan.batches_per_epoch):
+        chex.assert_trees_all_equal(stored.batch(step), memory.batch(step))
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_build_that_was_stopped_keeps_its_shards(tmp_path: Path, source: ParallelText):
+    stores = tmp_path / "stores"
+    store = TokenStore.of(stores, source, BOTH)
+
+    def stop(fraction: float, done: int) -> None:
+        if done >= 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.build(PairStream(source, "data.train"), BOTH, stop)
+    assert store.facts is None
+    (store.folder / ".00002.1.unfinished").mkdir()  # as after a kill
+    there = [path.name for path in store.folder.glob("0*")]
+    assert 2 <= len(there) < 5
+    _, made, whole = build(stores, source)
+    assert whole and len(made) == 5 - len(there) and not set(made) & set(there)
+    assert not list(store.folder.glob(".*")) and store.facts["records"] == 18
+    assert build(stores, source)[1:] == ([], True)
+    shutil.rmtree(store.folder / "00001")  # as the message on a damaged shard advises
+    assert build(stores, source)[1:] == (["00001"], True)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_changed_file_or_tokenizer_has_another_store(tmp_path: Path, source: ParallelText):
+    folders = {TokenStore.of(tmp_path, source, tokenizers).folder for tokenizers in (BOTH, BOTH)}
+    other = CharacterTokenizer("abc")
+    folders |= {TokenStore.of(tmp_path, source, Tokenizers(TOKENIZER, other)).folder}
+    os.utime(source.source, ns=(1, 1))
+    folders |= {TokenStore.of(tmp_path, source, BOTH).folder}
+    folders |= {TokenStore.of(tmp_path, dataclasses.replace(source, empty_lines="drop"), BOTH).folder}
+    assert len(folders) == 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Unknown(DataSource):
+    """Pairs whose versions are not known."""
+
+    pairs: tuple[Pair, ...]
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        return self.pairs
+
+    def __repr__(self) -> str:
+        return "Unknown()"
+
+
+@pytest.mark.usefixtures("one_core")
+def test_without_versions_the_texts_are_compared(tmp_path: Path):
+    """Only shards with other texts are made again, and a store with fewer of them is no longer the old one."""
+    pairs = [Pair("abc"[i % 3], "fgh"[i % 3]) for i in range(12)]
+    assert build(tmp_path, Unknown(tuple(pairs)))[1:] == (["00000", "00001", "00002"], True)
+    assert build(tmp_path, Unknown(tuple(pairs)))[1:] == ([], True)
+    pairs[5] = Pair("a", "a")
+    store, made, _ = build(tmp_path, Unknown(tuple(pairs)))
+    assert made == ["00001"] and store.records[5].source.tolist() == TOKENIZER.encode("a")
+    store, made, whole = build(tmp_path, Unknown(tuple(pairs[:8])))
+    assert (made, whole, len(store.records)) == ([], True, 8)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_hosts_make_their_parts(tmp_path: Path, source: ParallelText):
+    assert build(tmp_path / "s", source, (1, 2))[1:] == (["00001", "00003"], False)
+    store, made, whole = build(tmp_path / "s", source, (0, 2))
+    assert made == ["00000", "00002", "00004"] and whole and len(store.records) == 18
+
+
+def test_a_worker_that_dies_is_reported(tmp_path: Path, source: ParallelText, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(shards, "__name__", "flaxformer_lite.no_such_module")
+    with pytest.raises(ValueError, match="a process that tokenized ended with status 1: start again"):
+        build(tmp_path / "s", source)
+
+
+def test_small_data_is_a_list(tmp_path: Path):
+    def pairs(number: int) -> PairStream:
+        return PairStream(Unknown((Pair("a", "b"),) * number), "data.train")
+
+    assert [len(pairs(n).if_small() or "") for n in (0, 1, 4, 5, 8, 9)] == [0, 1, 4, 0, 0, 0]
+
+
+def test_tokenizers_are_found_in_the_folder_of_stores(tmp_path: Path, source: ParallelText):
+    data = DataConfig(train=source, tokenizer=Characters(), store=str(tmp_path / "stores"))
+    trained = train_tokenizers(data, (99, 99), PairStream(source, "data.train"))
+    found = train_tokenizers(data, (99, 99), [])
+    assert found.source.to_bytes() == trained.source.to_bytes() and found.target is found.source
+    two = dataclasses.replace(data, target_tokenizer=Characters())
+    with pytest.raises(ValueError, match="blank"):
+        train_tokenizers(two, (99, 99), [])
+    train_tokenizers(two, (99, 99), PairStream(source, "data.train"))
+    assert train_tokenizers(two, (99, 99), []).target is not None
+    os.utime(source.source, ns=(1, 1))
+    with pytest.raises(ValueError, match="blank"):
+        train_tokenizers(data, (99, 99), [])
