@@ -124,9 +124,7 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
     target, samplers = tokenizers.target, make_samplers(config.data, tokenizers)
-    train = Dataset(
-        records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers
-    )
+    train = Dataset(records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers)
     evaluation = None
     if config.data.eval is not None:
         evaluation = EvalData(config, tokenizers, warn if warns else lambda _: None)
