@@ -295,7 +295,7 @@ def torch_step(model: Any, loss_of: Callable[..., Any], vocab_size: int) -> tupl
         loss = loss_of(*arrays)
         loss.backward()
         adam.step()
-        return float(loss)
+        return float(loss.detach())
 
     return step, f"torch {torch.__version__}, {sum(p.numel() for p in model.parameters()):,} parameters"
 

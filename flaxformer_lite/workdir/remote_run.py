@@ -11,6 +11,8 @@ import shutil
 from collections.abc import Callable, Container, Iterable
 from pathlib import Path
 
+from filelock import FileLock
+
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.console import Progress
 from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
@@ -149,23 +151,25 @@ class RemoteRun:
 def open_run(path: str | Path) -> RunFolder:
     """Returns a run folder for reading: a local one, or the local copy of the one at a URL.
 
-    The copy lies in `~/.cache/flaxformer_lite` (or below `XDG_CACHE_HOME`). Only what has changed is copied again.
+    The copy lies in `~/.cache/flaxformer_lite` (or below `XDG_CACHE_HOME`). Only what has changed is copied again, by one process
+    at a time.
 
     Raises: ValueError if the URL holds no run, or cannot be read.
     """
     if not (isinstance(path, str) and is_url(path)):
         return RunFolder(path)
     remote, copy = RemoteRun(path), cache_folder(path)
-    with reading(path), Progress(1) as progress:
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with reading(path), Progress(1) as progress, FileLock(f"{copy}.lock"):
         is_run = "config.json" in remote.files()
         if is_run:
             steps = remote.fetch(copy, lambda _: True, lambda name: progress.update(f"copying {name} from {path}"))
             remote.get("config.json", copy / "config.json")
+            drop_checkpoints(copy / "checkpoints", steps)
     if not is_run:
         raise ValueError(
             f"{path} holds no run (there is no config.json in it): give the URL of a run folder, or of a mirror"
         )
-    drop_checkpoints(copy / "checkpoints", steps)
     return RunFolder(copy)
 
 

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.remote_run import RemoteRun, cache_folder, complete_steps, open_run, step_of
@@ -67,6 +69,20 @@ def test_a_drive_that_is_gone_does_not_look_empty(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "stat", gone)
     with pytest.raises(OSError, match="not connected"):
         remote.files()
+
+
+def test_one_process_copies_at_a_time(tmp_path: Path):
+    write_run(tmp_path / "run", tiny_config(), [4, 8], 8)
+    upload(tmp_path / "run")
+    copy = cache_folder(URL)
+    copy.parent.mkdir(parents=True)
+    with FileLock(f"{copy}.lock"):
+        other = threading.Thread(target=open_run, args=[URL], daemon=True)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive() and not copy.exists()
+    other.join(60)
+    assert not other.is_alive() and (copy / "config.json").is_file()
 
 
 def test_a_checkpoint_that_is_deleted_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
