@@ -13,6 +13,8 @@ indices are reordered. For K = 2, if both beams of step 2 continue beam 1 of ste
     beam 1 reads  | all    |         x     |            x  |            x  |  ancestors [0, 1, 1]
 """
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -50,10 +52,18 @@ class BeamState(NamedTuple):
     """Sum of the new tokens' log-probabilities; -inf for a beam that does not exist."""
     finished: Decoded
     active: Bool[Array, "B"]
-    cache: LayerCache
+    cache: tuple[LayerCache, ...]
+    """The cache of each model: of one, or of all members of an ensemble."""
 
 
-def beam_search(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
+def beam_search(
+    model: Transformer,
+    variables: VariableDict,
+    batch: SearchInputs,
+    settings: SearchSettings,
+    other_models: tuple[Transformer, ...] = (),
+    other_variables: tuple[VariableDict, ...] = (),
+) -> Decoded:
     """Returns the `config.num_hypotheses` best answers that a beam of K = `config.beam_size` finds; `config` is the settings'.
 
     Each step takes the best 2K continuations of the K open beams by their log-probability (3K with two end ids, and so on). A
@@ -65,30 +75,46 @@ def beam_search(model: Transformer, variables: VariableDict, batch: SearchInputs
     counts) open beams join the finished answers: with `at_limit` "cut" only in a row that is not done.
 
     Ties go to the earlier answer, then to the better beam, then to the lowest id.
+
+    With other models, which have an encoder and the same vocabulary too, the probabilities of the next token are the mean of all.
     """
     config, k = settings.config, settings.config.beam_size
-    inputs, cache = prefill(model, variables, batch, settings)
-    shared = cache.own.key.shape[2]
+    members = [(model, variables), *zip(other_models, other_variables, strict=True)]
+    filled = [prefill(*member, batch, settings) for member in members]
+    inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
+    shared = caches[0].own.key.shape[2]
 
     def step(state: BeamState) -> BeamState:
         ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))
         state = state._replace(ancestors=ancestors)
-        token_log_probs, cache = beam_log_probs(model.bind(variables), state, inputs, shared)
+        found = [
+            beam_log_probs(model.bind(variables), state, cache, inputs, shared)
+            for (model, variables), cache in zip(members, state.cache, strict=True)
+        ]
+        token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
         history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
         is_last = (state.step + 1 == inputs.max_lengths)[:, None]
         token_log_probs = process_logits(token_log_probs, history, state.step, is_last, config)
-        return beam_step(state._replace(cache=cache), token_log_probs, inputs.max_lengths, config)
+        state = state._replace(cache=tuple(cache for _, cache in found))
+        return beam_step(state, token_log_probs, inputs.max_lengths, config)
 
-    state = init_beam_state(inputs, cache, settings)
+    state = init_beam_state(inputs, caches, settings)
     state = decode_loop(step, state, settings.max_new_tokens, lambda steps: shared + steps * k)
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
-def init_beam_state(inputs: DecodeInputs, cache: LayerCache, settings: SearchSettings) -> BeamState:
+def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:
+    """Returns the logarithm of the mean probability over the members of an ensemble."""
+    if len(log_probs) == 1:
+        return log_probs[0]
+    return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - math.log(len(log_probs))
+
+
+def init_beam_state(inputs: DecodeInputs, caches: tuple[LayerCache, ...], settings: SearchSettings) -> BeamState:
     """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
     config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
-    zeros = jnp.zeros((batch, k), accumulation_dtype(cache.own.key))
+    zeros = jnp.zeros((batch, k), accumulation_dtype(caches[0].own.key))
     tokens = jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id)
     return BeamState(
         step=jnp.int32(0),
@@ -101,7 +127,7 @@ def init_beam_state(inputs: DecodeInputs, cache: LayerCache, settings: SearchSet
             scores=zeros - jnp.inf,
         ),
         active=inputs.max_lengths > 0,
-        cache=cache,
+        cache=caches,
     )
 
 
@@ -117,14 +143,14 @@ def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) ->
 
 
 def beam_log_probs(
-    model: Transformer, state: BeamState, inputs: DecodeInputs, shared: int
+    model: Transformer, state: BeamState, cache: LayerCache, inputs: DecodeInputs, shared: int
 ) -> tuple[Float[Array, "B K V"], LayerCache]:
-    """Returns the log-probabilities of each beam's next token, and the cache with each beam's newest token in it.
+    """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 
-    `model` is bound; the first `shared` slots of the cache hold the prompt.
+    `model` is bound and `cache` is its own; the first `shared` slots of the cache hold the prompt.
     """
     batch, k, _ = state.ancestors.shape
-    num_steps = (state.cache.own.key.shape[2] - shared) // k
+    num_steps = (cache.own.key.shape[2] - shared) // k
     position, first = inputs.prefill_length + state.step, inputs.first_positions[:, None]
     key_positions = cache_positions(inputs.prefill_length, shared, num_steps, k)
     own = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)
@@ -142,10 +168,10 @@ def beam_log_probs(
     )
     embedded = model.embed(state.tokens[..., position], model.target_table)
     query_positions = jnp.broadcast_to(position - first, (len(first), k))
-    hidden, cache = model.decoder(embedded, query_positions, context, state.cache)
-    assert cache is not None
+    hidden, new_cache = model.decoder(embedded, query_positions, context, cache)
+    assert new_cache is not None
     logits = model.logits(hidden)
-    return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), cache
+    return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), new_cache
 
 
 def beam_step(

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
@@ -57,14 +57,22 @@ class Decoder:
     """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
 
     Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
-    `prompt_attention` is the objective's.
+    `prompt_attention` is the objective's. With `other_models`, which have an encoder and the same vocabulary too, it searches with
+    the mean of all predictions.
 
     Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`.
 
-    Raises: ValueError if the model has no decoder or no head, or `config` names an id outside its vocabulary.
+    Raises: ValueError if the model has no decoder or no head, `config` names an id outside its vocabulary, or an ensemble should
+    sample.
     """
 
-    def __init__(self, model: Transformer, config: DecodeConfig, prompt_attention: PromptAttention = "causal") -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        config: DecodeConfig,
+        prompt_attention: PromptAttention = "causal",
+        other_models: tuple[Transformer, ...] = (),
+    ) -> None:
         if model.config.num_decoder_layers == 0:
             raise ValueError("model.num_decoder_layers is 0, so the model generates no tokens: use one with a decoder")
         if model.config.head is None:
@@ -72,7 +80,13 @@ class Decoder:
         check_vocabulary(config, model.config.output_size)
         self.model, self.config, self.prompt_attention = model, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0
-        search = greedy if config.beam_size == 1 else beam_search
+        if other_models and config.sampling is not None:
+            raise ValueError(
+                "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
+            )
+        search: Callable[..., Decoded] = greedy if config.beam_size == 1 else beam_search
+        if other_models:
+            search = functools.partial(beam_search, other_models=other_models)
         self.search, self.start_stream = (
             jax.jit(functools.partial(function, model), static_argnames="settings")
             for function in (search, start_stream)
@@ -90,15 +104,18 @@ class Decoder:
         *,
         seed: int = 0,
         first_index: int = 0,
+        other_variables: tuple[VariableDict, ...] = (),
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
         Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
+        `other_variables` are those of the other models of an ensemble.
 
         Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
         """
         check_seed(seed)
         self.check(sources, first_index)
+        ensemble = {"other_variables": other_variables} if other_variables else {}
         samples = 1 if self.config.sampling is None else self.config.num_hypotheses
         requests = [Request(source, sample) for source in range(len(sources)) for sample in range(samples)]
 
@@ -106,7 +123,7 @@ class Decoder:
             members = [requests[i] for i in batch.members]
             inputs, settings = self.inputs([sources[request.source] for request in members], batch)
             inputs = inputs._replace(keys=self.keys(members, batch.rows, seed, first_index))
-            return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings)))
+            return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
         batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
         answers = map_batches(answer, batches, progress)

@@ -74,18 +74,20 @@ class DecodeInputs(NamedTuple):
 
 @runtime_checkable
 class SearchState(Protocol):
-    """The part of a search's state that the loop reads: the step, the rows that are not done, and the cache."""
+    """The part of a search's state that the loop reads: the step, the rows that are not done, and the caches of its models."""
 
     @property
     def step(self) -> Int[Array, ""]: ...
     @property
     def active(self) -> Bool[Array, "B"]: ...
     @property
-    def cache(self) -> LayerCache: ...
-    def _replace(self, *, cache: LayerCache) -> Any: ...
+    def cache(self) -> Any: ...
+    def _replace(self, *, cache: Any) -> Any: ...
 
 
 State = TypeVar("State", bound=SearchState)
+Caches = TypeVar("Caches", LayerCache, tuple[LayerCache, ...])
+"""The cache of one model, or those of all members of an ensemble."""
 
 
 def prefill(
@@ -138,10 +140,14 @@ def has_next_step(max_steps: int | Int[Array, ""], state: State) -> Bool[Array, 
     return state.active.any() & (state.step < max_steps)
 
 
-def grow_cache(cache: LayerCache, capacity: int) -> LayerCache:
-    """Returns the cache with `capacity` slots for the decoder's own keys and values."""
+def grow_cache(cache: Caches, capacity: int) -> Caches:
+    """Returns the cache, or each of several models' caches, with `capacity` slots for the decoder's own keys and values."""
 
     def grow(x: Array) -> Array:
         return jnp.pad(x, [(0, capacity - size if axis == 2 else 0) for axis, size in enumerate(x.shape)])
 
-    return LayerCache(own=KeyValue(*map(grow, cache.own)), memory=cache.memory)
+    def grow_own(cache: LayerCache) -> LayerCache:
+        return LayerCache(own=KeyValue(*map(grow, cache.own)), memory=cache.memory)
+
+    grown: Caches = jax.tree.map(grow_own, cache, is_leaf=lambda node: isinstance(node, LayerCache))
+    return grown

@@ -65,6 +65,8 @@ class Run:
     """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by their settings, each with its compiled functions."""
+    others: tuple["Run", ...] = ()
+    """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
     def __repr__(self) -> str:
         """Returns five lines: the folder, the model's shape, the training data, the weights, the best score."""
@@ -139,7 +141,10 @@ class Run:
         check_list("texts", texts)
         self.unknown.report(texts, warn)
         sources = self.encode("source", [text if text.strip() else "" for text in texts], warn, first_line)
-        return translate(self.translation_decoder(**decode), self.params, sources, self.required_tokenizers, progress)
+        others = [run.params for run in self.others]
+        return translate(
+            self.translation_decoder(**decode), self.params, sources, self.required_tokenizers, progress, others
+        )
 
     def hypotheses_of_ids(
         self,
@@ -167,7 +172,10 @@ class Run:
                 )
         decoder = self.translation_decoder(**decode)
         filled = [i for i, source in enumerate(sources) if any(token != decoder.config.pad_id for token in source)]
-        found = decoder.generate({"params": self.params}, [sources[i] for i in filled], progress)
+        others = tuple({"params": run.params} for run in self.others)
+        found = decoder.generate(
+            {"params": self.params}, [sources[i] for i in filled], progress, other_variables=others
+        )
         answers: list[list[Hypothesis]] = [[Hypothesis([], 0.0)] for _ in sources]
         for i, answer in zip(filled, found, strict=True):
             answers[i] = answer
@@ -187,7 +195,8 @@ class Run:
             objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
             objective.check_prompts(objective.inputs(example, self.config.model))
-            self.decoders[settings] = Decoder(self.model, settings, self.config.objective.prompt_attention)
+            others = tuple(run.model for run in self.others)
+            self.decoders[settings] = Decoder(self.model, settings, objective.prompt_attention, others)
         return self.decoders[settings]
 
     def encode(

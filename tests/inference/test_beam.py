@@ -1,15 +1,19 @@
 """Oracles of beam search: plain Python over full passes, all sequences there are, hand-worked values."""
 
+import functools
 import itertools
 import math
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.beam import beam_search
+from flaxformer_lite.inference.beam import beam_search, log_mean_probs
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.text.special_ids import EOS
+from tests.support import reference_search
 from tests.support.quick import quick
 from tests.support.reference_search import (
     ALONE,
@@ -67,3 +71,30 @@ def test_answers_by_hand():
     # Where step 1 is the last, the open `4` and `0` are taken as they are; with the end that they lack they count two.
     found = decode(beam_search, model, constant(params), SOURCES, BEAMS["late"], 1, max_new_tokens=13)
     assert_same(answers(found), 5 * [[((4,), word / 2), ((), end), ((0,), zero / 2)]])
+
+
+def test_the_mean_is_of_probabilities_not_of_their_logarithms():
+    """Oracle: by hand. A single model's log-probabilities are passed on as they are."""
+    first, second = np.float32([0.5, 0.25, 0.25]), np.float32([0.1, 0.8, 0.1])
+    logs = [jnp.log(x)[None, None] for x in (first, second)]
+    np.testing.assert_allclose(np.exp(log_mean_probs(logs))[0, 0], [0.3, 0.525, 0.175], rtol=1e-6)
+    assert log_mean_probs(logs[:1]) is logs[0]
+
+
+@pytest.mark.slow
+def test_an_ensemble_searches_with_the_mean_of_all_probabilities(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: the algorithm in plain Python, with the mean of two models' full passes; the models differ in depth."""
+    model, params = model_of(SMALL)
+    other, other_params = model_of(replace(SMALL, num_decoder_layers=1), seed=5)
+
+    def log_mean(_, __, *prefixes):
+        return np.logaddexp(log_probs(model, params, *prefixes), log_probs(other, other_params, *prefixes)) - np.log(2)
+
+    search = functools.partial(
+        beam_search, other_models=(other,), other_variables=(jax.tree.map(jnp.asarray, other_params),)
+    )
+    found = answers(decode(search, model, params, SOURCES, BEAMS["early"], 13))
+    alone = answers(decode(beam_search, model, params, SOURCES, BEAMS["early"], 13))
+    assert [row[0][0] for row in found] != [row[0][0] for row in alone]
+    monkeypatch.setattr(reference_search, "log_probs", log_mean)
+    assert_same(found, [reference_beam(model, params, source, 13, BEAMS["early"]) for source in SOURCES])

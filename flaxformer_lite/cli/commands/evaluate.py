@@ -1,7 +1,7 @@
 """Scores a run on its test data or on files, and writes the scores as JSON.
 
 The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match. Translations are
-saved in RUN/hypotheses/, scores in RUN/evaluations/.
+saved in RUN/hypotheses/, scores in RUN/evaluations/. With --ensemble, the objective's metrics are left out.
 """
 
 import argparse
@@ -10,11 +10,11 @@ import sys
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.cli.options import add_setting, typed_settings
+from flaxformer_lite.cli.options import add_ensemble, add_setting, load_typed, typed_settings
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,12 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
     beam = "beam size; default: decode.beam_size of the config"
     add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    add_ensemble(parser)
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load_typed(arguments)
     name, pairs = chosen_pairs(loaded, arguments)
+    name += "-ensemble" * bool(arguments.ensemble)
     decode = typed_settings(arguments)
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
@@ -46,7 +48,15 @@ def run(arguments: argparse.Namespace) -> None:
             }
     weights = arguments.weights or loaded.config.weights
     report = json.dumps(
-        {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step, **decode, **scores},
+        {
+            "run": str(loaded.folder.path),
+            **({"ensemble": arguments.ensemble} if arguments.ensemble else {}),
+            "split": name,
+            "weights": weights,
+            "step": loaded.step,
+            **decode,
+            **scores,
+        },
         indent=2,
         ensure_ascii=False,
     )
@@ -81,9 +91,11 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) 
     """Returns the run's translations of `pairs`, and all their scores."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
-        metrics = loaded.metrics(
-            pairs, progress=lambda done, of: progress.update("scoring"), warn=lambda line: warn(f"{name}: {line}")
-        )
+        metrics = {}
+        if not loaded.others:
+            metrics = loaded.metrics(
+                pairs, progress=lambda done, of: progress.update("scoring"), warn=lambda line: warn(f"{name}: {line}")
+            )
         # `metrics` has already warned of sources that are too long.
         answers = loaded.hypotheses(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode

@@ -10,13 +10,14 @@ from typing import Any
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.cli.options import add_setting, typed_settings
+from flaxformer_lite.cli.options import add_ensemble, add_setting, load_typed, typed_settings
 from flaxformer_lite.inference import ScoredText
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
+    add_ensemble(parser)
     beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
     add_setting(parser, "--beam", "beam_size", int, "N", beam)
     add_setting(
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate")
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load_typed(arguments)
     decode = typed_settings(arguments)
     settings = loaded.translation_decoder(**decode).config
     n_best = "num_hypotheses" in decode or settings.num_hypotheses > 1
