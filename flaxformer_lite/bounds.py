@@ -28,6 +28,15 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 """A probability, or the weight of the old value in a moving average; 1 is excluded."""
 
+SHOWN = 100
+"""Characters of a value in a message."""
+
+
+def cut(text: str) -> str:
+    """Returns a value as messages show it: its first characters, and their number if there are more."""
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+
+
 LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
     annotated_types.Ge: ("ge", ge, "at least"),
     annotated_types.Gt: ("gt", gt, "above"),
@@ -69,7 +78,7 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     legal = "finite" if accepted else _legal(hint)
     if _beyond(value) and "below" not in legal and "at most" not in legal:
         legal += f" and at most {LARGEST}"
-    return "; ".join([f"{setting} is {value!r}: it must be {legal}", *remedies])
+    return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies])
 
 
 def _beyond(value: Any) -> bool:

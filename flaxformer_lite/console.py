@@ -4,6 +4,7 @@ import collections
 import difflib
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable
@@ -18,6 +19,10 @@ from rich.progress import Progress as Bar
 
 class Failure(RuntimeError):
     """An end that no other command line would have avoided: one line and exit status 1. All processes of a run raise it."""
+
+
+LONGEST_NOTE = 2000
+"""Characters: the longest line on stderr."""
 
 
 class Stderr:
@@ -42,6 +47,27 @@ class Stderr:
 
     def flush(self) -> None:
         """Does nothing: every write flushes."""
+
+    def isatty(self) -> bool:
+        return self.file is not None and self.file.isatty()
+
+
+class Terminal:
+    """A terminal's stream of text on which control characters are written as escapes: `\\x1b` in place of ESC."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+    def write(self, text: str) -> int:
+        return int(self.file.write(printable(text)))
+
+
+def printable(text: str) -> str:
+    """Returns a text that moves no cursor and types nothing: tabs and line breaks are the only control characters."""
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 class Progress:
@@ -77,7 +103,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Writes a line that stays."""
-        self.console.print(line, markup=False)
+        self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
         if self.log:
             self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
             self.log.flush()
@@ -127,14 +153,17 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
     return f"; perhaps you meant {' or '.join(near)}" if near else ""
 
 
-def cut(text: str, length: int = 100) -> str:
-    """Returns a value as it stands in a message: its first characters, and how many there are."""
-    return text if len(text) <= length else f"{text[:length]}… ({len(text):,} characters)"
-
-
 def warn(line: str) -> None:
     """Writes a one-line warning to stderr."""
-    Stderr().write(f"warning: {line}\n")
+    note(f"warning: {line}")
+
+
+def note(line: str) -> None:
+    """Writes a line to stderr: without line breaks, without its middle if it is long, and printable on a terminal."""
+    stream, line = Stderr(), " ".join(line.splitlines())
+    if len(line) > LONGEST_NOTE:
+        line = f"{line[: LONGEST_NOTE * 3 // 4]} … {line[-LONGEST_NOTE // 4 :]}"
+    stream.write((printable(line) if stream.isatty() else line) + "\n")
 
 
 class Quiet(logging.Filter):

@@ -1,12 +1,13 @@
 """Oracles: lines written by hand. A closed terminal or pipe is tested with a whole training in tests/training/test_loop.py."""
 
+import io
 import sys
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite import console
-from flaxformer_lite.console import Countdown, Progress, describe_seconds, suggest, warn
+from flaxformer_lite.console import LONGEST_NOTE, Countdown, Progress, Terminal, describe_seconds, suggest, warn
 
 
 def test_suggestions():
@@ -60,3 +61,35 @@ def test_durations():
     assert [describe_seconds(s) for s in (0.4, 59.6, 125, 3599, 12_010)] == [
         "0 s", "1 min 0 s", "2 min 5 s", "59 min 59 s", "3 h 20 min"
     ]  # fmt: skip
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what was written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_control_characters_do_not_reach_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Answers, warnings and lines above the bar; a pipe and the log get the text as it is."""
+    text = "a\x1b]0;x\x07\x9b2J\tü"
+    warn(text)
+    assert capsys.readouterr().err == f"warning: {text}\n"
+    screen = Screen()
+    print(text, file=Terminal(screen))
+    monkeypatch.setattr(sys, "stderr", screen)
+    warn(text)
+    with Progress(3, tmp_path / "log") as progress:
+        progress.say(text)
+    assert screen.getvalue().count("a\\x1b]0;x\\x07\\x9b2J") == 3
+    assert "\x07" not in screen.getvalue() and "\x1b]" not in screen.getvalue()
+    assert text in (tmp_path / "log").read_text()
+
+
+def test_a_long_line_loses_its_middle(capsys: pytest.CaptureFixture):
+    """Beginning and remedy stay, and a line is a line."""
+    warn("first " + "x" * 10_000_000 + "\nlast")
+    line = capsys.readouterr().err
+    assert line.startswith("warning: first xxx") and line.endswith("x last\n") and len(line) < LONGEST_NOTE + 9

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
-from flaxformer_lite.console import Failure, suggest
+from flaxformer_lite.console import Failure, Terminal, note, suggest
 
 COMMANDS = {
     "train": "train",
@@ -126,6 +126,8 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     """Within it, what a user can mend ends the process with one line and status 2, Ctrl-C without a line and status 130."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # as the input is, whatever the locale says
+        if sys.stdout.isatty():
+            sys.stdout = Terminal(sys.stdout)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -152,5 +154,5 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+    note(f"error: {message}")
     sys.exit(status)

@@ -3,7 +3,7 @@
 import typing
 from typing import Any
 
-from flaxformer_lite.bounds import violation
+from flaxformer_lite.bounds import cut, violation
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.variants import KINDS, settings_of, variants_in
 from flaxformer_lite.console import suggest
@@ -23,21 +23,24 @@ def explain(error: Any, parent: str, hint: Any) -> str:
         return f"there is no {setting}: it has no default, set it"
     if kind == "union_tag_invalid":
         tag, known = error["ctx"]["tag"], error["ctx"]["expected_tags"].replace("'", "").split(", ")
-        return f"{setting}.kind is {tag!r}: it must be one of {', '.join(map(repr, known))}{suggest(tag, known)}"
+        return (
+            f"{setting}.kind is {cut(repr(tag))}: it must be one of {', '.join(map(repr, known))}{suggest(tag, known)}"
+        )
     if kind == "union_tag_not_found":
-        return f"{setting} is {error['input']!r}: it must have a kind, one of {', '.join(map(repr, variants_of(error, hint)))}"
+        kinds = ", ".join(map(repr, variants_of(error, hint)))
+        return f"{setting} is {cut(repr(error['input']))}: it must have a kind, one of {kinds}"
     path, owner, rest = field_at(error["loc"], hint)
     if path and (kind in OUT_OF_BOUNDS or any(isinstance(part, str) for part in rest)):
         value = (error["input"],) if rest and isinstance(rest[0], int) else error["input"]
         if message := violation(owner, path[-1], value, ".".join([parent] * bool(parent) + path)):
             return message
-    return f"{setting} is {error['input']!r}: {error['msg']}" if setting else f"{error['msg']}"
+    return f"{setting} is {cut(repr(error['input']))}: {error['msg']}" if setting else f"{error['msg']}"
 
 
 def unknown_setting(setting: str) -> str:
     """Returns the message on a setting that no variant has."""
     known = [path for path in settings_of(Config) if path.count(".") == setting.count(".")]
-    return f"there is no setting {setting}" + (
+    return f"there is no setting {cut(setting)}" + (
         suggest(setting, known, 3) or f"; the settings there are {', '.join(known)}"
     )
 

@@ -10,6 +10,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import explain, unknown_setting
 from flaxformer_lite.config.old_names import modernize
@@ -50,7 +51,7 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
     try:
         tree = json.loads(text)
         if not isinstance(tree, dict):
-            raise ValueError(f"the file has {tree!r}: it must be a JSON object of settings")
+            raise ValueError(f"the file has {cut(repr(tree))}: it must be a JSON object of settings")
         config: Config = from_tree(modernize(tree, name), Config)
         return config
     except (json.JSONDecodeError, RecursionError) as error:

@@ -13,6 +13,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 
@@ -231,5 +232,5 @@ def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
 def listed(what: str, names: Iterable[str]) -> str:
     """Returns a complaint that lists the names, at most 8 of them; empty if there are none."""
     found = sorted(names)
-    shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+    shown = ", ".join(map(cut, found[:8])) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
     return f"{len(found)} array{'s' * (len(found) > 1)} {what}: {shown}" if found else ""

@@ -8,6 +8,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from flaxformer_lite.bounds import cut
+
 
 class Options:
     """The options of one JSON object. A getter's `default` stands for an option that is absent or null.
@@ -92,13 +94,13 @@ class Options:
 
     def wrong(self, name: str, rule: str) -> ValueError:
         """Returns the error to raise for an option: its name, its value and the rule."""
-        return ValueError(f"{self._where}{name} is {json.dumps(self.values.get(name))}: {rule}")
+        return ValueError(f"{self._where}{cut(name)} is {cut(json.dumps(self.values.get(name)))}: {rule}")
 
     def _value(self, name: str, kinds: tuple[type, ...], default: Any) -> Any:
         self._asked.add(name)
         if not self.has(name):
             if default is None:
-                raise ValueError(f"{self._where}{name} is missing: this system needs it")
+                raise ValueError(f"{self._where}{cut(name)} is missing: this system needs it")
             return default
         value = self.values[name]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):

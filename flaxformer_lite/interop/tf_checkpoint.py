@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 from google_crc32c import value as crc32c
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.text.files import most_unpacked
 
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -52,7 +53,7 @@ def read_checkpoint(prefix: str) -> dict[str, np.ndarray]:
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", prefix)
     num_shards, entries = _read_index(Path(f"{prefix}.index"))
     return {
-        name: _read_tensor(Path(f"{prefix}.data-{item.shard:05}-of-{num_shards:05}"), name, item)
+        name: _read_tensor(Path(f"{prefix}.data-{item.shard:05}-of-{num_shards:05}"), cut(name), item)
         for name, item in entries.items()
     }
 
@@ -99,7 +100,7 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
             raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")
         num_shards = _num_shards(path, rows[0][1])
         names = [key.decode(errors="backslashreplace") for key, _ in rows]
-        entries = {name: _entry(path, name, value) for name, (_, value) in zip(names[1:], rows[1:], strict=True)}
+        entries = {name: _entry(path, cut(name), value) for name, (_, value) in zip(names[1:], rows[1:], strict=True)}
         return num_shards, entries
     except (LookupError, TypeError):
         raise ValueError(f"{path}: an entry cannot be decoded: name the index of a checkpoint") from None

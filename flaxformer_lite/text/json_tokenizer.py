@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tokenizers
 
-from flaxformer_lite.console import cut
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 

@@ -16,6 +16,7 @@ import jax
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config import Config
+from flaxformer_lite.console import note
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
@@ -103,7 +104,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
     """
     try:
         found = read_folder(folder)
-        tokenizers, note = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+        tokenizers, reason = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
         raise with_path(str(folder), error) from None
     config = Config(
@@ -124,11 +125,11 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         write_run(made, config, 0, found.params, f"imported from {source}", tokenizers=tokenizers, imported=origin)
         copy_companions(folder, made.path / "huggingface")
     for note_line in found.notes:
-        print(note_line, file=sys.stderr)
+        note(note_line)
     for name in found.skipped:
-        print(f"skipped {name}: a constant of this architecture, and its values are the expected ones", file=sys.stderr)
-    if note:
-        print(f"the run has no tokenizer, it reads and writes token ids: {note}", file=sys.stderr)
+        note(f"skipped {name}: a constant of this architecture, and its values are the expected ones")
+    if reason:
+        note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.hf import bart, bert, distilbert, gemma, gpt2, llama, marian, roberta, t5
 from flaxformer_lite.interop.hf.family import Family
 
@@ -19,5 +20,7 @@ def family_of(model_type: Any, families: Families = FAMILIES) -> Family:
     if model_type is None:
         raise ValueError(f"config.json has no model_type, which names the family: one of {', '.join(families)}")
     if not isinstance(model_type, str) or model_type not in families:
-        raise ValueError(f"model_type {model_type!r} is not a family that is known here: {', '.join(families)}")
+        raise ValueError(
+            f"model_type {cut(repr(model_type))} is not a family that is known here: {', '.join(families)}"
+        )
     return families[model_type]

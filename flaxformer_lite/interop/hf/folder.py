@@ -12,6 +12,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.new_folder import new_folder
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -87,13 +88,13 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
     tensors: dict[str, np.ndarray] = {}
     for file in sorted(set(file_of.values())):
         if Path(file).name != file or not (folder / file).is_file():
-            raise ValueError(f"{folder / INDEX} names {file}, which is not in the folder: copy it there")
+            raise ValueError(f"{folder / INDEX} names {cut(file)}, which is not in the folder: copy it there")
         found = read_file(folder / file)
         listed = {name for name, in_file in file_of.items() if in_file == file}
         if found.keys() != listed:
             name = min(found.keys() ^ listed)
             which = "lacks" if name in listed else "also has"
-            raise ValueError(f"{folder / INDEX} does not fit {file}, which {which} {name}: copy both again")
+            raise ValueError(f"{folder / INDEX} does not fit {file}, which {which} {cut(name)}: copy both again")
         tensors |= found
     return tensors
 

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
-from flaxformer_lite.console import cut
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
@@ -134,7 +134,8 @@ def add_tokens(found: Library, folder: Path, settings: Mapping[str, Any], names:
         found.add_tokens([described(token)])
         if found.token_to_id(content(token)) != i:
             raise ValueError(
-                f"{content(token)!r} should be the added token {i}: that id does not follow the vocabulary; copy the folder again"
+                f"{cut(repr(content(token)))} should be the added token {i}: that id does not follow the vocabulary; copy the "
+                "folder again"
             )
     known = {content(token) for token in added.values()}
     more = [settings.get(name) or [] for name in ("additional_special_tokens", "extra_special_tokens")]
@@ -155,5 +156,5 @@ def numbered(found: Library, token: Any) -> tuple[str, int]:
     """Returns a special token and its id."""
     i = found.token_to_id(content(token))
     if i is None:
-        raise ValueError(f"the vocabulary lacks the special token {content(token)}: copy the folder again")
+        raise ValueError(f"the vocabulary lacks the special token {cut(content(token))}: copy the folder again")
     return content(token), i
