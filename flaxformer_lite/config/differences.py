@@ -12,9 +12,19 @@ MAY_CHANGE = frozenset(
         "data.store",
         *(
             f"train.{name}"
-            for name in ("steps", "log_every", "eval_every", "checkpoint_every", "keep_latest", "keep_best")
+            for name in (
+                *(
+                    "steps",
+                    "log_every",
+                    "eval_every",
+                    "checkpoint_every",
+                    "keep_latest",
+                    "keep_best",
+                    "max_skipped_steps",
+                ),
+                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
+            )
         ),
-        *(f"train.{name}" for name in ("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror")),
     ]
 )
 """Settings that a resumed run may change: its length, its reports, its devices, its mirror and the place of its tokens, nothing

@@ -40,6 +40,9 @@ class TrainConfig(Checked, at="train"):
     """Metric that ranks checkpoints: loss, accuracy, another metric of the objective, or one of `text_metrics`."""
     patience: PositiveInt | None = None
     """Evaluations in a row without a new best after which training stops early; None: it never does."""
+    max_skipped_steps: PositiveInt = 10
+    """Steps in a row with a loss or a gradient that is not finite, after which the run fails. Each changes no parameter, and is
+    reported and counted."""
     init_from: str | None = None
     """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()

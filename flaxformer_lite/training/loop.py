@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from flaxformer_lite.training.finite import is_finite
 from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
+from flaxformer_lite.training.spikes import SpikeWatch
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
 
 RowCallback = Callable[[dict[str, Any]], None]
@@ -96,6 +98,7 @@ class Trainer:
         self.pending: list[dict[str, jax.Array]] = []
         """Measurements of the newest steps, not yet fetched from the devices."""
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
+        self.spikes = SpikeWatch()
 
     def run(self) -> None:
         """Trains to the last step, an early stop or a signal. The last action is always a checkpoint."""
@@ -177,9 +180,23 @@ class Trainer:
         """Waits for the steps in progress and adds their measurements to the sums of the next `train` row."""
         first = int(self.state.step) - len(self.pending) + 1
         for step, measured in enumerate(jax.device_get(self.pending), first):
-            self.loop_state.add_step(step, measured)
             self.row_tokens += float(measured["tokens"])
+            if not self.loop_state.add_step(step, measured):
+                self.report_skipped(step, measured)
+            elif spike := self.spikes.describe(float(measured["loss"])):
+                self.progress.say(f"step {step:>6}  a loss spike on batch {step - 1}: {spike}")
         self.pending = []
+
+    def report_skipped(self, step: int, measured: dict[str, Any]) -> None:
+        """Reports a step without an update. Raises: Failure after `train.max_skipped_steps` of them in a row."""
+        numbers = f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}"
+        in_a_row, count = self.loop_state.skipped_in_a_row, len(self.loop_state.skipped_steps)
+        if in_a_row >= self.config.train.max_skipped_steps:
+            raise Failure(
+                f"{numbers}, the last of {in_a_row} steps in a row without an update: lower optimizer.schedule.peak_rate or "
+                f"lengthen its warm-up; the checkpoints before step {step - in_a_row + 1} are untouched"
+            )
+        self.progress.say(f"warning: {numbers}: its update was skipped (batch {step - 1}; {count} skipped so far)")
 
     def show_progress(self, step: int) -> None:
         """Moves the progress bar. Waits for the step before `step`, so that at most one step is in progress behind it."""
@@ -194,19 +211,21 @@ class Trainer:
     def write_train_row(self, step: int, measured: dict[str, jax.Array]) -> None:
         """Writes the `train` row at `step`: the mean loss and the speed since the row before."""
         self.fetch_measurements()
+        loss, norm = self.loop_state.mean_loss(), float(measured["gradient_norm"])
+        skipped = len(self.loop_state.skipped_steps)
         row = {
             "step": step,
             "split": "train",
-            "loss": self.loop_state.mean_loss(),
-            "learning_rate": float(self.rate(step - 1)),
-            "gradient_norm": float(measured["gradient_norm"]),
+            "loss": loss,
+            "learning_rate": float(self.rate(step - 1 - skipped)),
+            "gradient_norm": norm if math.isfinite(norm) else None,
             "epoch": step / self.data.plan.batches_per_epoch,
             "tokens_per_second": self.row_tokens / (time.perf_counter() - self.row_started),
         }
-        self.write_row(row)
+        self.write_row(row | ({"skipped_steps": skipped} if skipped else {}))
         self.progress.say(
-            f"step {step:>6}  epoch {row['epoch']:.2f}  loss {row['loss']:.4f}  {row['tokens_per_second']:,.0f} tokens/s  "
-            f"rate {row['learning_rate']:.2e}"
+            f"step {step:>6}  epoch {row['epoch']:.2f}  loss {'none' if loss is None else f'{loss:.4f}'}  "
+            f"{row['tokens_per_second']:,.0f} tokens/s  rate {row['learning_rate']:.2e}"
         )
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
 

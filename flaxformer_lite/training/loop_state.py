@@ -1,10 +1,8 @@
 """The loop's own numbers, saved in every checkpoint beside the train state."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
-
-from flaxformer_lite.training.multihost.ending import SharedError
 
 
 @dataclass
@@ -25,22 +23,27 @@ class LoopState:
     """Whether `evaluations_since_best` has reached `train.patience`."""
     eval_data: str = ""
     """Fingerprint of the evaluation data; empty without any, and in checkpoints of older releases."""
+    skipped_steps: list[int] = field(default_factory=list)
+    """Steps whose loss or gradient was not finite; step n reads batch n - 1."""
+    skipped_in_a_row: int = 0
+    """How many of them were the newest steps."""
     parameters_only: str = ""
     """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
 
-    def add_step(self, step: int, measured: dict[str, Any]) -> None:
-        """Adds what a step measured. Raises: SharedError if the loss or the gradient is not finite."""
+    def add_step(self, step: int, measured: dict[str, Any]) -> bool:
+        """Adds what a step measured; returns whether it was an update: a step whose numbers are not finite was skipped."""
         if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
-            raise SharedError(
-                f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}: lower "
-                "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
-            )
+            self.skipped_steps.append(step)
+            self.skipped_in_a_row += 1
+            return False
+        self.skipped_in_a_row = 0
         self.loss_sum += float(measured["loss"]) * float(measured["tokens"])
         self.tokens += float(measured["tokens"])
+        return True
 
-    def mean_loss(self) -> float:
-        """Returns the loss per token since the last `train` row, and starts the next row's sums."""
-        mean = self.loss_sum / self.tokens
+    def mean_loss(self) -> float | None:
+        """Returns the loss per token since the last `train` row, None without any, and starts the next row's sums."""
+        mean = self.loss_sum / self.tokens if self.tokens else None
         self.loss_sum = self.tokens = 0.0
         return mean
 

@@ -4,6 +4,7 @@
 Dropout, like the data, is a function of (seed, step). No random state is stored, so any step can be repeated.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -135,7 +136,10 @@ def gradient(
 def train_step(
     task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Makes one optimizer step. Returns the new state, and loss, tokens and gradient norm (before clipping) of the batch."""
+    """Makes one optimizer step. Returns the new state, and loss, tokens and gradient norm (before clipping) of the batch.
+
+    Where the loss or the gradient is not finite, only the step's number changes: the update is skipped.
+    """
     key = random_key(task.seed, "dropout", state.step)
     loss, _, grads = gradient(task, state.params, batch, key, axis_name)
     updates, opt_state = task.optimizer.update(grads, state.opt_state, state.params)
@@ -147,7 +151,10 @@ def train_step(
         ema = optax.incremental_update(params, state.ema, 1 - decay)
     tokens = across(batch.weights.sum(), axis_name)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
-    return TrainState(state.step + 1, params, opt_state, ema), measured
+    finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
+    updated, before = TrainState(state.step, params, opt_state, ema), state
+    state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
+    return state._replace(step=state.step + 1), measured
 
 
 def eval_step(

@@ -22,6 +22,7 @@ from jaxtyping import PyTree
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.console import Failure
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.training.loop_state import LoopState
@@ -234,6 +235,14 @@ def test_evaluate_prints_json_with_signatures(folder: Path, command, tmp_path: P
     status, out, _ = command("evaluate", folder, *files)
     assert status == 0
     assert json.loads(out) == {**report, "split": "files"}
+
+
+def test_a_failure_is_one_line_and_status_1(folder: Path, command, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise Failure("the loss is nan")
+
+    monkeypatch.setattr("flaxformer_lite.cli.commands.inspect.describe", fail)
+    assert command("inspect", folder) == (1, "", "error: the loss is nan\n")
 
 
 def test_evaluate_where_nothing_can_be_written_prints_first(folder: Path, command, monkeypatch: pytest.MonkeyPatch):

@@ -405,8 +405,8 @@ def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
 
 
 @pytest.mark.parametrize("log_every", quick([1, 50], (50).__eq__))
-def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, log_every: int):
-    """Parameters spoilt after step 6 are noticed in step 7, at its row or at the checkpoint of step 8, which is not saved."""
+def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, capfd, log_every: int):
+    """Parameters spoilt after step 6 skip step 7, a warning, and step 8, whose checkpoint is not saved: a few in a row suffice."""
 
     def spoil(self: loop.Trainer, step: int) -> None:
         if step == 6:
@@ -414,9 +414,18 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
             self.state = self.state._replace(params=nan)
 
     monkeypatch.setattr(loop.Trainer, "show_progress", spoil)
-    with pytest.raises(ValueError, match=r"the loss is nan .* at step 7: lower optimizer\.schedule\.peak_rate"):
-        loop.train(with_train(NO_TEXT, log_every=log_every), tmp_path / "run")
-    assert saved(tmp_path / "run") == ["4", "5"]
+    for limit, message in (
+        (9, "not finite after step 8"),
+        (2, r"at step 8, the last of 2 steps .*: lower optimizer\.sch"),
+    ):
+        config = with_train(NO_TEXT, log_every=log_every, max_skipped_steps=limit)
+        with pytest.raises(Failure, match=message):
+            loop.train(config, tmp_path / str(limit))
+        assert saved(tmp_path / str(limit)) == ["4", "5"]
+    assert (
+        capfd.readouterr().err.count("warning: the loss is nan and the gradient's norm nan at step 7: its update was")
+        == 2
+    )
 
 
 def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrupted, tmp_path, monkeypatch, capfd):
@@ -432,8 +441,8 @@ def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrup
             loop.train(NO_TEXT, tmp_path / "run")
         assert saved(tmp_path / "run") == ["4", "5"]
         patch.setattr(loop, "is_finite", lambda _: True)
-        with pytest.raises(ValueError, match="at step 9"):
-            loop.train(NO_TEXT, tmp_path / "run")
+        with pytest.raises(Failure, match="at step 9"):
+            loop.train(with_train(NO_TEXT, max_skipped_steps=1), tmp_path / "run")
     assert saved(tmp_path / "run") == ["4", "5", "8"]
     loop.train(NO_TEXT, tmp_path / "run")
     assert "8 in " in (line := capfd.readouterr().err) and "(it has a NaN or an infinity); using checkpoint 5" in line

@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.multihost.ending import SharedError
 
 
 def test_the_mean_loss_is_over_tokens_and_starts_anew():
@@ -17,10 +16,16 @@ def test_the_mean_loss_is_over_tokens_and_starts_anew():
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])
-def test_a_number_that_is_not_finite_is_refused(name: str):
-    measured = {"loss": 1.0, "tokens": 1.0, "gradient_norm": 1.0, name: float("inf")}
-    with pytest.raises(SharedError, match=r"at step 7: lower optimizer\.schedule\.peak_rate"):
-        LoopState("data").add_step(7, measured)
+def test_a_number_that_is_not_finite_is_counted_and_kept_out_of_the_mean(name: str):
+    usual = {"loss": 1.0, "tokens": 1.0, "gradient_norm": 1.0}
+    state = LoopState("data")
+    assert state.mean_loss() is None
+    found = [
+        state.add_step(step, usual | {name: value}) for step, value in ((7, 1.0), (8, float("nan")), (9, float("inf")))
+    ]
+    assert found == [True, False, False]
+    assert (state.skipped_steps, state.skipped_in_a_row, state.mean_loss()) == ([8, 9], 2, 1.0)
+    assert state.add_step(10, usual) and (state.skipped_steps, state.skipped_in_a_row) == ([8, 9], 0)
 
 
 @pytest.mark.parametrize(("mode", "values"), [("min", [3.0, 2.0, 2.0, 2.5]), ("max", [1.0, 2.0, 2.0, 1.5])])

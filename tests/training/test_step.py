@@ -177,6 +177,19 @@ def test_a_consistency_reads_each_row_twice_with_different_dropout(batch: Batch,
         assert (float(terms["consistency"].mean) > 1e-3) == differs
 
 
+def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Runner, batch: Batch):
+    """Law: parameters, optimizer state and average stay bit for bit, and the step after is one as usual."""
+    broken = batch._replace(weights=np.where(np.arange(5) == 1, np.float32("nan"), batch.weights))
+    state = one_device.init(batch)
+    before = jax.tree.map(np.array, state)
+    state, measured = one_device.train_step(state, one_device.shard_batch(broken))
+    assert np.isnan(float(measured["loss"])) and int(state.step) == 1
+    chex.assert_trees_all_equal(jax.tree.map(np.array, state)._replace(step=before.step), before)
+    state, measured = one_device.train_step(state, one_device.shard_batch(batch))
+    assert np.isfinite(float(measured["loss"])) and int(state.step) == 2
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.opt_state))
+
+
 def test_random_keys_differ_by_seed_purpose_and_step():
     keys = [
         random_key(0, "dropout", 0),
