@@ -6,10 +6,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from flaxformer_lite.run import Run
+from typing import Any
 
 
 def add_setting(
@@ -29,26 +26,6 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
     settings: dict[str, str] = getattr(arguments, "settings", {})
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
-
-
-def add_ensemble(parser: argparse.ArgumentParser) -> None:
-    """Adds the option for the other runs of an ensemble."""
-    parser.add_argument(
-        "--ensemble",
-        metavar="RUN",
-        action="append",
-        default=[],
-        help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
-    )
-
-
-def load_typed(arguments: argparse.Namespace) -> "Run":
-    """Returns the run of `RUN`, with those of `--ensemble`, and the weights of `--weights`."""
-    from flaxformer_lite.run import load, load_ensemble  # with JAX, which most mistakes do not need
-
-    if not arguments.ensemble:
-        return load(arguments.folder, weights=arguments.weights)
-    return load_ensemble([arguments.folder, *arguments.ensemble], weights=arguments.weights)
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.cli.options import add_ensemble, add_setting, load_typed, typed_settings
+from flaxformer_lite.cli import translation
+from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
@@ -24,22 +25,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--source", metavar="FILE", help="translate this file instead; needs --target")
     parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
-    beam = "beam size; default: decode.beam_size of the config"
-    add_setting(parser, "--beam", "beam_size", int, "N", beam)
-    add_ensemble(parser)
+    translation.add_arguments(parser)
+    parser.add_argument(
+        "--tune-alpha",
+        metavar="A,B,…",
+        help="translate data.eval once with each exponent of the length penalty, and print BLEU of each",
+    )
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    loaded = load_typed(arguments)
+    loaded = load_runs(arguments)
+    if arguments.tune_alpha is not None:
+        tune_alpha(loaded, arguments)
+        return
     name, pairs = chosen_pairs(loaded, arguments)
     name += "-ensemble" * bool(arguments.ensemble)
-    decode = typed_settings(arguments)
+    decode = decode_settings(loaded, arguments)
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
-        hypotheses, scores = evaluate(loaded, pairs, name, decode)
+        hypotheses, scores = evaluate(loaded, pairs, name, decode, arguments)
     elif decode:
-        raise ValueError("--beam is for translations, but this run does not translate: leave it out")
+        raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
     else:
         with Progress(len(pairs)) as progress:
             scores = {
@@ -50,11 +57,10 @@ def run(arguments: argparse.Namespace) -> None:
     report = json.dumps(
         {
             "run": str(loaded.folder.path),
-            **({"ensemble": arguments.ensemble} if arguments.ensemble else {}),
             "split": name,
             "weights": weights,
             "step": loaded.step,
-            **decode,
+            **used_settings(arguments),
             **scores,
         },
         indent=2,
@@ -87,7 +93,49 @@ def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[
     return split, list(source.open(f"data.{split}"))
 
 
-def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) -> tuple[list[str], dict[str, Any]]:
+def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
+    """Prints BLEU of the translations of `data.eval` for each value of `--tune-alpha`, and the best value.
+
+    Only evaluation data is used: an exponent chosen on the test data would flatter its score.
+
+    Raises: ValueError for a value that is no number, or together with other data.
+    """
+    try:
+        alphas = [float(alpha) for alpha in arguments.tune_alpha.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--tune-alpha is {arguments.tune_alpha!r}: write numbers with commas, such as 0.6,1,1.4"
+        ) from None
+    if arguments.alpha is not None or arguments.source or arguments.target or arguments.minimum_risk:
+        raise ValueError(
+            "--tune-alpha is for the beam on data.eval: leave out --alpha, --source, --target, --minimum-risk"
+        )
+    if arguments.split == "test":
+        raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
+    arguments.split = "eval"
+    name, pairs = chosen_pairs(loaded, arguments)
+    decode, scores = decode_settings(loaded, arguments), []
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    for alpha in alphas:
+        with Progress(len(pairs)) as progress:
+            answers = loaded.hypotheses(
+                sources,
+                progress=lambda done, of, alpha=alpha: progress.update(f"alpha {alpha:g}", done),
+                warn=lambda line: None,
+                **decode | {"alpha": alpha},
+            )
+        score = bleu([best[0].text for best in answers], references, tokenized=loaded.config.data.tokenized)
+        scores.append({"alpha": alpha, "bleu": score.value, "hypothesis_words": score.hypothesis_words})
+        print(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}", file=sys.stderr)
+    best = max(scores, key=lambda found: found["bleu"])
+    report = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, **used_settings(arguments)}
+    report |= {"reference_words": score.reference_words, "signature": score.signature, "alphas": scores, "best": best}
+    print(json.dumps(report, indent=2))
+
+
+def evaluate(
+    loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any], arguments: argparse.Namespace
+) -> tuple[list[str], dict[str, Any]]:
     """Returns the run's translations of `pairs`, and all their scores."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
@@ -100,7 +148,7 @@ def evaluate(loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any]) 
         answers = loaded.hypotheses(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
-    hypotheses = [best[0].text for best in answers]
+    hypotheses = [best[0].text for best in chosen(loaded, answers, arguments)]
     tokenized = loaded.config.data.tokenized
     scores = {
         "bleu": bleu(hypotheses, references, tokenized=tokenized),

@@ -8,18 +8,17 @@ import argparse
 import sys
 from typing import Any
 
-from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli import input_lines, translation
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.cli.options import add_ensemble, add_setting, load_typed, typed_settings
+from flaxformer_lite.cli.options import add_setting
+from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    add_ensemble(parser)
-    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
-    add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    translation.add_arguments(parser)
     add_setting(
         parser,
         "--n-best",
@@ -36,14 +35,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "translate")
-    loaded = load_typed(arguments)
-    decode = typed_settings(arguments)
-    settings = loaded.translation_decoder(**decode).config
-    n_best = "num_hypotheses" in decode or settings.num_hypotheses > 1
+    loaded = load_runs(arguments)
+    decode = decode_settings(loaded, arguments)
+    typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
+    n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
     index = 0
     translate_block = translated_ids if arguments.ids else translated
     for block in blocks:
-        for hypotheses in translate_block(loaded, block, decode):
+        for hypotheses in chosen(loaded, translate_block(loaded, block, decode), arguments):
             for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
                 print(line)
             index += 1

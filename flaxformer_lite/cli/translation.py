@@ -1,0 +1,74 @@
+"""The options that `translate` and `evaluate` share: which runs translate, by which search, and how the best answer is chosen."""
+
+import argparse
+from typing import Any
+
+from flaxformer_lite.cli.options import add_setting, typed_settings
+from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.inference.minimum_risk import minimum_risk
+from flaxformer_lite.run import Run, load, load_ensemble
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options, but `--weights`."""
+    parser.add_argument(
+        "--ensemble",
+        metavar="RUN",
+        action="append",
+        default=[],
+        help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
+    )
+    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
+    add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
+    add_setting(parser, "--alpha", "alpha", float, "A", alpha)
+    parser.add_argument(
+        "--minimum-risk",
+        choices=("chrf", "bleu"),
+        help="choose the candidate that is most like all candidates by this metric; they are the answers of the beam",
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="candidates of --minimum-risk: N samples, no beam")
+    parser.add_argument("--temperature", type=float, metavar="T", help="of the samples; default: 1")
+
+
+def load_runs(arguments: argparse.Namespace) -> Run:
+    """Returns the run of `RUN`, with those of `--ensemble`, and the weights of `--weights`."""
+    if not arguments.ensemble:
+        return load(arguments.folder, weights=arguments.weights)
+    return load_ensemble([arguments.folder, *arguments.ensemble], weights=arguments.weights)
+
+
+def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the settings of decoding to override. Raises: ValueError if the options do not go together."""
+    decode = typed_settings(arguments)
+    if arguments.temperature is not None and arguments.samples is None:
+        raise ValueError("--temperature is for samples: add --samples, or leave it out")
+    if arguments.samples is not None and not arguments.minimum_risk:
+        raise ValueError("--samples are candidates of --minimum-risk: add it, or leave --samples out")
+    if not arguments.minimum_risk:
+        return decode
+    if arguments.samples is not None:
+        temperature = 1.0 if arguments.temperature is None else arguments.temperature
+        decode |= {"sampling": Sampling(temperature=temperature), "beam_size": 1, "num_hypotheses": arguments.samples}
+    else:
+        decode = {"num_hypotheses": decode.get("beam_size", loaded.config.decode.beam_size), **decode}
+    if decode["num_hypotheses"] < 2:
+        raise ValueError("--minimum-risk compares candidates, but there is only 1: raise --beam or --samples")
+    return decode
+
+
+def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the typed options by name, for a report."""
+    names = ("ensemble", "minimum_risk", "samples", "temperature")
+    return typed_settings(arguments) | {name: value for name in names if (value := getattr(arguments, name))}
+
+
+def chosen(loaded: Run, answers: list[list[ScoredText]], arguments: argparse.Namespace) -> list[list[ScoredText]]:
+    """Returns the answers, best first: as they are, or by `--minimum-risk`."""
+    if not arguments.minimum_risk:
+        return answers
+    tokenized = loaded.config.data.tokenized
+    return [
+        minimum_risk([text for text, _ in answer], arguments.minimum_risk, tokenized=tokenized) for answer in answers
+    ]

@@ -1,0 +1,86 @@
+"""The options that translate and evaluate share, without a model: what they set, and what they refuse."""
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.cli import translation
+from flaxformer_lite.cli.commands import evaluate
+from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.run import Run
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import tiny_config
+
+CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
+TARGETS = [pair.target for pair in CONFIG.data.eval.open()]
+
+
+class Answers(Run):
+    """A run without a model, whose answers are right with a high exponent."""
+
+    def hypotheses(self, texts: list[str], *, alpha: float, **_: Any) -> list[list[ScoredText]]:
+        return [[ScoredText(TARGETS[i] if alpha > 1 else "0", 0.0)] for i in range(len(texts))]
+
+
+RUN = Answers(RunFolder("run"), CONFIG, {}, None, 3)
+
+
+def typed(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    return parser.parse_args(["run", *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], {}),
+        (["--alpha", "1.5", "--beam", "3"], {"alpha": 1.5, "beam_size": 3}),
+        (["--minimum-risk", "chrf"], {"num_hypotheses": 5}),
+        (["--minimum-risk", "chrf", "--beam", "9"], {"num_hypotheses": 9, "beam_size": 9}),
+        (
+            ["--minimum-risk", "bleu", "--samples", "7", "--temperature", "0.5"],
+            {"num_hypotheses": 7, "beam_size": 1, "sampling": Sampling(temperature=0.5)},
+        ),
+    ],
+)
+def test_options_become_settings_of_decoding(options: list[str], expected: dict[str, Any]):
+    assert translation.decode_settings(RUN, typed(*options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--samples", "7"], "--samples are candidates of --minimum-risk"),
+        (["--minimum-risk", "chrf", "--temperature", "0.5"], "--temperature is for samples"),
+        (["--minimum-risk", "chrf", "--beam", "1"], "there is only 1: raise --beam or --samples"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: list[str], message: str):
+    with pytest.raises(ValueError, match=message):
+        translation.decode_settings(RUN, typed(*options))
+
+
+def test_the_answer_with_the_least_risk_comes_first():
+    answers = [[ScoredText("a b", -1.0), ScoredText("c d", -2.0), ScoredText("c d", -3.0)]]
+    assert translation.chosen(RUN, answers, typed()) == answers
+    best = translation.chosen(RUN, answers, typed("--minimum-risk", "chrf"))
+    assert [text for text, _ in best[0]] == ["c d", "a b"]
+
+
+def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(evaluate, "load_runs", lambda arguments: RUN)
+    evaluate.run(typed("--tune-alpha", "0.5,1.5"))
+    out, err = capsys.readouterr()
+    assert '"best": {\n    "alpha": 1.5,' in out
+    assert "alpha 0.5  BLEU 0.00" in err
+    for options, message in (
+        (["--tune-alpha", "x"], "write numbers with commas"),
+        (["--tune-alpha", "1", "--split", "test"], "--tune-alpha chooses on data.eval"),
+        (["--tune-alpha", "1", "--alpha", "2"], "leave out --alpha"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate.run(typed(*options))
