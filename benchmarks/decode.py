@@ -1,0 +1,218 @@
+"""Compares translation on the CPU with CTranslate2 or Hugging Face: the same weights, the same sentences, the same beam.
+
+python benchmarks/decode.py RUN --sentences FILE --peer ctranslate2 [--beam 1 5] [--batch 64] [--threads 1] [--rounds 5]
+
+Needs ctranslate2, or torch and transformers. The run is exported to the peer first. Both sides get token ids, run in processes of
+their own on the same cores, and take turns. The first pass over the sentences compiles and is not counted. The columns:
+
+  tokens / CPU s, tokens / s   generated tokens, the end included, per second; the median over the rounds
+  ratio                        ours divided by the peer's, round by round: the median, and the least and the most
+  same                         sentences with the same tokens
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PEERS = ("ctranslate2", "hf")
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+MAX_LENGTH = 128
+"""The most tokens of an answer."""
+
+Ids = list[list[int]]
+Translate = Callable[[Ids], Ids]
+
+
+class Times(NamedTuple):
+    """Seconds of one pass over the sentences, and the tokens of its answers."""
+
+    cpu: float
+    wall: float
+    tokens: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--sentences", required=True, metavar="FILE", help="one sentence a line")
+    parser.add_argument("--peer", choices=PEERS)
+    parser.add_argument("--beam", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--batch", type=int, default=64, help="sentences of a batch, on both sides")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--lines", type=int, default=256, help="lines of the file that are used")
+    parser.add_argument("--measure", nargs=2, metavar=("SIDE", "IDS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        measure(options)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        for beam in options.beam:
+            compare(options, beam, Path(folder))
+
+
+def compare(options: argparse.Namespace, beam: int, folder: Path) -> None:
+    """Lets both sides take turns, and prints the rows of the table."""
+    ids, exported = folder / "ids.json", folder / str(options.peer)
+    if not ids.exists():
+        encode(options, ids)
+    if options.peer and not exported.exists():
+        words = [sys.executable, "-m", "flaxformer_lite", "export", options.peer, options.run, str(exported)]
+        subprocess.run(words, check=True)
+    sides = {"ours": options.run} | ({options.peer: str(exported)} if options.peer else {})
+    processes = {side: start(side, path, ids, beam, options) for side, path in sides.items()}
+    answers: dict[str, Ids] = {}
+    rounds: dict[str, list[Times]] = {side: [] for side in sides}
+    for side, process in processes.items():
+        answers[side] = ask(process)
+    for _ in range(options.rounds):
+        for side, process in processes.items():
+            rounds[side].append(Times(*ask(process)))
+    for process in processes.values():
+        process.communicate("end\n")
+    report(beam, rounds, answers)
+
+
+def encode(options: argparse.Namespace, ids: Path) -> None:
+    """Writes the token ids of the sentences, with the end that the model reads."""
+    import flaxformer_lite
+
+    lines = Path(options.sentences).read_text(encoding="utf-8").splitlines()[: options.lines]
+    tokenizer = flaxformer_lite.load(options.run).required_tokenizers.source
+    ids.write_text(json.dumps([tokenizer.as_source(row) for row in tokenizer.encode_batch(lines)]))
+
+
+def start(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> "subprocess.Popen[str]":
+    """Starts the process of one side on the first `--threads` cores."""
+    cores = sorted(os.sched_getaffinity(0))[: options.threads]
+    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "JAX_PLATFORMS": "cpu"}
+    environment["GLIBC_TUNABLES"] = HUGE_PAGES
+    if options.threads == 1:
+        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    words = [sys.executable, __file__, path, "--sentences", options.sentences, "--measure", side, str(ids)]
+    words += ["--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+
+
+def ask(process: "subprocess.Popen[str]") -> Any:
+    """Asks a side for one more answer."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
+
+
+def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:
+    print(f"\nbeam {beam}\n{'':14} {'tokens / CPU s':>14} {'tokens / s':>11}")
+    for side, times in rounds.items():
+        rates = [statistics.median(t.tokens / seconds for t, seconds in pairs) for pairs in by_clock(times)]
+        print(f"{side:14} {rates[0]:14.0f} {rates[1]:11.0f}")
+    if len(rounds) == 2:
+        ours, theirs = rounds.values()
+        found = sorted((a.tokens / a.cpu) / (b.tokens / b.cpu) for a, b in zip(ours, theirs, strict=True))
+        same = sum(a == b for a, b in zip(*answers.values(), strict=True))
+        print(f"ratio by CPU   {statistics.median(found):.2f}   ({found[0]:.2f} to {found[-1]:.2f})")
+        print(f"same           {same} of {len(answers['ours'])}")
+
+
+def by_clock(times: list[Times]) -> tuple[list[tuple[Times, float]], list[tuple[Times, float]]]:
+    return [(t, t.cpu) for t in times], [(t, t.wall) for t in times]
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Answers the first line with the answers, and each further line with the times of one more pass."""
+    side, ids = options.measure
+    sources: Ids = json.loads(Path(ids).read_text())
+    translate = {"ours": ours, "ctranslate2": ctranslate2, "hf": hugging_face}[side](options)
+    answers = None
+    for line in sys.stdin:
+        if line.strip() != "go":
+            break
+        cpu, wall = time.process_time(), time.perf_counter()
+        found = translate(sources)
+        times = Times(time.process_time() - cpu, time.perf_counter() - wall, sum(len(row) + 1 for row in found))
+        print(json.dumps(found if answers is None else times), flush=True)
+        answers = found
+
+
+def ours(options: argparse.Namespace) -> Translate:
+    import flaxformer_lite
+
+    run, beam = flaxformer_lite.load(options.run), options.beam[0]
+    settings = {"beam_size": beam, "num_hypotheses": 1, "max_new_tokens": MAX_LENGTH}
+
+    def translate(sources: Ids) -> Ids:
+        longest = max(map(len, sources))
+        answers = run.hypotheses_of_ids(sources, batch_tokens=options.batch * longest, **settings)
+        return [best[0].tokens for best in answers]
+
+    return translate
+
+
+def ctranslate2(options: argparse.Namespace) -> Translate:
+    import ctranslate2 as library
+
+    folder = Path(options.run)
+    translator = library.Translator(
+        str(folder), device="cpu", compute_type="float32", inter_threads=1, intra_threads=options.threads
+    )
+    source, target = ("source", "target") if (folder / "source_vocabulary.json").exists() else ("shared", "shared")
+    names, ids_of = (json.loads((folder / f"{side}_vocabulary.json").read_text()) for side in (source, target))
+    numbers = {name: number for number, name in enumerate(ids_of)}
+
+    def translate(sources: Ids) -> Ids:
+        tokens = [[names[i] for i in row] for row in sources]
+        results = translator.translate_batch(
+            tokens, beam_size=options.beam[0], max_batch_size=options.batch, max_decoding_length=MAX_LENGTH
+        )
+        return [[numbers[name] for name in result.hypotheses[0]] for result in results]
+
+    return translate
+
+
+def hugging_face(options: argparse.Namespace) -> Translate:
+    import torch
+    from transformers import AutoModelForSeq2SeqLM
+
+    torch.set_num_threads(options.threads)
+    model = AutoModelForSeq2SeqLM.from_pretrained(options.run).eval()
+    pad, end = model.generation_config.pad_token_id, model.generation_config.eos_token_id
+
+    def translate(sources: Ids) -> Ids:
+        order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+        answers: dict[int, list[int]] = {}
+        for at in range(0, len(order), options.batch):
+            members = order[at : at + options.batch]
+            width = len(sources[members[0]])
+            tokens = torch.tensor([sources[i] + [pad] * (width - len(sources[i])) for i in members])
+            with torch.inference_mode():
+                found = model.generate(
+                    input_ids=tokens,
+                    attention_mask=(tokens != pad).long(),
+                    num_beams=options.beam[0],
+                    max_length=MAX_LENGTH,
+                )
+            for i, row in zip(members, found[:, 1:].tolist(), strict=True):
+                answers[i] = row[: row.index(end)] if end in row else row
+        return [answers[i] for i in range(len(sources))]
+
+    return translate
+
+
+if __name__ == "__main__":
+    main()
