@@ -12,7 +12,7 @@ from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProd
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.feed_forward import Activation
 from flaxformer_lite.model.initializers import Initializer, XavierUniform
-from flaxformer_lite.model.norms import LayerNorm, Norm
+from flaxformer_lite.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 from flaxformer_lite.model.residual import PRE_NORM, Residual
 
@@ -155,7 +155,7 @@ class ModelConfig(Checked, at="model"):
     """Use biases in the feed-forward layers."""
     activation: Activation = "relu"
     """Activation of the feed-forward layers; reglu, geglu, geglu_tanh and swiglu are gated."""
-    norm: Norm = LayerNorm()
+    norm: Annotated[BaseNorm, SavedAs(Norm)] = LayerNorm()
     """Norm for each `n` of a residual command, and for the other norms of the model."""
     residual: Residual = PRE_NORM
     """Commands around each sublayer: PRE_NORM, POST_NORM, or others."""

@@ -69,8 +69,19 @@ def deviation_norm(
     return (scale * y / (deviation + epsilon) + bias).astype(x.dtype)
 
 
+class BaseNorm(Checked, at="model.norm"):
+    """Base of all norms. Python code can pass any norm to `ModelConfig`; the union `Norm` has those of config files."""
+
+    epsilon: float
+    """Addend that keeps the divisor away from 0; other systems have one too."""
+
+    def __call__(self, x: Float[Array, "*B D"], param: Param) -> Float[Array, "*B D"]:
+        """Returns `x` normalised over the last axis; `param(name, init, shape, dtype)` makes or reads a parameter."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Checked, at="model.norm"):
+class LayerNorm(BaseNorm):
     """Layer normalisation with a learned scale and, usually, a learned bias."""
 
     kind: Literal["layer_norm"] = "layer_norm"
@@ -86,7 +97,7 @@ class LayerNorm(Checked, at="model.norm"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm(Checked, at="model.norm"):
+class RMSNorm(BaseNorm):
     """Root-mean-square normalisation: without mean and bias."""
 
     kind: Literal["rms_norm"] = "rms_norm"
@@ -101,7 +112,7 @@ class RMSNorm(Checked, at="model.norm"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviationNorm(Checked, at="model.norm"):
+class DeviationNorm(BaseNorm):
     """Normalisation by the unbiased standard deviation, with epsilon added to the deviation itself."""
 
     kind: Literal["deviation_norm"] = "deviation_norm"
@@ -114,9 +125,9 @@ class DeviationNorm(Checked, at="model.norm"):
 
 
 class Normalize(nn.Module):
-    """Module for a norm; parameters `scale` `[D]` and, if the norm has one, `bias` `[D]`."""
+    """Module for a norm, with the norm's parameters: usually `scale` `[D]` and `bias` `[D]`."""
 
-    norm: "Norm"
+    norm: BaseNorm
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:

@@ -1,12 +1,22 @@
 """Oracles: float64 numpy; rows where nothing varies, by hand."""
 
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, Normalize, RMSNorm
+from flaxformer_lite.bounds import NonNegativeFloat
+from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.norms import BaseNorm, DeviationNorm, LayerNorm, Normalize, RMSNorm
+from flaxformer_lite.model.transformer import Transformer
 from tests.support import reference
+from tests.support.experiments import tiny_config
 
 B, T, D = 2, 3, 5
 KEY = jax.random.key(17)
@@ -79,3 +89,37 @@ def test_a_constant_row_gives_exactly_the_bias(norm, value, width):
     if isinstance(norm, DeviationNorm):
         g = scale * np.float64(cotangent)
         np.testing.assert_allclose(gradient, (g - g.mean(-1, keepdims=True)) / 1e-6, rtol=1e-5, atol=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxNorm(BaseNorm):
+    """The values divided by the largest magnitude among them, times a learned scale."""
+
+    kind: Literal["max_norm"] = "max_norm"
+    epsilon: NonNegativeFloat = 1e-6
+
+    def __call__(self, x, param):
+        scale = param("scale", jax.nn.initializers.ones, x.shape[-1:], jnp.float32)
+        return x / (jnp.abs(x).max(-1, keepdims=True) + self.epsilon) * scale.astype(x.dtype)
+
+
+def test_a_norm_from_outside_is_every_norm_of_a_model_and_has_a_name_in_config_json():
+    """The last norm is that of the hidden state by hand; every norm's scale has a gradient."""
+    config = ModelConfig(
+        vocab_size=11, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1, norm=MaxNorm()
+    )
+    model, tokens = Transformer(config), Inputs(target_tokens=jnp.array([[4, 7, 5, 9]]))
+    params = model.init(KEY, tokens)["params"]
+
+    def hidden(params):
+        return model.apply({"params": params}, tokens).hidden
+
+    found = hidden(params)
+    np.testing.assert_allclose(np.abs(found).max(-1), 1, rtol=1e-4)
+    gradients = jax.grad(lambda params: (hidden(params) * jnp.arange(6.0)).sum())(params)
+    scales = [x for path, x in jax.tree_util.tree_leaves_with_path(gradients) if "scale" in jax.tree_util.keystr(path)]
+    assert len(scales) == 3 and all(np.abs(x).max() > 0 for x in scales)
+    experiment = tiny_config(model=dataclasses.replace(tiny_config().model, norm=MaxNorm(epsilon=0.5)))
+    assert f"{__name__}:MaxNorm" in to_json(experiment) and from_json(to_json(experiment)) == experiment
+    with pytest.raises(ValueError, match=r"model.norm.epsilon is -1"):
+        MaxNorm(epsilon=-1)

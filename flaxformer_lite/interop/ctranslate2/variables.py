@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.interop.name_map import Arrays, listed
 from flaxformer_lite.model import Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
-from flaxformer_lite.model.norms import Norm
+from flaxformer_lite.model.norms import BaseNorm
 from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, RelativeBias, Sinusoidal, sinusoids
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
 
@@ -245,7 +245,7 @@ def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
     return found
 
 
-def normalization(name: str, here: Arrays, path: str, norm: Norm) -> dict[str, np.ndarray]:
+def normalization(name: str, here: Arrays, path: str, norm: BaseNorm) -> dict[str, np.ndarray]:
     """Returns a norm. CTranslate2 reads a norm without `beta` as an RMS norm."""
     scale = here[f"{path}/scale"]
     if type(norm) is RMSNorm:
