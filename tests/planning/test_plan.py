@@ -19,10 +19,10 @@ import pytest
 from jax.sharding import Mesh
 
 from flaxformer_lite.cli.commands import inspect
-from flaxformer_lite.cli.commands.plan import as_json, config_of, in_words, parse_mesh
+from flaxformer_lite.cli.commands.plan import as_json, in_words
+from flaxformer_lite.cli.experiments import parse_mesh
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.planning import plan as plan_module
@@ -218,17 +218,6 @@ def test_a_slice_that_training_would_refuse():
         make_plan(config, "v5e:2x2")
 
 
-def test_a_mesh_is_read_or_refused():
-    assert parse_mesh("fsdp=4,tensor=2") == MeshConfig(data=-1, fsdp=4, tensor=2)
-    for wrong in ("fsdp", "model=2", "fsdp=4;tensor=2", ""):
-        with pytest.raises(ValueError, match="give sizes of data, fsdp, tensor"):
-            parse_mesh(wrong)
-    assert parse_mesh("fsdp=-1") == MeshConfig(data=1, fsdp=-1)
-    assert parse_mesh("tensor=2,fsdp=-1") == MeshConfig(data=1, fsdp=-1, tensor=2)
-    with pytest.raises(ValueError, match=r"'data=2,data=4', which has an axis twice"):
-        parse_mesh("data=2,data=4")
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -246,21 +235,6 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
 def test_a_pmaps_program_is_not_planned():
     with pytest.raises(ValueError, match=r"`plan` cannot analyse train\.runner 'pmap'\. Set train\.runner to 'mesh'"):
         make_plan(load_config("configs/char_lm.py", ["--train.runner", "pmap"]), "v5e:1x1")
-
-
-def test_a_run_folder_stands_for_its_config(tmp_path: Path):
-    config = load_config("configs/char_lm.py", ["--train.steps", "700"])
-    (tmp_path / "config.json").write_text(to_json(config))
-    assert config_of(str(tmp_path)) == config
-    assert config_of(str(tmp_path), ["--train.steps", "800"]).train.steps == 800
-    with pytest.raises(ValueError, match="does not exist"):
-        config_of(str(tmp_path / "none"))
-
-
-def test_a_name_stands_for_a_config_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    expected = load_config("configs/char_lm.py")
-    monkeypatch.chdir(tmp_path)
-    assert config_of("char_lm") == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
-from flaxformer_lite.cli.commands.plan import config_of, parse_mesh
+from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS
