@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import MutableMapping, Sequence
+from types import TracebackType
 
 HUGE_PAGES = "glibc.malloc.hugetlb"
 """The tunable of glibc's memory allocator that asks the kernel for huge pages; glibc reads it when a process starts."""
@@ -29,6 +30,7 @@ def program(words: Sequence[str] | None = None) -> None:
 
     skip_missing_tpu(os.environ)
     keep_programs(os.environ)
+    sys.excepthook = report_uncaught
     try:
         main(words)
     except SystemExit as end:
@@ -39,6 +41,15 @@ def program(words: Sequence[str] | None = None) -> None:
                 stream.flush()
         # Python's own end would crash what JAX is computing, and wait for the other processes of a run.
         os._exit(int(end.code))
+
+
+def report_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints an uncaught exception, but for those of TensorStore's threads once a save has failed: one for each array.
+
+    The save itself reports the failure.
+    """
+    if not (kind is RuntimeError and str(error) == "Event loop is closed"):
+        sys.__excepthook__(kind, error, trace)
 
 
 def use_huge_pages() -> None:

@@ -24,7 +24,7 @@ class Parquet(FieldSource):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
         try:
             import pyarrow
             import pyarrow.parquet
@@ -72,15 +72,16 @@ class HubDataset(FieldSource):
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
         dataset = self._load()
         if self._top_fields <= set(dataset.column_names):
             dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
         names: list[str] = getattr(dataset.features.get(self.label_field), "names", [])
         for number, record in enumerate(dataset, 1):
             pair = self._pair(record, f"{self.path} ({self.split}):{number}")
-            named = names and pair.label.isdecimal()  # -1 stands for no label
-            yield pair._replace(label=names[int(pair.label)]) if named else pair
+            if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
+                pair = pair._replace(label=names[int(pair.label)])
+            yield pair
             if number % 1024 == 0:
                 progress(number / len(dataset))
 

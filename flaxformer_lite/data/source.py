@@ -7,8 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
+
+MOST_LISTED = 10
+"""Bad rows that an error lists."""
 
 
 class DataSource(ABC):
@@ -54,6 +58,9 @@ class TextSource(DataSource):
     kind: str
     empty_lines: Literal["error", "drop"] = "error"
     """Treatment of a pair with an empty or blank side. error: stop and report its line; drop: leave it out."""
+    bad_rows: Literal["error", "drop"] = "error"
+    """Treatment of rows that are no pair, such as a missing column or field. error: stop and list the first ten; drop: leave them
+    out, with a warning that has their number."""
 
     @property
     @abstractmethod
@@ -61,8 +68,8 @@ class TextSource(DataSource):
         """The names of source and target data in messages, such as file names; None for documents, which have no source."""
 
     @abstractmethod
-    def _pairs(self, progress: ReadProgress) -> Iterable[Pair]:
-        """Yields a pair for every line, blank ones included."""
+    def _pairs(self, progress: ReadProgress) -> Iterable[Pair | ValueError]:
+        """Yields a pair for every line, blank ones included; for a bad row the error that names it."""
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
@@ -71,8 +78,16 @@ class TextSource(DataSource):
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
         """Yields all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
         source, target = self._origins
-        found = False
+        found, bad, num_bad = False, [], 0
         for number, pair in enumerate(self._pairs(progress), 1):
+            if isinstance(pair, ValueError):
+                num_bad += 1
+                bad += [str(pair)] * (num_bad <= MOST_LISTED)
+                if number == 1 and self.bad_rows == "error":
+                    raise pair  # the settings rather than all rows are wrong
+                continue
+            if bad and self.bad_rows == "error":
+                continue  # the other bad rows are to be listed too
             no_source = source is not None and not pair.source.strip()
             if not no_source and pair.target.strip():
                 found = True
@@ -82,6 +97,13 @@ class TextSource(DataSource):
                 side = "text" if source is None else side
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
                 raise ValueError(f"{origin}:{number}: the {side} is empty; correct the data{other}")
+        if bad and self.bad_rows == "error":
+            other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
+            raise ValueError(
+                (f"{num_bad} bad rows, the first of them: " if num_bad > 1 else "") + "; ".join(bad) + other
+            )
+        if bad:
+            warn(f"{num_bad} bad rows were left out, the first of them: {bad[0]}")
         if not found:
             raise ValueError(f"{source or target}: no {'pair of sentences' if source else 'text'} in it")
 
@@ -111,11 +133,15 @@ class FieldSource(TextSource):
         fields = (self.source_field, self.target_field, self.label_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
-    def _pair(self, record: object, location: str) -> Pair:
-        """Returns the fields of a record. Raises: ValueError with the location of the record."""
-        source = "" if self.source_field is None else text_field(record, self.source_field, location)
-        target = text_field(record, self.target_field, location)
-        return Pair(source, target, "" if self.label_field is None else label_field(record, self.label_field, location))
+    def _pair(self, record: object, location: str) -> Pair | ValueError:
+        """Returns the fields of a record, or the error with the location of a bad one."""
+        try:
+            source = "" if self.source_field is None else text_field(record, self.source_field, location)
+            target = text_field(record, self.target_field, location)
+            label = "" if self.label_field is None else label_field(record, self.label_field, location)
+        except ValueError as error:
+            return error
+        return Pair(source, target, label)
 
 
 def label_field(record: object, field: str, location: str) -> str:

@@ -74,14 +74,15 @@ class TSV(Checked, TextSource, at="tsv"):
     def versions(self) -> list[str] | None:
         return file_versions(self.path)
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
         columns_read = (self.source_column, self.target_column, self.label_column)
         last = max(column for column in columns_read if column is not None)
         for number, line in enumerate(_lines(self.path, progress), 1):
             columns = line.split("\t") if line.strip() else [""] * (last + 1)
             if len(columns) <= last:
                 found = f"{len(columns)} column(s) between tabs, but column {last}, counted from 0, is needed"
-                raise ValueError(f"{self.path}:{number}: {found}")
+                yield ValueError(f"{self.path}:{number}: {found}")
+                continue
             yield Pair(*("" if column is None else columns[column] for column in columns_read))
 
 
@@ -93,7 +94,7 @@ class JSONLines(FieldSource):
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
         for number, line in enumerate(_lines(self.path, progress), 1):
             location = f"{self.path}:{number}"
             if not line.strip():
@@ -102,7 +103,8 @@ class JSONLines(FieldSource):
             try:
                 record = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise ValueError(f"{location}: not JSON ({error}); each line must be one JSON object") from None
+                yield ValueError(f"{location}: not JSON ({error}); each line must be one JSON object")
+                continue
             yield self._pair(record, location)
 
 

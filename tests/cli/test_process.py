@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite import hardware
 from flaxformer_lite.cli import process
-from flaxformer_lite.cli.process import has_huge_pages, keep_programs, use_huge_pages
+from flaxformer_lite.cli.process import has_huge_pages, keep_programs, report_uncaught, use_huge_pages
 
 
 @pytest.mark.parametrize(
@@ -105,3 +105,11 @@ def test_a_folder_of_the_users_choice_stays_and_a_home_that_cannot_be_written_ke
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     keep_programs(environment := {})
     assert environment == {}
+
+
+def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: pytest.CaptureFixture) -> None:
+    """TensorStore calls the hook from a thread for each array of a checkpoint that a full disk cut short."""
+    report_uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
+    assert capsys.readouterr().err == ""
+    report_uncaught(RuntimeError, RuntimeError("another"), None)
+    assert capsys.readouterr().err.endswith("RuntimeError: another\n")

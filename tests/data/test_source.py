@@ -64,3 +64,22 @@ def test_a_source_from_outside_the_package_trains() -> None:
     config = dataclasses.replace(tiny_config(), data=ExtendedData(train=Reversed(), eval=Dates(num_examples=9), **data))
     losses = train_losses(config, 16)
     assert losses[-1] < losses[0] - 0.5
+
+
+def test_bad_rows_are_listed_ten_at_a_time_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """All of a file at once: correcting one a start takes as many starts."""
+    rows = ["a\tA", *("no tab" for _ in range(12)), "b\tB"]
+    tsv = TSV(path=file(tmp_path, "x.tsv", "\n".join(rows)))
+    with pytest.raises(ValueError) as caught:
+        tsv.open("data.train")
+    text = str(caught.value)
+    assert text.startswith(f"12 bad rows, the first of them: {tsv.path}:2: 1 column(s) between tabs, ")
+    assert text.count(": 1 column(s)") == 10 and f"{tsv.path}:11: " in text
+    assert text.endswith("; or leave out such rows (--data.train.bad-rows drop)")
+    assert list(dataclasses.replace(tsv, bad_rows="drop").open()) == [Pair("a", "A"), Pair("b", "B")]
+    assert capsys.readouterr().err.startswith(f"warning: 12 bad rows were left out, the first of them: {tsv.path}:2: ")
+    objects = ['{"source": "a", "target": "A"}', "[", '{"source": "a"}', '{"source": 1, "target": "A"}']
+    lines = JSONLines(path=file(tmp_path, "x.jsonl", "\n".join(objects)))
+    assert message(lines).startswith("3 bad rows") and list(dataclasses.replace(lines, bad_rows="drop").open()) == [
+        Pair("a", "A")
+    ]
