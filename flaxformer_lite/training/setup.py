@@ -66,7 +66,8 @@ def set_up(
     else:
         state, loop_state = restore_state(folder, checkpoints, data, runner)
         step = int(state.step)
-        folder.truncate_metrics(step, evaluated=checkpoints.metrics(step) is not None)
+        evaluated = checkpoints.metrics(step) is not None
+        folder.truncate_metrics(step, evaluated=evaluated, log_every=config.train.log_every)
         progress.say(f"resuming after step {step}")
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")

@@ -4,8 +4,8 @@ config.json          every setting; `flaxformer-lite train RUN/config.json` trai
 metrics.jsonl        one JSON object per line: step, split, and every metric by its name
 checkpoints/         one folder per step, written by Orbax
 tokenizer.*          trained on the training text; target_tokenizer.* if the target has its own
-samples/             source, reference and translation of a few sentences, one file per evaluation
-hypotheses/          all translations of an evaluation, one per line
+samples/             source, reference and translation of a few sentences, a file for each of the last 20 evaluations
+hypotheses/          all translations of an evaluation, one per line, of the same evaluations
 evaluations/         the scores of `evaluate`, one JSON file per split
 imported.json        the origin of weights from another system, with that system's config
 train.log            the lines that were printed on the terminal
@@ -44,6 +44,8 @@ else:
 LOCKED_BYTE = 2**30
 """The byte of `.lock` that Windows locks: beyond its end, as Windows lets no other process read a locked byte."""
 
+MOST_ANSWERS = 20
+"""Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 
@@ -244,8 +246,16 @@ class RunFolder:
             return found
         return [row for row in self.rows() if row["step"] == step and row["split"] == "eval"]
 
-    def truncate_metrics(self, step: int, *, evaluated: bool = True) -> None:
-        """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again."""
+    def truncate_metrics(self, step: int, *, evaluated: bool = True, log_every: int | None = None) -> None:
+        """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again.
+
+        With `log_every`, the steps between rows of training, it warns where rows before `step` are lost.
+        """
+        steps = [0, 0, *(row["step"] for row in self.rows() if row["split"] == "train" and row["step"] <= step)]
+        if log_every is not None and step - steps[-1] >= max(log_every, steps[-1] - steps[-2]) and not self.silent:
+            warn(
+                f"{self.metrics} lacks the rows of steps {steps[-1] + 1} to {step}: it was cut or damaged, those are lost"
+            )
         if self.metrics.is_file():
             rows = [
                 row
@@ -266,6 +276,14 @@ class RunFolder:
             for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]
         ]
         self._write(self.path / "samples" / f"{name}.txt", "\n".join(blocks))
+        self._delete_old_answers()
+
+    def _delete_old_answers(self) -> None:
+        """Deletes the samples and hypotheses of older evaluations, but for those whose checkpoint is there."""
+        for kind in ("samples", "hypotheses") if not self.silent else ():
+            for file in sorted((self.path / kind).glob("eval-step-*.txt"))[:-MOST_ANSWERS]:
+                if not (self.checkpoints / str(int(file.stem.rpartition("-")[2]))).exists():
+                    file.unlink()
 
     def _write(self, path: Path, text: str) -> None:
         if not self.silent:

@@ -212,6 +212,9 @@ class Mirror:
         small = [name for name in names if not name.startswith("checkpoints/")]
         for name in sorted(small, key=lambda name: (name != "config.json", name)):
             self._put(name, there)
+        self.remote.delete(
+            sorted(name for name in there if name.startswith(("samples/", "hypotheses/")) and name not in names)
+        )
         for step in ours:
             self._put_checkpoint(step, [name for name in names if step_of(name) == step], there)
         for step in sorted(steps_of(there) - set(ours)):

@@ -18,7 +18,7 @@ import pytest
 from flaxformer_lite.console import Failure
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.workdir import folder
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder
 from tests.support.experiments import tiny_config
 
 CONFIG = tiny_config()
@@ -166,3 +166,33 @@ def test_a_silent_folder_writes_no_reports(tmp_path: Path):
     silent.truncate_metrics(0)
     silent.write_hypotheses("eval", [Pair("a", "b")], ["c"])
     assert silent.rows() == ROWS[:1] and [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+@pytest.mark.parametrize("damage", ["none", "cut", "zeroed", "gone"])
+def test_lost_rows_of_metrics_are_reported(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture):
+    """Rows every 10 steps, every 30 before; the run goes on after step 94."""
+    folder = RunFolder(tmp_path)
+    for step in (30, 60, 70, 80, 90, 100):
+        folder.append({"step": step, "split": "train"})
+    content = folder.metrics.read_bytes()
+    folder.metrics.write_bytes({"cut": content[:70], "zeroed": bytes(len(content))}.get(damage, content))
+    if damage == "gone":
+        folder.metrics.unlink()
+    folder.truncate_metrics(94, log_every=10)
+    lost = {"cut": "steps 61 to 94", "zeroed": "steps 1 to 94", "gone": "steps 1 to 94"}
+    expected = (
+        f"warning: {folder.metrics} lacks the rows of {lost.get(damage)}: it was cut or damaged, those are lost\n"
+    )
+    assert capsys.readouterr().err == ("" if damage == "none" else expected)
+
+
+def test_answers_of_the_last_evaluations_and_of_checkpoints_are_kept(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    (folder.checkpoints / "20").mkdir(parents=True)
+    folder.write_hypotheses("test", [Pair("a", "b")], ["c"])
+    for step in range(10, 10 * (MOST_ANSWERS + 5), 10):
+        folder.write_hypotheses(f"eval-step-{step:08}", [Pair("a", "b")], ["c"])
+    for kind in ("samples", "hypotheses"):
+        kept = [20, *range(50, 10 * (MOST_ANSWERS + 5), 10)]
+        names = {path.name for path in (tmp_path / kind).iterdir()}
+        assert names == {"test.txt", *(f"eval-step-{step:08}.txt" for step in kept)}
