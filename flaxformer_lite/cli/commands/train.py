@@ -19,6 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "config", metavar="CONFIG", help="a config file, a run folder's config.json, or a name such as quickstart"
     )
     parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config>")
+    parser.add_argument(
+        "--sweep-index",
+        type=int,
+        metavar="I",
+        help="train experiment I, from 0, of those that the file's sweep() yields; the run folder ends in -I",
+    )
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
@@ -29,7 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
+    from flaxformer_lite.config.load import (  # with JAX, which the command's help does not need
+        load_config,
+        sweep_overrides,
+    )
     from flaxformer_lite.training.loop import train
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
@@ -41,11 +50,14 @@ def run(arguments: argparse.Namespace) -> None:
         process_id=arguments.process_id,
         join_seconds=arguments.join_seconds,
     )
-    config = load_config(arguments.config, arguments.flags)
+    index: int | None = arguments.sweep_index
+    swept = [] if index is None else sweep_overrides(arguments.config, index)
+    config = load_config(arguments.config, [*swept, *arguments.flags])
     join(processes)
-    train(config, arguments.workdir or default_workdir(Path(arguments.config)))
+    train(config, arguments.workdir or default_workdir(Path(arguments.config), index))
 
 
-def default_workdir(config: Path) -> Path:
-    """Returns `runs/<config name>`; for the config.json of a run, that run's folder."""
-    return config.parent if config.name == "config.json" else Path("runs") / config.stem
+def default_workdir(config: Path, index: int | None = None) -> Path:
+    """Returns `runs/<config name>`, with the index of a sweep's experiment; for the config.json of a run, that run's folder."""
+    name = config.stem if index is None else f"{config.stem}-{index}"
+    return config.parent if config.name == "config.json" else Path("runs") / name
