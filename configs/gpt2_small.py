@@ -8,8 +8,8 @@ Command:  pip install "flaxformer_lite[hub]"; python train.py configs/gpt2_small
 Expected: nanoGPT reports 2.85 nats a token on held-out OpenWebText after 600,000 steps with GPT-2's own subwords. The subwords
           here are others, so only nats a character compare. In the paper, untuned: perplexity 29.41 on WikiText2, 35.13 on
           LAMBADA. Not run here; 124 million parameters.
-Vary it:  the text is held in memory, some 100 GB with all of it: split="train[4000:400000]" is a twentieth. `import hf` brings the
-          published weights.
+Vary it:  the tokens are made once and kept on disk, 2 bytes each (docs/data.md); split="train[4000:400000]" is a twentieth of
+          the text. `import hf` brings the published weights.
 """
 
 from flaxformer_lite.config import Config, TrainConfig

@@ -8,7 +8,7 @@ Command:  pip install "flaxformer_lite[hub]"; python train.py configs/llama_1b.p
 Expected: in the paper, after 3 trillion tokens: 59.2 on HellaSwag and 53.0 on average over seven common-sense tasks; 90 days on 16
           A100 GPUs. One pass over the text here is 5,000 steps, which is where this config stops. Not run here; 1.1 billion
           parameters.
-Vary it:  the tokens are held in memory, 40 GB; split="train[2000:200000]" is a fiftieth. `import hf` brings
+Vary it:  the tokens are kept on disk, 2 bytes each (docs/data.md); split="train[2000:200000]" is a fiftieth. `import hf` brings
           TinyLlama's own weights.
 """
 

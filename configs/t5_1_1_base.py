@@ -8,8 +8,8 @@ Command:  pip install "flaxformer_lite[hub]"; python train.py configs/t5_1_1_bas
           python -m flaxformer_lite evaluate runs/t5_1_1_base
 Expected: Shazeer reports 1.942 nats a token held out after 65,536 steps, 1.633 after 524,288 (row GEGLU; ReLU: 1.997, 1.677).
           Raffel et al. report 82.7 on GLUE for the base model of release 1.0. Not run here; 248 million parameters.
-Vary it:  split="train[:1%]" for less text, which is held in memory; configs/t5_1_1_small.py is smaller. `import hf` brings
-          the published weights.
+Vary it:  split="train[:1%]" for less text; tokens are made once (docs/data.md); configs/t5_1_1_small.py is smaller.
+          `import hf` brings the published weights.
 """
 
 from flaxformer_lite.config import Config, TrainConfig

@@ -22,6 +22,7 @@ from flaxformer_lite.console import Failure, Terminal, note, suggest
 
 COMMANDS = {
     "train": "train",
+    "prepare": "prepare",
     "translate": "translate",
     "generate": "generate",
     "classify": "classify",

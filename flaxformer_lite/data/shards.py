@@ -122,14 +122,17 @@ def load_tokenizers(folder: Path) -> Tokenizers:
 
 
 def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:
-    """Answers each pickled `(folder, pairs)` with the values of its facts or the text of an error, until the requests end."""
+    """Answers each pickled `(folder, (sources, targets, labels))` with the values of its facts, or the text of an error.
+
+    Returns when the requests end.
+    """
     while True:
         try:
-            folder, pairs = pickle.load(requests)
+            folder, columns = pickle.load(requests)
         except EOFError:
             return
         try:
-            answer: tuple[Any, ...] | str = tuple(write_shard(folder, pairs, tokenizers))
+            answer: tuple[Any, ...] | str = tuple(write_shard(folder, list(map(Pair, *columns)), tokenizers))
         except (OSError, ValueError) as error:
             answer = str(error) or repr(error)
         pickle.dump(answer, answers)

@@ -8,15 +8,8 @@ makes the store whole. A build that was stopped keeps its finished shards.
 import contextlib
 import hashlib
 import json
-import os
-import pickle
-import queue
 import shutil
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,25 +19,19 @@ from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.shards import (
-    ShardFacts,
     chunks,
     load_tokenizers,
     map_shard,
     read_facts,
     text_digests,
-    write_shard,
 )
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
+from flaxformer_lite.data.workers import BuildProgress, Workers
 from flaxformer_lite.text import FromRun, Tokenizers
 
 FORMAT = 1
 """Changes with the layout of a store; others are made anew."""
-MOST_WORKERS = 64
-"""Processes that tokenize at the same time; each holds a shard's texts and ids, some 200 MB."""
-
-BuildProgress = Callable[[float, int], None]
-"""Called in the main thread with the fraction of the source that is tokenized, and its number of records. May raise."""
 
 
 class StoredRecords(TokenArrays):
@@ -165,6 +152,7 @@ class TokenStore:
         if trusted and self._is_whole():
             return True
         save_tokenizers(self.folder, tokenizers)
+        write_whole(self.folder / "key.json", json.dumps(self.key, indent=2) + "\n")
         number = kept = 0
         with contextlib.closing(Workers(self.folder, tokenizers)) as workers:
             for number, chunk in enumerate(chunks(iter(stream)), 1):
@@ -214,83 +202,24 @@ class TokenStore:
         return True
 
 
-class Workers:
-    """Processes that tokenize shards, as many as this process has cores; with one core, this process itself."""
+def list_stores(folder: Path) -> list[dict[str, Any]]:
+    """Returns what is in each store of a folder of stores, or in the one that `folder` is, ready for JSON."""
+    found = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
+    return [_describe(store) for store in found]
 
-    def __init__(self, store: Path, tokenizers: Tokenizers) -> None:
-        self._store, self._tokenizers = store, tokenizers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._number = min(cores, MOST_WORKERS) if sys.executable else 1
-        self._threads = ThreadPoolExecutor(self._number)
-        self._processes: list[subprocess.Popen[bytes]] = []
-        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-        self._running: dict[Future[ShardFacts], float] = {}
-        self._lock = threading.Lock()
-        self.done, self.fraction = 0, 0.0
 
-    def add(self, folder: Path, pairs: Sequence[Pair], fraction: float) -> None:
-        """Tokenizes the pairs into the folder, in the background; `fraction` of the source is done with them."""
-        self._running[self._threads.submit(self._run, folder, pairs)] = fraction
-
-    def wait_for_room(self, progress: BuildProgress) -> None:
-        """Waits while each process has a shard at work and one at hand."""
-        self._wait(2 * self._number, progress)
-
-    def finish(self, progress: BuildProgress) -> None:
-        """Waits for all shards."""
-        self._wait(1, progress)
-
-    def _wait(self, below: int, progress: BuildProgress) -> None:
-        while len(self._running) >= below:
-            # In short turns, so that a signal ends the wait.
-            for future in wait(self._running, timeout=0.5, return_when=FIRST_COMPLETED).done:
-                self.fraction = max(self.fraction, self._running.pop(future))
-                self.done += future.result().records
-            progress(self.fraction, self.done)
-
-    def _run(self, folder: Path, pairs: Sequence[Pair]) -> ShardFacts:
-        if self._number == 1:
-            return write_shard(folder, pairs, self._tokenizers)
-        try:
-            process = self._idle.get_nowait()
-        except queue.Empty:
-            process = self._start()
-        assert process.stdin is not None and process.stdout is not None
-        try:
-            pickle.dump((folder, list(pairs)), process.stdin, pickle.HIGHEST_PROTOCOL)
-            process.stdin.flush()
-            answer = pickle.load(process.stdout)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            raise ValueError(f"a process that tokenized ended with status {process.wait()}: start again") from None
-        self._idle.put(process)
-        if isinstance(answer, str):
-            raise ValueError(f"{folder}: {answer}")
-        return ShardFacts(*answer)
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        # A new program rather than a fork: JAX's threads do not survive one, and no script of the user's is imported again.
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "TOKENIZERS_PARALLELISM": "false",
-        }
-        with self._lock:
-            process = subprocess.Popen(
-                [sys.executable, "-m", shards.__name__, str(self._store)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the process that trains
-            )
-            self._processes.append(process)
-        return process
-
-    def close(self) -> None:
-        """Ends all processes. A shard that is not finished is left out."""
-        for future in self._running:
-            future.cancel()
-        for process in self._processes:
-            process.kill() if self._running else process.stdin.close()  # type: ignore[union-attr]
-        for process in self._processes:
-            process.wait()
-        self._threads.shutdown(wait=True)
+def _describe(folder: Path) -> dict[str, Any]:
+    key = json.loads((folder / "key.json").read_bytes())
+    facts = [facts for path in sorted(folder.glob("[0-9]*")) if (facts := read_facts(path)) is not None]
+    return {
+        "store": str(folder),
+        "whole": (folder / "store.json").is_file(),
+        "source": key["source"],
+        "files": key["versions"],
+        "tokenizers": [path.name for path in sorted(folder.glob("*tokenizer.*"))],
+        "shards": len(facts),
+        "records": sum(one.records for one in facts),
+        "source_tokens": sum(one.source_tokens for one in facts),
+        "target_tokens": sum(one.target_tokens for one in facts),
+        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
+    }

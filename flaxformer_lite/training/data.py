@@ -10,8 +10,9 @@ from flaxformer_lite.console import Countdown, Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.data.dataset import Dataset, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.sources import Source
-from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore
+from flaxformer_lite.data.store import PairStream, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
+from flaxformer_lite.data.workers import BuildProgress
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers

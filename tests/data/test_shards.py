@@ -64,7 +64,7 @@ def test_a_damaged_shard_is_named(tmp_path: Path):
 def test_a_process_answers_requests_until_they_end(tmp_path: Path):
     """A shard that cannot be written is an answer too."""
     (tmp_path / "file").touch()
-    requests = b"".join(pickle.dumps((tmp_path / name, PAIRS)) for name in ("0", "file/1"))
+    requests = b"".join(pickle.dumps((tmp_path / name, tuple(zip(*PAIRS, strict=True)))) for name in ("0", "file/1"))
     answers = io.BytesIO()
     shards.serve(Tokenizers(TOKENIZER, TOKENIZER), io.BytesIO(requests), answers)
     answers.seek(0)

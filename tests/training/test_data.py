@@ -10,7 +10,7 @@ import chex
 import pytest
 
 from flaxformer_lite.console import Progress
-from flaxformer_lite.data import shards, store
+from flaxformer_lite.data import shards, workers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
@@ -96,6 +96,6 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     assert large.train.fingerprint == small.train.fingerprint and len(large.records) == len(small.records)
     assert large.tokenizers.source.to_bytes() == small.tokenizers.source.to_bytes()
     chex.assert_trees_all_equal(large.train.batch(5), small.train.batch(5))
-    monkeypatch.setattr(store, "write_shard", None)
+    monkeypatch.setattr(workers, "write_shard", None)
     assert read("large").train.fingerprint == small.train.fingerprint
     assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it

@@ -1,12 +1,14 @@
 """Shows the contents of a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 of all parameters.
 
-With --sharding it shows instead how `train.mesh` shards the training state over devices, of a run or a config file.
+Of a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --sharding it
+shows how `train.mesh` shards the training state over devices, of a run or a config file.
 """
 
 import argparse
 import dataclasses
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,16 +16,20 @@ from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
+from flaxformer_lite.data.store import list_stores
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS
 from flaxformer_lite.planning.plan import shard_bytes
+from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir import open_checkpoints, open_run, parameter_digest, restore_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", metavar="RUN", help="the run folder, or with --sharding a config file")
+    parser.add_argument(
+        "folder", metavar="RUN", help="the run folder, a folder of tokens, or with --sharding a config file"
+    )
     parser.add_argument("--step", type=int, help="the checkpoint to show; default: the newest")
     parser.add_argument("--weights", help="last, best, ema or average:N; default: last")
     parser.add_argument("--sharding", action="store_true", help="show how the training state is sharded over devices")
@@ -44,6 +50,9 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.devices is not None or arguments.mesh is not None:
         raise ValueError("--devices and --mesh are for --sharding: add it, or leave them out")
+    if not is_url(arguments.folder) and (stores := list_stores(Path(arguments.folder))):
+        show_stores(stores, arguments.json)
+        return
     report = describe(arguments.folder, arguments.weights or "last", arguments.step)
     if arguments.json:
         print(json.dumps(report, indent=2))
@@ -57,6 +66,21 @@ def run(arguments: argparse.Namespace) -> None:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in (checkpoint["metrics"] or {}).items())
         print(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{' (best)' if checkpoint['best'] else ''}")
     print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
+
+
+def show_stores(stores: list[dict[str, Any]], as_json: bool) -> None:
+    """Prints what is in each store."""
+    if as_json:
+        print(json.dumps(stores, indent=2))
+        return
+    for store in stores:
+        state = "whole" if store["whole"] else "not whole: the same training, or `prepare`, continues it"
+        print(f"{store['store']}: {state}\n  {store['source']}")
+        for version in store["files"] or ():
+            print(f"  file {version}")
+        print(f"  tokenizers {', '.join(store['tokenizers'])}")
+        tokens = f"{store['source_tokens']:,} source and {store['target_tokens']:,} target tokens"
+        print(f"  {store['records']:,} records in {store['shards']} shards, {tokens}, {store['bytes']:,} bytes")
 
 
 def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""Tokenizes the training data of a config ahead: `flaxformer-lite prepare CONFIG --data.store FOLDER [--SETTING VALUE …]`.
+
+A training with the same data, tokenizer and data.store then starts at once. With --part each of several hosts that share the folder
+makes a part; the last one to end makes the store whole. A build that was stopped continues from its finished shards.
+"""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+TAKES_SETTINGS = True
+"""Options that are not its own are settings of CONFIG."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "config", metavar="CONFIG", help="a config file, a run folder's config.json, or a name such as gpt2_small"
+    )
+    parser.add_argument(
+        "--part", metavar="I/N", default="0/1", help="make the I-th of N parts, counted from 0; by default all"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
+    from flaxformer_lite.console import Countdown, Progress
+    from flaxformer_lite.data.store import PairStream, TokenStore, list_stores, train_tokenizers
+
+    part = parse_part(arguments.part)
+    config = load_config(arguments.config, arguments.flags)
+    data, source = config.data, config.data.train
+    if source is None or data.tokenizer is None or data.store is None:
+        raise ValueError(
+            "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
+        )
+    with Progress(1) as progress:
+        reading, tokenizing = (Countdown(progress, f"{what} data.train") for what in ("reading", "tokenizing"))
+        tokenizers = train_tokenizers(data, config.tokenizer_sizes, PairStream(source, "data.train", reading))
+        store = TokenStore.of(Path(data.store), source, tokenizers)
+        whole = store.build(PairStream(source, "data.train"), tokenizers, tokenizing, part)
+        if not whole:
+            progress.say(f"part {arguments.part} is there; other parts are missing")
+    print(json.dumps(list_stores(store.folder)[0], indent=2))
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """Returns (I, N) of "I/N". Raises: ValueError."""
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None or not int(found[1]) < int(found[2]):
+        raise ValueError(f"--part is {text}: it must be I/N with I from 0 to N - 1, for example 0/4")
+    return int(found[1]), int(found[2])

@@ -1,0 +1,105 @@
+"""Processes that tokenize shards at the same time."""
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from flaxformer_lite.data import shards
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.shards import ShardFacts, write_shard
+from flaxformer_lite.text import Tokenizers
+
+MOST_WORKERS = 64
+"""Processes that tokenize at the same time; each holds a shard's texts and ids, some 150 MB."""
+
+BuildProgress = Callable[[float, int], None]
+"""Called in the main thread with the fraction of the source that is tokenized, and its number of records. May raise."""
+
+
+class Workers:
+    """Processes that tokenize shards, as many as this process has cores; with one core, this process itself."""
+
+    def __init__(self, store: Path, tokenizers: Tokenizers) -> None:
+        self._store, self._tokenizers = store, tokenizers
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._number = min(cores, MOST_WORKERS) if sys.executable else 1
+        self._threads = ThreadPoolExecutor(self._number)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
+        self._running: dict[Future[ShardFacts], float] = {}
+        self._lock = threading.Lock()
+        self.done, self.fraction = 0, 0.0
+
+    def add(self, folder: Path, pairs: Sequence[Pair], fraction: float) -> None:
+        """Tokenizes the pairs into the folder, in the background; `fraction` of the source is done with them."""
+        self._running[self._threads.submit(self._run, folder, pairs)] = fraction
+
+    def wait_for_room(self, progress: BuildProgress) -> None:
+        """Waits while each process has a shard at work and one at hand."""
+        self._wait(2 * self._number, progress)
+
+    def finish(self, progress: BuildProgress) -> None:
+        """Waits for all shards."""
+        self._wait(1, progress)
+
+    def _wait(self, below: int, progress: BuildProgress) -> None:
+        while len(self._running) >= below:
+            # In short turns, so that a signal ends the wait.
+            for future in wait(self._running, timeout=0.5, return_when=FIRST_COMPLETED).done:
+                self.fraction = max(self.fraction, self._running.pop(future))
+                self.done += future.result().records
+            progress(self.fraction, self.done)
+
+    def _run(self, folder: Path, pairs: Sequence[Pair]) -> ShardFacts:
+        if self._number == 1:
+            return write_shard(folder, pairs, self._tokenizers)
+        try:
+            process = self._idle.get_nowait()
+        except queue.Empty:
+            process = self._start()
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            # Three tuples of texts: a third of the time of as many pairs.
+            pickle.dump((folder, tuple(zip(*pairs, strict=True))), process.stdin, pickle.HIGHEST_PROTOCOL)
+            process.stdin.flush()
+            answer = pickle.load(process.stdout)
+        except (EOFError, OSError, pickle.UnpicklingError):
+            raise ValueError(f"a process that tokenized ended with status {process.wait()}: start again") from None
+        self._idle.put(process)
+        if isinstance(answer, str):
+            raise ValueError(f"{folder}: {answer}")
+        return ShardFacts(*answer)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        # A new program rather than a fork: JAX's threads do not survive one, and no script of the user's is imported again.
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        with self._lock:
+            process = subprocess.Popen(
+                [sys.executable, "-m", shards.__name__, str(self._store)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for the process that trains
+            )
+            self._processes.append(process)
+        return process
+
+    def close(self) -> None:
+        """Ends all processes. A shard that is not finished is left out."""
+        for future in self._running:
+            future.cancel()
+        for process in self._processes:
+            process.kill() if self._running else process.stdin.close()  # type: ignore[union-attr]
+        for process in self._processes:
+            process.wait()
+        self._threads.shutdown(wait=True)

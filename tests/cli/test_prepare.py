@@ -1,0 +1,54 @@
+"""Laws of `prepare`: parts of several hosts are one store, which a training reads and `inspect` shows; mistakes are one line."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.cli.commands.prepare import parse_part
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.data import shards, workers
+from flaxformer_lite.data.dataset import tokenize
+from flaxformer_lite.data.store import PairStream, TokenStore, train_tokenizers
+from flaxformer_lite.data.token_arrays import TokenArrays
+from tests.support.experiments import tiny_config, write_config_file
+
+
+def test_hosts_prepare_their_parts_and_inspect_shows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(shards, "MOST_RECORDS", 100)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    config = write_config_file(tmp_path / "tiny.json", tiny_config())
+    prepare = ["prepare", str(config), "--data.store", str(tmp_path / "stores")]
+    main([*prepare, "--part", "1/2"])
+    out, err = capsys.readouterr()
+    assert not json.loads(out)["whole"] and "part 1/2 is there; other parts are missing" in err
+    main(["inspect", str(tmp_path / "stores")])
+    assert ": not whole: the same training, or `prepare`, continues it\n" in capsys.readouterr().out
+    main([*prepare, "--part", "0/2"])
+    found = json.loads(capsys.readouterr().out)
+    main(["inspect", str(tmp_path / "stores"), "--json"])
+    assert json.loads(capsys.readouterr().out) == [found] and found["whole"]
+
+    source = tiny_config().data.train
+    data = dataclasses.replace(tiny_config().data, store=str(tmp_path / "stores"))
+    tokenizers = train_tokenizers(data, tiny_config().tokenizer_sizes, [])  # no pair is read: it is there
+    store = TokenStore.of(tmp_path / "stores", source, tokenizers)
+    monkeypatch.setattr(workers, "write_shard", None)
+    assert store.build(PairStream(source, "data.train"), tokenizers, lambda *_: None)
+    memory = TokenArrays.of(tokenize(source.open(), tokenizers))
+    assert store.records.fingerprint() == memory.fingerprint() and found["records"] == len(memory)
+    assert [found["source_tokens"], found["target_tokens"]] == memory.sizes.sum(0).tolist()
+
+
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture):
+    assert parse_part("3/4") == (3, 4)
+    for text in ("4/4", "1", "-1/2", "a/b"):
+        with pytest.raises(ValueError, match=rf"^--part is {text}: it must be I/N with I from 0 to N - 1"):
+            parse_part(text)
+    with pytest.raises(SystemExit):
+        main(["prepare", str(write_config_file(tmp_path / "tiny.json", tiny_config()))])
+    assert "data.store is None: prepare needs all three; choose a folder with --data.store" in capsys.readouterr().err
