@@ -194,7 +194,8 @@ class Trainer:
         if in_a_row >= self.config.train.max_skipped_steps:
             raise Failure(
                 f"{numbers}, the last of {in_a_row} steps in a row without an update: lower optimizer.schedule.peak_rate or "
-                f"lengthen its warm-up; the checkpoints before step {step - in_a_row + 1} are untouched"
+                f"lengthen its warm-up; the checkpoints before step {step - in_a_row + 1} are untouched. The same command with "
+                f"--debug-step {step} finds the first NaN"
             )
         self.progress.say(f"warning: {numbers}: its update was skipped (batch {step - 1}; {count} skipped so far)")
 

@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="I",
         help="train experiment I, from 0, of those that the file's sweep() yields; the run folder ends in -I",
     )
+    parser.add_argument(
+        "--debug-step", type=int, metavar="S", help="train nothing: repeat step S of the run and find its first NaN"
+    )
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
@@ -39,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         load_config,
         sweep_overrides,
     )
+    from flaxformer_lite.training.debug_step import debug_step
     from flaxformer_lite.training.loop import train
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
@@ -53,8 +57,12 @@ def run(arguments: argparse.Namespace) -> None:
     index: int | None = arguments.sweep_index
     swept = [] if index is None else sweep_overrides(arguments.config, index)
     config = load_config(arguments.config, [*swept, *arguments.flags])
+    workdir = arguments.workdir or default_workdir(Path(arguments.config), index)
     join(processes)
-    train(config, arguments.workdir or default_workdir(Path(arguments.config), index))
+    if arguments.debug_step is None:
+        train(config, workdir)
+    else:
+        print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
 
 
 def default_workdir(config: Path, index: int | None = None) -> Path:
