@@ -26,7 +26,7 @@ class LoopState:
     skipped_steps: list[int] = field(default_factory=list)
     """Steps whose loss or gradient was not finite; step n reads batch n - 1."""
     skipped_in_a_row: int = 0
-    """How many of them were the newest steps."""
+    """Number of the newest steps that were skipped, one after the other."""
     parameters_only: str = ""
     """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
 
