@@ -59,6 +59,12 @@ class DataConfig(Checked, at="data"):
         super().__post_init__()
         if not self.bucket_lengths:
             raise ValueError("data.bucket_lengths is (): it must have one or more lengths of at least 2")
+        symbols = [getattr(kind, "user_symbols", ()) for kind in (self.tokenizer, self.target_tokenizer)]
+        if self.subword_sampling is not None and any(symbols):
+            raise ValueError(
+                f"data.subword_sampling would cut data.tokenizer.user_symbols {symbols[0] or symbols[1]} into pieces: set one "
+                "to None or ()"
+            )
 
     @property
     def longest(self) -> Lengths:

@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import sentencepiece
 from annotated_types import Ge, Le
@@ -100,8 +100,23 @@ class SentencePiece(Checked, at="data.tokenizer"):
     normalization: Literal["identity", "nmt_nfkc"] = "identity"
     """identity keeps characters as they are; nmt_nfkc replaces full-width letters, ligatures and the like, irreversibly."""
 
+    byte_fallback: bool = False
+    """Whether a character without a piece becomes the bytes of its UTF-8, which are 256 of the ids, and not unknown."""
+    split_digits: bool = False
+    """Whether each digit is a piece of its own, so that numbers are read digit by digit."""
+    user_symbols: tuple[str, ...] = ()
+    """Texts that are always one piece, such as "<sep>" or "<2de>". They must be without white space."""
     sample_characters: PositiveInt = 100_000_000
     """Most characters of the training text from which the pieces are learned: a random sample of its lines if it has more."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(len(symbol.split()) != 1 or symbol.split()[0] != symbol for symbol in self.user_symbols):
+            raise ValueError(
+                f"data.tokenizer.user_symbols is {self.user_symbols!r}: each must be a text without white space, such as '<sep>'"
+            )
+        if len(set(self.user_symbols)) < len(self.user_symbols):
+            raise ValueError(f"data.tokenizer.user_symbols is {self.user_symbols!r}: each must be there once")
 
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:
         """Trains a tokenizer with exactly `vocab_size` ids; the same lines in the same order give the same tokenizer.
@@ -110,8 +125,15 @@ class SentencePiece(Checked, at="data.tokenizer"):
         """
         lines = sample_lines(training_lines(lines, vocab_size), self.sample_characters)
         model = io.BytesIO()
+        chosen: dict[str, Any] = {
+            "byte_fallback": self.byte_fallback,
+            "split_digits": self.split_digits,
+            "user_defined_symbols": list(self.user_symbols),
+        }
         try:
             sentencepiece.SentencePieceTrainer.train(
+                # An option at its default is left out: the model has a copy of all that were given.
+                **{name: value for name, value in chosen.items() if value},
                 sentence_iterator=iter(lines),
                 model_writer=model,
                 vocab_size=vocab_size,

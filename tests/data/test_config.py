@@ -1,8 +1,12 @@
 """Oracle: rows of the buckets worked out by hand."""
 
+import pytest
+
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.text.subword_sampling import BPEDropout
 
 
 def test_the_rows_of_the_default_buckets():
@@ -10,3 +14,8 @@ def test_the_rows_of_the_default_buckets():
     config = DataConfig(train=Dates())
     rows = {bucket.lengths.source: bucket.rows for bucket in batch_shapes(Seq2Seq(), config)}
     assert rows == {8: 512, 16: 256, 24: 192, 32: 128, 48: 64, 64: 64, 96: 64, 128: 64, 192: 64, 256: 64}
+
+
+def test_sampling_would_cut_the_symbols_of_the_user():
+    with pytest.raises(ValueError, match=r"^data\.subword_sampling would cut data\.tokenizer\.user_symbols \('<a>',\)"):
+        DataConfig(tokenizer=SentencePiece(user_symbols=("<a>",)), subword_sampling=BPEDropout())

@@ -1,5 +1,6 @@
 """Oracles: SentencePiece itself and pieces worked out by hand; law: the same text trains the same tokenizer."""
 
+import io
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,37 @@ def test_the_first_merge_of_a_tiny_text() -> None:
 def test_an_impossible_coverage_is_explained() -> None:
     with pytest.raises(ValueError, match=r"data\.tokenizer\.character_coverage is 1\.5: "):
         SentencePiece(character_coverage=1.5)
+
+
+def test_bytes_digits_and_symbols_of_the_user() -> None:
+    """Oracle: the pieces, worked out by hand; and text with characters that were never seen comes back."""
+    lines = ["der Hund 2024 <sep> mal"] * 30 + ["die Katze 317 a,b <x,y>"] * 30
+    options = {"byte_fallback": True, "split_digits": True, "user_symbols": ("<sep>", "<x,y>")}
+    tokenizer = SentencePiece(**options).train(lines, 310)
+    for text in ("Hund 日 2024", "a<sep>b <x,y>"):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert tokenizer.pieces(tokenizer.encode("der日"))[-3:] == ["<0xE6>", "<0x97>", "<0xA5>"]
+    assert tokenizer.pieces(tokenizer.encode("der 2024"))[-5:] == ["▁", "2", "0", "2", "4"]
+    assert tokenizer.pieces(tokenizer.encode("der<sep>d")) == ["▁der", "<sep>", "d"]
+    assert tokenizer.pieces(tokenizer.encode("a <x,y>"))[-1] == "<x,y>"
+    assert tokenizer.unknown_parts(["日"]) == []
+
+
+@pytest.mark.parametrize(
+    ("symbols", "expected"),
+    [(("a b",), "without white space"), (("",), "without white space"), (("<a>", "<a>"), "each must be there once")],
+)
+def test_symbols_that_are_none(symbols: tuple[str, ...], expected: str) -> None:
+    with pytest.raises(ValueError, match=rf"^data\.tokenizer\.user_symbols is .*{expected}"):
+        SentencePiece(user_symbols=symbols)
+
+
+def test_options_at_their_defaults_leave_the_model_as_it_was() -> None:
+    """Oracle: the library itself without them: a run that is started again has the same tokenizer file."""
+    lines, model = ["ein kleiner Hund läuft"] * 20, io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=model, vocab_size=30, model_type="bpe", character_coverage=1.0,
+        normalization_rule_name="identity", pad_id=0, unk_id=1, bos_id=2, eos_id=3, num_threads=16,
+        max_sentence_length=2**30, minloglevel=2,
+    )  # fmt: skip
+    assert SentencePiece().train(lines, 30).to_bytes() == model.getvalue()
