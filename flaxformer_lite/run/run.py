@@ -5,9 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, Literal, Unpack
 
-import jax
 import numpy as np
 from jaxtyping import Float, PyTree
 
@@ -25,6 +24,7 @@ from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionWeights, attention_weights
+from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.text_predictor import (
     ClassPrediction,
     Reporting,
@@ -38,14 +38,6 @@ from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
-
-
-class BestScore(NamedTuple):
-    """The best evaluation of a run, by `train.best_metric`."""
-
-    metric: str
-    value: float
-    step: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,28 +61,12 @@ class Run:
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
     def __repr__(self) -> str:
-        """Returns five lines: the folder, the model's shape, the training data, the weights, the best score."""
-        c, model, best = self.config, self.config.model, self.best_score
-        count = sum(leaf.size for leaf in jax.tree.leaves(self.params))
-        stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
-        layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
-        data = "no data (data.train is None)" if c.data.train is None else c.data.train.kind
-        score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
-        return (
-            f"Run {self.folder.path}\n"
-            f"  model: {layers}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters\n"
-            f"  trained on: {data}, objective {c.objective.kind}\n"
-            f"  weights: step {self.step} of {c.train.steps}\n"
-            f"  best score: {score}"
-        )
+        return describe(self.folder, self.config, self.params, self.step)
 
     @cached_property
     def best_score(self) -> BestScore | None:
         """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
-        name, choose = self.config.train.best_metric, {"min": min, "max": max}[self.config.train.best_mode]
-        rows = [row for row in self.folder.rows() if row["split"] == "eval" and name in row]
-        best = choose(rows, key=lambda row: row[name], default=None)
-        return None if best is None else BestScore(name, best[name], best["step"])
+        return best_score(self.folder, self.config)
 
     @cached_property
     def model(self) -> Transformer:

@@ -288,6 +288,9 @@ def test_inspect_shows_any_step_and_weights(folder: Path, command):
     assert digests["--step", 3] == digests["--weights", "best"]
     assert len(set(digests.values())) == 3
     status, out, _ = command("inspect", folder, "--weights", "average:2")
+    lines = out.splitlines()
+    assert lines[0] == f"Run {folder}" and lines[1].startswith("  model: encoder of")
+    assert lines[5] == "  exports to: ctranslate2"
     assert "encoder/layers/attention/query/kernel" in out
     assert "SHA-256" in out
     assert not any(digest in out for digest in digests.values())

@@ -1,4 +1,4 @@
-"""Shows the contents of a run: parameters with shapes and counts, checkpoints with metrics, a SHA-256 of all parameters.
+"""Shows what a run is, in a few lines, then parameters with shapes and counts, checkpoints with metrics, and a SHA-256.
 
 Of a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --sharding it
 shows how `train.mesh` shards the training state over devices, of a run or a config file.
@@ -21,6 +21,8 @@ from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS
 from flaxformer_lite.planning.plan import shard_bytes
 from flaxformer_lite.remote_files import is_url
+from flaxformer_lite.run.description import describe as describe_run
+from flaxformer_lite.run.description import fitting_systems
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir import open_checkpoints, open_run, parameter_digest, restore_weights
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report, indent=2))
         return
+    print(f"{report['description']}\n  exports to: {', '.join(report['exports']) or 'no other system'}\n")
     width = max(len(p["path"]) for p in report["parameters"])
     print(f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}")
     for p in report["parameters"]:
@@ -102,6 +105,8 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     ]
     return {
         "run": str(folder.path),
+        "description": describe_run(folder, config, params, shown),
+        "exports": fitting_systems(config.model, config.objective.prompt_attention),
         "weights": weights,
         "step": shown,
         "parameters": parameters,

@@ -1,0 +1,76 @@
+"""Description of a run in a few lines: the model, its data, its weights, its best score, and the systems that it fits."""
+
+import contextlib
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.inference.config import PromptAttention
+from flaxformer_lite.interop import SYSTEMS, from_params
+from flaxformer_lite.interop.ctranslate2.export import unsupported_settings
+from flaxformer_lite.interop.hf.export import first_fitting
+from flaxformer_lite.model import ModelConfig, Transformer
+from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.workdir import RunFolder
+
+
+class BestScore(NamedTuple):
+    """The best evaluation of a run, by `train.best_metric`."""
+
+    metric: str
+    value: float
+    step: int
+
+
+def best_score(folder: RunFolder, config: Config) -> BestScore | None:
+    """Returns the best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
+    name, choose = config.train.best_metric, {"min": min, "max": max}[config.train.best_mode]
+    rows = [row for row in folder.rows() if row["split"] == "eval" and name in row]
+    best = choose(rows, key=lambda row: row[name], default=None)
+    return None if best is None else BestScore(name, best[name], best["step"])
+
+
+def describe(folder: RunFolder, config: Config, params: PyTree, step: int) -> str:
+    """Returns five lines: the folder, the model's shape, the training data, the weights, the best score."""
+    best = best_score(folder, config)
+    data = "no data (data.train is None)" if config.data.train is None else config.data.train.kind
+    score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
+    return (
+        f"Run {folder.path}\n"
+        f"  model: {describe_model(config.model, params)}\n"
+        f"  trained on: {data}, objective {config.objective.kind}\n"
+        f"  weights: step {step} of {config.train.steps}\n"
+        f"  best score: {score}"
+    )
+
+
+def describe_model(model: ModelConfig, params: PyTree) -> str:
+    """Returns the shape of a model in a line, with the number of its parameters."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
+    layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
+    return f"{layers}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters"
+
+
+def fitting_systems(model: ModelConfig, prompt_attention: PromptAttention) -> list[str]:
+    """Returns the systems that a model can be exported to, as `export` calls them; for hf with the family.
+
+    `prompt_attention` is the objective's.
+    """
+    found = []
+    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
+    # Only shapes matter: one byte a number, for models of a billion of them.
+    zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), shapes)
+    if prompt_attention == "causal":
+        with contextlib.suppress(ValueError):
+            found.append(f"hf ({first_fitting(model, zeros).config['model_type']})")
+        if not unsupported_settings(model):
+            found.append("ctranslate2")
+    for name, system in SYSTEMS.items():
+        with contextlib.suppress(ValueError):
+            from_params(zeros, system.name_map(system.config_for(model)))
+            found.append(name)
+    return found
