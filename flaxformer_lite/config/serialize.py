@@ -22,9 +22,14 @@ for _type in TYPES:
     _type.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
 
 
+FORMAT = 1
+"""The format of `config.json`, which has it as `format`. Releases before it wrote none. It changes when an older release would read
+a file wrongly: not with a new setting, which that release refuses by name."""
+
+
 def to_json(config: Config) -> str:
     """Returns the whole config, every default written out. Raises: ValueError if a value has no form in JSON."""
-    return pydantic_core.to_json(as_tree(config), indent=2).decode() + "\n"
+    return pydantic_core.to_json({"format": FORMAT, **as_tree(config)}, indent=2).decode() + "\n"
 
 
 def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
@@ -52,12 +57,21 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
         tree = json.loads(text)
         if not isinstance(tree, dict):
             raise ValueError(f"the file has {cut(repr(tree))}: it must be a JSON object of settings")
+        check_format(tree.pop("format", FORMAT))
         config: Config = from_tree(modernize(tree, name), Config)
         return config
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def check_format(number: Any) -> None:
+    """Raises: ValueError for the format of a later release."""
+    if type(number) is not int or not 1 <= number <= FORMAT:
+        raise ValueError(
+            f"format is {number!r}, but this release reads format {FORMAT}: install a newer flaxformer_lite"
+        )
 
 
 @functools.cache

@@ -97,6 +97,16 @@ def test_a_mistake_in_json_names_the_setting(path: str, value: object, words: li
         assert word in found
 
 
+@pytest.mark.parametrize("number", [2, 0, "1", None, True])
+def test_the_format_of_a_later_release_is_refused(number: object):
+    assert json.loads(to_json(CONFIG))["format"] == 1
+    assert message(edited("format", number)).endswith(
+        f"format is {number!r}, but this release reads format 1: install a newer flaxformer_lite"
+    )
+    without = {name: value for name, value in json.loads(to_json(CONFIG)).items() if name != "format"}
+    assert from_json(json.dumps(without)) == CONFIG
+
+
 def test_text_that_is_not_json_is_refused_in_one_line():
     assert "config.json" in message("{")
 

@@ -1,4 +1,5 @@
-"""Oracle: a run folder of the release before settings were renamed, and the answers that release gave with it."""
+"""Oracles: a run folder of the release before settings were renamed, and the answers that release gave with it; a run folder of
+each format since, and the digest of its parameters."""
 
 import json
 import shutil
@@ -9,8 +10,10 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import FORMAT
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.digests import parameter_digest
+from flaxformer_lite.workdir.seal import sealed_config
 from tests.support.paths import FIXTURES
 
 OLD_RUN = FIXTURES / "before_rebuild" / "run"
@@ -46,3 +49,30 @@ def test_an_old_run_is_trained_on(folder: Path):
     run = flaxformer_lite.load(folder)
     assert run.step == 502 and "micro_batches" not in json.loads((folder / "config.json").read_text())["train"]
     assert jax.tree.leaves(run.params)
+
+
+GOLDEN = sorted((FIXTURES / "runs").iterdir())
+"""A folder for each format, written by `tests/makers/make_golden_run.py` of the release that introduced it."""
+
+
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.name)
+def test_a_run_of_every_format_is_loaded_and_compared_with_its_seal(golden: Path):
+    expected, config = (
+        json.loads((golden / "expected.json").read_text()),
+        json.loads((golden / "config.json").read_text()),
+    )
+    assert golden.name == f"format_{config['format']}" and sealed_config(golden / "checkpoints") is not None
+    run = flaxformer_lite.load(golden)
+    assert (run.step, parameter_digest(run.params)) == (expected["step"], expected["sha256"])
+
+
+def test_this_format_has_its_folder():
+    assert GOLDEN[-1].name == f"format_{FORMAT}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.name)
+def test_a_run_of_every_format_is_trained_on(golden: Path, tmp_path: Path):
+    folder = shutil.copytree(golden, tmp_path / "run")
+    train(load_config(str(folder / "config.json"), ["--train.steps", "3"]), folder)
+    assert flaxformer_lite.load(folder).step == 3
