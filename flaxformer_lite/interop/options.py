@@ -5,6 +5,7 @@ of the other system; "settings" are ours.
 """
 
 import json
+import sys
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -31,7 +32,10 @@ class Options:
         return int(self._value(name, (int,), default))
 
     def number(self, name: str, default: float | None = None) -> float:
-        return float(self._value(name, (int, float), default))
+        value = self._value(name, (int, float), default)
+        if abs(value) > sys.float_info.max:  # a whole number may have any size
+            raise self.wrong(name, "it should be a finite number")
+        return float(value)
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         return bool(self._value(name, (bool,), default))

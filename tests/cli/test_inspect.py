@@ -1,8 +1,10 @@
 """Oracle: what `inspect --sharding` prints, worked out by hand."""
 
+import contextlib
 import dataclasses
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from tests.support.experiments import tiny_config, write_config_file
+from tests.support.paths import FIXTURES
 
 BIG_ENOUGH = dataclasses.replace(
     tiny_config().model, vocab_size=152, d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
@@ -40,3 +43,26 @@ def test_inspect_shows_how_a_config_is_cut(
     with pytest.raises(SystemExit):
         main()
     assert "do not make up 64 devices" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [None, "checkpoint", "metrics", "tokenizer"])
+def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Oracle: one byte of a run that an older release wrote, by hand."""
+    run = Path(shutil.copytree(FIXTURES / "before_rebuild/run", tmp_path / "run"))
+    files = {
+        "checkpoint": next(path for path in sorted(run.rglob("d/*")) if path.is_file()),
+        "metrics": run / "metrics.jsonl",
+        "tokenizer": run / "tokenizer.characters.json",
+    }
+    if damage is not None:
+        content = bytearray(files[damage].read_bytes())
+        content[4] ^= 8
+        files[damage].write_bytes(content)
+    with contextlib.nullcontext() if damage is None else pytest.raises(SystemExit) as end:
+        main(["inspect", str(run), "--verify"])
+    out, err = capsys.readouterr()
+    parts = {"checkpoint": "checkpoint 500", "metrics": "metrics.jsonl", "tokenizer": "tokenizers"}
+    for name, part in parts.items():
+        assert (f"\n{part}: as it was written" in out) == (name != damage)
+    if damage is not None:
+        assert end.value.code == 1 and f"1 of 4 parts are damaged or missing: {parts[damage]}" in err

@@ -1,13 +1,15 @@
 """Shows what a run is, in a few lines, then parameters with shapes and counts, checkpoints with metrics, and a SHA-256.
 
-Of a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --sharding it
-shows how `train.mesh` shards the training state over devices, of a run or a config file.
+Of a folder of tokens (`data.store`, or RUN/.tokens) it shows what was tokenized, and whether it is whole. With --verify it compares
+every file of a run with what was written; the exit status is 1 if one is damaged or missing. With --sharding it shows how
+`train.mesh` shards the training state over devices, of a run or a config file.
 """
 
 import argparse
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from jax.sharding import AbstractMesh, AxisType
 
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
+from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.data.store import list_stores
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS
@@ -25,7 +28,9 @@ from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.run.description import fitting_systems
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
-from flaxformer_lite.workdir import open_checkpoints, open_run, parameter_digest, restore_weights
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
+from flaxformer_lite.workdir.orbax import why_damaged
+from flaxformer_lite.workdir.seal import check_seal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--step", type=int, help="the checkpoint to show; default: the newest")
     parser.add_argument("--weights", help="last, best, ema or average:N; default: last")
+    parser.add_argument("--verify", action="store_true", help="compare every file with what was written")
     parser.add_argument("--sharding", action="store_true", help="show how the training state is sharded over devices")
     parser.add_argument(
         "--devices",
@@ -52,6 +58,11 @@ def run(arguments: argparse.Namespace) -> None:
         return
     if arguments.devices is not None or arguments.mesh is not None:
         raise ValueError("--devices and --mesh are for --sharding: add it, or leave them out")
+    if arguments.verify:
+        if arguments.step is not None or arguments.weights is not None:
+            raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
+        verify(arguments.folder, arguments.json)
+        return
     if not is_url(arguments.folder) and (stores := list_stores(Path(arguments.folder))):
         show_stores(stores, arguments.json)
         return
@@ -114,6 +125,49 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
         "checkpoints": listed,
         "sha256": parameter_digest(params),
     }
+
+
+def verify(path: str, as_json: bool) -> None:
+    """Prints what is wrong with each part of a run, if anything. Raises: Failure if something is."""
+    parts = examine(open_run(path))
+    damaged = [name for name, complaint in parts.items() if complaint]
+    if as_json:
+        print(json.dumps(parts, indent=2))
+    else:
+        print("\n".join(f"{name}: {complaint or 'as it was written'}" for name, complaint in parts.items()))
+    if damaged:
+        raise Failure(f"{path}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
+
+
+def examine(folder: RunFolder) -> dict[str, str | None]:
+    """Returns for each part of a run what is wrong with it; None for a part that is as it was written."""
+    parts: dict[str, str | None] = {}
+
+    def attempt(name: str, read: Callable[[], object]) -> None:
+        try:
+            read()
+            parts[name] = None
+        except ValueError as error:
+            parts[name] = str(error)
+
+    config = folder.config()  # without it, nothing is known
+    attempt(
+        "config.json and tokenizers, by the newest checkpoint", lambda: check_seal(folder.path, config, resumed=True)
+    )
+    if config.data.tokenizer is not None:
+        attempt("tokenizers", lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
+    steps = sorted(int(step.name) for step in folder.checkpoints.glob("*") if step.name.isdecimal())
+    if not steps:
+        parts["checkpoints"] = "there is none"
+    with Progress(len(steps)) as progress:
+        for done, step in enumerate(steps):
+            progress.update(f"reading checkpoint {step}", done)
+            parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
+    if folder.metrics.exists():
+        lines = len(folder.metrics.read_bytes().split(b"\n")) - 1
+        lost = lines - len(folder.rows()) + (lines == 0)
+        parts["metrics.jsonl"] = f"{lost} of {lines} lines are no rows" if lost else None
+    return parts
 
 
 def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
