@@ -92,8 +92,9 @@ class UnigramSampling(SubwordSampling):
     """
 
     kind: Literal["unigram"] = "unigram"
-    alpha: PositiveFloat = 0.2
-    """Exponent of the probabilities: near 0 all are alike, a high one draws the best segmentation only."""
+    alpha: PositiveFloat = 0.5
+    """Exponent of the probabilities: near 0 all are alike, a high one draws the best segmentation only. On Multi30k 0.5 gives 1.04
+    times the usual tokens, 0.2 1.35 times (more `room`)."""
     nbest_size: Annotated[int, Ge(2)] = 64
     """Number of segmentations of a word to draw from."""
 
