@@ -9,6 +9,7 @@ A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards`
 """
 
 import hashlib
+import itertools
 import json
 import os
 import pickle
@@ -66,18 +67,24 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
     """Tokenizes the pairs into the folder, which replaces an older one."""
     most = max(tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     encode = tokenizers.source.encode, tokenizers.target.encode
-    # One text at a time: ids as Python numbers take 20 times the memory of the array, and this process has one core.
     dtype = np.uint16 if most <= 2**16 else np.int32
-    sides = [np.array(encode[side](pair[side]), dtype) for pair in pairs for side in (0, 1)]
-    shard = TokenShard.of(sides, [pair.label for pair in pairs], dtype)
-    sizes = np.diff(shard.starts)
+    parts: list[np.ndarray] = []
+    sizes = np.zeros(2 * len(pairs), np.int64)
+    for begin in range(0, len(pairs), 1024):  # ids as Python numbers take 20 times the memory of the array
+        sides = [encode[side](pair[side]) for pair in pairs[begin : begin + 1024] for side in (0, 1)]
+        sizes[2 * begin : 2 * begin + len(sides)] = list(map(len, sides))
+        parts.append(np.fromiter(itertools.chain.from_iterable(sides), dtype))
+    labels = [pair.label for pair in pairs]
+    shard = TokenShard(
+        np.concatenate(parts), np.concatenate([[0], np.cumsum(sizes)]), np.array(labels) if any(labels) else None
+    )
     facts = ShardFacts(len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum()), *text_digests(pairs))
     with atomic_write(folder) as unfinished:
         unfinished.mkdir()
         _save(unfinished / "ids.npy", shard.ids)
         _save(unfinished / "starts.npy", shard.starts)
         if shard.labels is not None:
-            _save(unfinished / "labels.npy", np.array(shard.labels))
+            _save(unfinished / "labels.npy", shard.labels)
         (unfinished / "shard.json").write_text(json.dumps(facts._asdict()), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)

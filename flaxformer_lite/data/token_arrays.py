@@ -53,24 +53,12 @@ class TokenShard(NamedTuple):
     ids: Integer[np.ndarray, "N"]
     starts: Int[np.ndarray, "K"]
     """Two for each record, and the number of all tokens."""
-    labels: Sequence[str] | None = None
-    """The label of each record; None if none has one."""
+    labels: np.ndarray | None = None
+    """The label of each record, a text; None if none has one."""
 
     @property
     def num_records(self) -> int:
         return len(self.starts) // 2
-
-    @classmethod
-    def of(
-        cls, sides: Sequence[Sequence[int] | Integer[np.ndarray, "_"]], labels: Sequence[str], dtype: Any = np.int32
-    ) -> "TokenShard":
-        """Returns the sides of all records, source and target in turn, as arrays."""
-        starts = np.zeros(len(sides) + 1, np.int64)
-        np.cumsum([len(side) for side in sides], out=starts[1:])
-        ids = np.empty(starts[-1], dtype)
-        for start, side in zip(starts.tolist(), sides, strict=False):
-            ids[start : start + len(side)] = side
-        return cls(ids, starts, labels if any(labels) else None)
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -87,7 +75,10 @@ class TokenArrays(Lazy[TokenPair]):
         if isinstance(records, cls):
             return records
         sides = [side for record in records for side in record[:2]]
-        return cls([TokenShard.of(sides, [record.label for record in records])])
+        starts = np.concatenate([[0], np.cumsum([len(side) for side in sides], dtype=np.int64)])
+        ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
+        labels = np.array([record.label for record in records]) if any(record.label for record in records) else None
+        return cls([TokenShard(ids, starts, labels)])
 
     @property
     def sizes(self) -> Int[np.ndarray, "I 2"]:

@@ -32,13 +32,25 @@ class Workers:
         self._threads = ThreadPoolExecutor(self._number)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-        self._running: dict[Future[ShardFacts], float] = {}
+        self._running: set[Future[ShardFacts]] = set()
         self._lock = threading.Lock()
-        self.done, self.fraction = 0, 0.0
+        self._done = self._read = 0
+        self._fraction_read = 0.0
 
-    def add(self, folder: Path, pairs: Sequence[Pair], fraction: float) -> None:
-        """Tokenizes the pairs into the folder, in the background; `fraction` of the source is done with them."""
-        self._running[self._threads.submit(self._run, folder, pairs)] = fraction
+    def add(self, folder: Path | None, pairs: Sequence[Pair], fraction_read: float) -> None:
+        """Tokenizes the pairs into the folder, in the background. None: they are done.
+
+        fraction_read: of the source, up to the last of these pairs.
+        """
+        self._read, self._fraction_read = self._read + len(pairs), fraction_read
+        if folder is None:
+            self._done += len(pairs)
+        else:
+            self._running.add(self._threads.submit(self._run, folder, pairs))
+
+    def report(self, progress: BuildProgress) -> None:
+        """Reports the fraction of the source that is done, as far as its records are of one size, and the number of records."""
+        progress(self._fraction_read * self._done / max(self._read, 1), self._done)
 
     def wait_for_room(self, progress: BuildProgress) -> None:
         """Waits while each process has a shard at work and one at hand."""
@@ -52,9 +64,9 @@ class Workers:
         while len(self._running) >= below:
             # In short turns, so that a signal ends the wait.
             for future in wait(self._running, timeout=0.5, return_when=FIRST_COMPLETED).done:
-                self.fraction = max(self.fraction, self._running.pop(future))
-                self.done += future.result().records
-            progress(self.fraction, self.done)
+                self._running.remove(future)
+                self._done += future.result().records
+            self.report(progress)
 
     def _run(self, folder: Path, pairs: Sequence[Pair]) -> ShardFacts:
         if self._number == 1:

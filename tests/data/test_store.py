@@ -124,6 +124,10 @@ def test_without_versions_the_texts_are_compared(tmp_path: Path):
     pairs[5] = Pair("a", "a")
     store, made, _ = build(tmp_path, Unknown(tuple(pairs)))
     assert made == ["00001"] and store.records[5].source.tolist() == TOKENIZER.encode("a")
+    pairs[9] = Pair("b", "b")
+    # The third shard is the other host's, and an older one.
+    assert build(tmp_path, Unknown(tuple(pairs)), (1, 2))[1:] == ([], False)
+    assert build(tmp_path, Unknown(tuple(pairs)))[1:] == (["00002"], True)
     store, made, whole = build(tmp_path, Unknown(tuple(pairs[:8])))
     assert (made, whole, len(store.records)) == ([], True, 8)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.data.token_arrays import TokenArrays
 
 RECORDS = [([4, 5], [6], "a"), ([], [7, 8, 9], ""), ([65_535], [], "é"), ([10], [11], "b")]
 
@@ -15,8 +15,10 @@ def arrays(cuts: list[int], dtype: type = np.int32) -> TokenArrays:
     """The records in shards that begin at the cuts."""
     shards = []
     for start, stop in zip([0, *cuts], [*cuts, len(RECORDS)], strict=True):
-        part = RECORDS[start:stop]
-        shards.append(TokenShard.of([side for record in part for side in record[:2]], [r[2] for r in part], dtype))
+        (shard,) = TokenArrays.of(
+            [TokenPair(np.array(s), np.array(t), label) for s, t, label in RECORDS[start:stop]]
+        ).shards
+        shards.append(shard._replace(ids=shard.ids.astype(dtype)))
     return TokenArrays(shards)
 
 
