@@ -16,6 +16,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
+from flaxformer_lite.interop.ctranslate2.check import check_folder
 from flaxformer_lite.interop.ctranslate2.export import export_run, notes, token_names, unsupported_settings
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
@@ -273,6 +274,20 @@ def test_a_parameter_without_a_name_there_is_refused_and_so_is_a_subclass(tmp_pa
     }.items():
         model = dataclasses.replace(MODELS["pre_norm"], **{setting: type("New", (old,), {})()})
         assert any(line.startswith(f"model.{setting} is") for line in unsupported_settings(model))
+
+
+@needs.ctranslate2
+@pytest.mark.parametrize("name", quick(["gated_rms_grouped_rotary", "alone_alibi", "alone"], "alone".__eq__))
+def test_a_folder_is_compared_with_the_model(name: str, tmp_path: Path) -> None:
+    """One parameter that got lost is noticed: here the bias or scale of one norm, or one kernel."""
+    run, folder = sample(name), tmp_path / "folder"
+    export_run(run.config, run.params, None, folder)
+    assert check_folder(folder, run.config, run.params, None)
+    layers = run.params["decoder"]["layers"]
+    lost = {**layers, "attention_pre_norm": jax.tree.map(np.ones_like, layers["attention_pre_norm"])}
+    params = {**run.params, "decoder": {**run.params["decoder"], "layers": lost}}
+    with pytest.raises(ValueError, match="CTranslate2 answers otherwise with this model: log-probabilities differ by"):
+        check_folder(folder, run.config, params, None)
 
 
 def test_the_command_writes_a_folder(

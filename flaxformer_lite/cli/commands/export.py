@@ -6,6 +6,7 @@ The system must support the model. An imported run is exported bit for bit.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,7 @@ from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import export
+from flaxformer_lite.interop.ctranslate2.check import check_folder
 from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
@@ -59,7 +61,13 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.system == "hf":
         count, notes = export_hf(loaded, origin, arguments)
     elif arguments.system == "ctranslate2":
-        count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, Path(arguments.output))
+        output = Path(arguments.output)
+        count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, output)
+        try:
+            check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
+        except BaseException:
+            shutil.rmtree(output)
+            raise
     else:
         fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
