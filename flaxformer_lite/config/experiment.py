@@ -46,6 +46,7 @@ class Config:
         """Checks what no part alone can check. Raises: ValueError with the settings, their values and the remedy."""
         self._check_model()
         self._check_batches()
+        self._check_sampling()
         self._check_evaluation()
         check_weights(self.weights, self)
         self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model)
@@ -95,6 +96,24 @@ class Config:
                 f"train.{what}, but objective.kind '{self.objective.kind}' compares all rows of a batch with each other: set it to "
                 + ("1" if several else "'mesh'")
             )
+
+    def _check_sampling(self) -> None:
+        data, sampling = self.data, self.data.subword_sampling
+        if sampling is None:
+            return
+        if not self.objective.translates:
+            raise ValueError(
+                f"data.subword_sampling is set, but objective.kind '{self.objective.kind}' composes its rows once, from fixed "
+                "lengths: set it to None; it is for translation"
+            )
+        for name in ("tokenizer", "target_tokenizer"):
+            tokenizer = getattr(data, name)
+            model_type = getattr(tokenizer, "model_type", None)
+            if tokenizer is not None and model_type != sampling.model_type and not isinstance(tokenizer, FromRun):
+                raise ValueError(
+                    f"data.subword_sampling.kind is '{sampling.kind}', but data.{name} is {tokenizer}: set it to "
+                    f"SentencePiece(model_type='{sampling.model_type}'), or data.subword_sampling to None"
+                )
 
     def _check_evaluation(self) -> None:
         data, train = self.data, self.train

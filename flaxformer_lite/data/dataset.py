@@ -110,7 +110,6 @@ class Dataset(Generic[Example]):
         )
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
-            check_sampled(rows[0], objective)
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
         self.plan = BatchPlan(planned, batch_shapes(objective, config), seed or 0)
         placed = self.plan.placed
@@ -162,15 +161,6 @@ def make_samplers(config: DataConfig, tokenizers: Tokenizers) -> tuple[SubwordSa
     source = SubwordSampler(tokenizers.source, config.subword_sampling)
     joint = tokenizers.source is tokenizers.target
     return source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
-
-
-def check_sampled(row: Any, objective: RowMaker[Any]) -> None:
-    """Raises: ValueError if the rows of the objective are no single pairs, whose segmentation may change."""
-    if not isinstance(row, TokenPair):
-        raise ValueError(
-            f"data.subword_sampling is set, but the rows of objective.kind '{getattr(objective, 'kind', '')}' are composed once, "
-            "from fixed lengths: set it to None; it is for translation"
-        )
 
 
 def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) -> Int[np.ndarray, "I 2"]:

@@ -5,6 +5,7 @@ import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
@@ -19,9 +20,12 @@ from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
+from flaxformer_lite.objectives import CausalLM, Seq2Seq
 from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
+from flaxformer_lite.text import FromRun, SentencePiece
 from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
 
 CONFIG = tiny_config()
@@ -281,3 +285,33 @@ def test_a_sweep_yields_the_options_of_each_experiment(tmp_path: Path):
         with pytest.raises(ValueError, match=re.escape(message)):
             sweep_overrides(str(path), index)
     assert str(default_workdir(file, 1)) == "runs/swept-1"
+
+
+@pytest.mark.parametrize(
+    ("objective", "tokenizer", "message"),
+    [
+        (
+            CausalLM(),
+            SentencePiece(),
+            "data.subword_sampling is set, but objective.kind 'causal_lm' composes its rows once",
+        ),
+        (
+            Seq2Seq(),
+            SentencePiece(model_type="unigram"),
+            "data.subword_sampling.kind is 'bpe_dropout', but data.tokenizer is",
+        ),
+        (Seq2Seq(), Bytes(), "set it to SentencePiece(model_type='bpe'), or data.subword_sampling to None"),
+    ],
+)
+def test_sampling_fits_the_tokenizer_and_the_objective(objective: Any, tokenizer: Any, message: str):
+    bpe, sampling = SentencePiece(), BPEDropout()
+    changed("data", tokenizer=bpe, subword_sampling=sampling)
+    changed("data", tokenizer=FromRun(path="x"), subword_sampling=sampling)
+    layers = {"num_encoder_layers": 0} if objective.kind == "causal_lm" else {}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        dataclasses.replace(
+            without_eval(CONFIG),
+            model=dataclasses.replace(CONFIG.model, **layers),
+            objective=objective,
+            data=dataclasses.replace(CONFIG.data, eval=None, tokenizer=tokenizer, subword_sampling=sampling),
+        )

@@ -14,7 +14,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
 from flaxformer_lite.data.dataset import Dataset, make_samplers, tokenize, truncate, with_room, zero_batch
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.objectives import CausalLM, Seq2Seq
+from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.subword_sampling import BPEDropout
@@ -169,12 +169,3 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
 def test_room_for_samples_drops_no_record():
     lengths = np.array([[30, 41], [10, 3]], np.int32)
     assert with_room(lengths, 0.25, Lengths(36, 40)).tolist() == [[36, 41], [13, 4]]
-
-
-def test_rows_that_are_composed_once_are_not_sampled(subwords: Tokenizers):
-    config = dataclasses.replace(CONFIG.data, subword_sampling=BPEDropout())
-    records = tokenize([Pair("", TEXT[0])], subwords)
-    with pytest.raises(
-        ValueError, match=r"^data\.subword_sampling is set, but the rows of objective\.kind 'causal_lm'"
-    ):
-        Dataset(records, CausalLM(), config, 7, subwords.target, BOS, make_samplers(config, subwords))
