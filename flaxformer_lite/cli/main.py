@@ -30,6 +30,8 @@ COMMANDS = {
     "fill-mask": "fill_mask",
     "evaluate": "evaluate",
     "inspect": "inspect",
+    "report": "report",
+    "attention": "attention",
     "average": "average",
     "plan": "plan",
     "import": "import_weights",

@@ -23,8 +23,8 @@ from flaxformer_lite.inference.generation import check_generates, generate_texts
 from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.run.attention import AttentionWeights, attention_weights
 from flaxformer_lite.run.description import BestScore, best_score, describe
+from flaxformer_lite.run.plots import RunPlots
 from flaxformer_lite.run.text_predictor import (
     ClassPrediction,
     Reporting,
@@ -41,7 +41,7 @@ from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, resto
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(RunPlots):
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
     Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. What they compile is kept:
@@ -314,7 +314,7 @@ class Run:
         """
         return self.predictor.fill_mask(texts, top, **report)
 
-    # Metrics, forward passes, attention --------------------------------------------------------------------------------
+    # Metrics, forward passes --------------------------------------------------------------------------------------------
 
     def metrics(
         self, pairs: Sequence[Pair], *, progress: ProgressCallback = no_progress, warn: WarnCallback = warn
@@ -341,17 +341,6 @@ class Run:
         Raises: ValueError if an argument is none of this model's, missing, or of the wrong shape or range.
         """
         return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
-
-    def attention(self, source: str, target: str) -> AttentionWeights:
-        """Returns every layer's attention weights while the model reads `source` and writes `target`.
-
-        Truncates texts longer than the config allows, with a warning each.
-
-        Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
-        """
-        (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
-        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets]
-        return attention_weights(self.model, self.params, self.required_tokenizers, sources, targets)
 
 
 def load(path: str | Path, *, weights: str | None = None, step: int | None = None) -> Run:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flaxformer_lite.inference.metrics import bleu, chrf, exact_match, text_metrics
+from flaxformer_lite.inference.metrics import bleu, chrf, compare, exact_match, text_metrics
 
 
 def test_metrics_by_hand():
@@ -29,3 +29,15 @@ def test_metrics_by_name():
         "exact_match": 1.0,
         "bleu": pytest.approx(100),
     }
+
+
+def test_paired_bootstrap_tells_a_difference_from_none():
+    """Laws: equal scores have p 1 (sacreBLEU's own count would say 0.001), a clear difference a small p, the first system none."""
+    references = [f"the cat number {i} sat on the mat" for i in range(40)]
+    worse = [line.replace("sat", "sits") for line in references]
+    found = compare({"worse": worse, "same": worse, "better": references}, references, tokenized=False)
+    assert [(c.system, c.metric) for c in found] == [
+        (system, metric) for metric in ("BLEU", "chrF2") for system in ("worse", "same", "better")
+    ]
+    assert [c.p_value for c in found] == [None, 1.0, pytest.approx(1 / 1001)] * 2
+    assert found[2].score == pytest.approx(100) and "bs:1000" in found[2].signature

@@ -1,6 +1,7 @@
 """Marks of tests that need more than the light install: `pip install -e .[test-all]`, or a newer JAX."""
 
 import importlib.util
+import shutil
 
 import jax
 import pytest
@@ -15,6 +16,14 @@ libtpu = pytest.mark.skipif(
     reason=f"libtpu {TEST_ALL}, on Linux and with JAX {'.'.join(map(str, OLDEST_JAX_OF_PLANS))}",
 )
 ctranslate2 = pytest.mark.skipif(importlib.util.find_spec("ctranslate2") is None, reason=f"CTranslate2 {TEST_ALL}")
+altair = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("altair", "vl_convert")), reason=f"Altair {TEST_ALL}"
+)
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+chromium = pytest.mark.skipif(
+    CHROMIUM is None or importlib.util.find_spec("playwright") is None,
+    reason=f"Chromium is not on the PATH (apt-get install chromium), or playwright {TEST_ALL}",
+)
 datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason=f"datasets {TEST_ALL}")
 pmap = pytest.mark.skipif(
     jax.__version_info__ < OLDEST_JAX_OF_PMAP,

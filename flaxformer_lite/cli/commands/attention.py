@@ -1,0 +1,49 @@
+"""Draws the attention of an encoder–decoder while it reads a source and writes a target: a PNG file, or a page with every head.
+
+Without TARGET it is the run's own translation, by the beam search of its config. Needs the extra `report`.
+"""
+
+import argparse
+from pathlib import Path
+from typing import get_args
+
+from flaxformer_lite.charts import altair
+from flaxformer_lite.report import Report, write_page, write_png
+from flaxformer_lite.report.attention import Attended
+from flaxformer_lite.run import load
+from flaxformer_lite.run.plots import Kind, attention_chart
+
+ENDINGS = (".png", ".html")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument("source", metavar="SOURCE", help="the text that the encoder reads")
+    parser.add_argument("target", metavar="TARGET", nargs="?", help="the text that the decoder writes")
+    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="ends in .png or .html")
+    parser.add_argument("--kind", choices=get_args(Kind), help="of a PNG file: the attention to draw; default: cross")
+    parser.add_argument("--layer", type=int, metavar="N", help="of a PNG file: counted from 1; default: the last")
+    parser.add_argument("--head", type=int, metavar="N", help="of a PNG file: counted from 1; default: the mean of all")
+    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    altair()
+    output = Path(arguments.output)
+    if output.suffix not in ENDINGS:
+        raise ValueError(f"--output is {output}: it must end in {' or '.join(ENDINGS)}")
+    chosen = {name: getattr(arguments, name) for name in ("kind", "layer", "head")}
+    if output.suffix == ".html" and any(value is not None for value in chosen.values()):
+        raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
+    loaded = load(arguments.folder, weights=arguments.weights)
+    target = loaded.translate([arguments.source])[0] if arguments.target is None else arguments.target
+    weights = loaded.attention(arguments.source, target)
+    if output.suffix == ".png":
+        write_png(attention_chart(weights, chosen["kind"] or "cross", chosen["layer"], chosen["head"]), output)
+    else:
+        title = f"{arguments.source} → {target}"
+        runs = [
+            {"name": loaded.folder.path.name, "folder": arguments.folder, "about": f"weights of step {loaded.step}"}
+        ]
+        write_page(Report(title=title, runs=runs, attention=[Attended(title, weights)]), output)
+    print(output)

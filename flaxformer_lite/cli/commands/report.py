@@ -1,0 +1,49 @@
+"""Writes one page about one run or several: curves, scores, translations, attention, data, settings. Needs no network to be read.
+
+The page holds all it shows. With --png the charts are also written as files. Needs the extra `report`.
+"""
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from flaxformer_lite.charts import altair
+from flaxformer_lite.console import Progress
+from flaxformer_lite.report import make_report, write_page, write_png
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", metavar="RUN", nargs="+", help="run folders; the first is the one to compare with")
+    parser.add_argument("-o", "--output", metavar="FILE.html", default="report.html", help="default: report.html")
+    parser.add_argument("--png", metavar="FOLDER", help="write every chart into this folder too")
+    parser.add_argument(
+        "--sentence",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="a source whose attention is drawn; may be repeated; default: the first three of samples/",
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    altair()
+    output = Path(arguments.output)
+    if output.is_dir():
+        raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
+    with Progress(1) as progress:
+        report = make_report(arguments.folders, arguments.sentence, lambda part: progress.update(part))
+        progress.update("writing the page")
+        write_page(report, output)
+        for name, chart in report.figures().items() if arguments.png else ():
+            progress.update(f"writing {name}")
+            write_png(chart, Path(arguments.png) / f"{file_name(name)}.png")
+    print(output)
+    for tab, notes in report.notes.items():
+        for note in notes:
+            print(f"left out of {tab}: {note}", file=sys.stderr)
+
+
+def file_name(name: str) -> str:
+    """Returns a chart's name as one of a file: letters, digits, dots and dashes."""
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "chart"

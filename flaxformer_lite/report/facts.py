@@ -1,0 +1,107 @@
+"""Facts in the files of a run folder: translations through training, all hypotheses of a split, and the environment."""
+
+import importlib.metadata
+import json
+import platform
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.workdir import RunFolder
+
+SAMPLE = re.compile(r"^source:     (.*)\nreference:  (.*)\nhypothesis: (.*)$", re.MULTILINE)
+"""One sentence in a file of samples/."""
+MOST_EVALUATIONS = 12
+"""The most evaluations whose translations the page shows."""
+PACKAGES = ("flaxformer-lite", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu", "altair")
+"""Distributions whose versions the page shows."""
+
+
+class Sample(NamedTuple):
+    """A sentence of the evaluation data, and its translation at a step."""
+
+    source: str
+    reference: str
+    hypothesis: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run of the report, under a name that no other run of it has."""
+
+    name: str
+    path: str
+    """The folder or URL, as it was typed."""
+    folder: RunFolder
+
+    @cached_property
+    def config(self) -> Config:
+        """The settings. Raises: ValueError if the folder holds no run."""
+        return self.folder.config()
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl."""
+        return self.folder.rows()
+
+    @cached_property
+    def samples(self) -> dict[int, list[Sample]]:
+        """The translations of the first evaluation sentences, by step."""
+        return {step: read_samples(path) for step, path in evaluation_files(self.folder.path / "samples").items()}
+
+    @cached_property
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The reports of the command `evaluate`."""
+        found = [json.loads(path.read_bytes()) for path in sorted((self.folder.path / "evaluations").glob("*.json"))]
+        return [report for report in found if isinstance(report, dict)]
+
+    def hypotheses(self, split: str) -> tuple[str, list[str]] | None:
+        """Returns the name and the lines of the newest file of hypotheses for a split: of `evaluate`, else of training."""
+        folder = self.folder.path / "hypotheses"
+        files = [folder / f"{split}.txt"]
+        if split == "eval":
+            files += reversed(evaluation_files(folder).values())
+        for path in files:
+            if path.is_file():
+                return path.stem, path.read_text(encoding="utf-8").split("\n")[:-1]
+        return None
+
+    @cached_property
+    def first_lines(self) -> list[str]:
+        """The lines of train.log before the first step: data, parameters, devices, kernels."""
+        log = self.folder.path / "train.log"
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+        steps = (i for i, line in enumerate(lines) if re.search(r"  step +\d+  ", line))
+        return lines[: min(next(steps, 12), 12)]
+
+
+def evaluation_files(folder: Path) -> dict[int, Path]:
+    """Returns the files that evaluations in training wrote, by step, ascending."""
+    found = {path: re.fullmatch(r"eval-step-(\d+)\.txt", path.name) for path in sorted(folder.glob("eval-step-*.txt"))}
+    return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
+
+
+def read_samples(path: Path) -> list[Sample]:
+    """Returns the sentences in a file of samples/."""
+    return [Sample(*parts) for parts in SAMPLE.findall(path.read_text(encoding="utf-8"))]
+
+
+def shown_steps(steps: list[int]) -> list[int]:
+    """Returns at most `MOST_EVALUATIONS` of the steps, the first and the last among them."""
+    last = len(steps) - 1
+    places = {round(i * last / (MOST_EVALUATIONS - 1)) for i in range(MOST_EVALUATIONS)}
+    return steps if last < MOST_EVALUATIONS else [steps[place] for place in sorted(places)]
+
+
+def environment() -> dict[str, str]:
+    """Returns the system and the versions under which the report is written."""
+    found = {"system": platform.platform(), "Python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,161 @@
+"""The parts of a report: what each tab shows, made from the files of the runs and, for attention, from their weights."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flaxformer_lite import charts
+from flaxformer_lite.charts import Chart
+from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.report.attention import Attended, attended
+from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
+from flaxformer_lite.report.scores import Table, evaluate_table, shown, significance_tables, training_table
+from flaxformer_lite.run.plots import run_names
+from flaxformer_lite.run.text_lengths import MOST_RECORDS, text_lengths
+from flaxformer_lite.workdir import open_run
+
+ShowCallback = Callable[[str], None]
+"""Called with what is done now."""
+
+Figures = dict[str, Chart]
+"""Charts by their names, which are unique on the page."""
+
+
+@dataclass
+class Report:
+    """All that the page shows, as plain data and charts."""
+
+    title: str
+    runs: list[dict[str, str]]
+    """For each run its name, its folder and a line on what it is."""
+    curves: Figures = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+    translations: list[Table] = field(default_factory=list)
+    attention: list[Attended] = field(default_factory=list)
+    data: Figures = field(default_factory=dict)
+    settings: list[dict[str, Any]] = field(default_factory=list)
+    """For each setting its path, its value in each run, and whether the values differ."""
+    environment: list[Table] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    """By tab the parts that could not be made, and why."""
+
+    def figures(self) -> Figures:
+        """Returns every chart, for files."""
+        found = {**self.curves, **self.data}
+        for number, sentence in enumerate(self.attention, 1):
+            found |= {f"{name} {number}": chart for name, chart in sentence.charts()}
+        return found
+
+
+def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallback) -> Report:
+    """Returns the report on runs in folders or at URLs.
+
+    sentences: the sources whose attention is drawn; none: the first ones of samples/.
+
+    Raises: ValueError if a folder holds no run.
+    """
+    folders = [open_run(path) for path in paths]
+    runs = [RunFacts(*parts) for parts in zip(run_names(folders), map(str, paths), folders, strict=True)]
+    report = Report(
+        title=", ".join(run.name for run in runs),
+        runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
+    )
+    show("reading metrics")
+    found = charts.curves_of({run.name: run.rows for run in runs})
+    report.curves = {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
+    report.tables = [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
+    report.translations = translation_tables(runs)
+    report.settings = settings_of(runs)
+    report.environment = environment_tables(runs)
+    notes = report.notes
+    with_note(notes, "scores", "significance", lambda: report.tables.extend(significance_tables(runs)), show)
+    for run in runs:
+        with_note(notes, "data", f"{run.name}: lengths", lambda run=run: report.data.update(data_charts(run)), show)
+        with_note(
+            notes,
+            "attention",
+            f"{run.name}: attention",
+            lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1)),
+            show,
+        )
+    return report
+
+
+def with_note(notes: dict[str, list[str]], tab: str, part: str, make: Callable[[], object], show: ShowCallback) -> None:
+    """Makes a part of the report; where the run lacks what it needs, the tab has a note in its place."""
+    show(part)
+    try:
+        make()
+    except (ValueError, OSError) as error:
+        notes.setdefault(tab, []).append(f"{part}: {error}")
+
+
+def about(run: RunFacts) -> str:
+    """Returns a line on a run: its model, its data, its steps."""
+    config, model = run.config, run.config.model
+    stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
+    layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
+    data = "no data" if config.data.train is None else config.data.train.kind
+    step = max((row["step"] for row in run.rows), default=0)
+    return f"{layers}, d_model {model.d_model}; {config.objective.kind} on {data}; {step:,} of {config.train.steps:,} steps"
+
+
+def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns for each sentence of samples/ a table of its translations by run and step."""
+    sentences: dict[tuple[str, str], list[list[str]]] = {}
+    for run in runs:
+        for step in shown_steps(list(run.samples)):
+            for sample in run.samples[step]:
+                lines = sentences.setdefault((sample.source, sample.reference), [])
+                right = "✓" if sample.hypothesis == sample.reference else ""
+                lines.append([run.name, f"{step:,}", sample.hypothesis, right])
+    return [
+        Table(source, ["run", "step", "translation", ""], lines, f"reference: {reference}")
+        for (source, reference), lines in sentences.items()
+    ]
+
+
+def data_charts(run: RunFacts) -> Figures:
+    """Returns the lengths of training texts and the padding of their batches."""
+    config = run.config
+    if config.data.tokenizer is None:
+        raise ValueError("data.tokenizer is None: texts are not tokens without one")
+    lengths = text_lengths(config, run.folder.load_tokenizers(config.data, config.model.vocab_sizes))
+    read = (
+        f"the first {lengths.records:,} records" if lengths.records == MOST_RECORDS else f"{lengths.records:,} records"
+    )
+    dropped = f", {lengths.dropped:,} rows dropped" if lengths.dropped else ""
+    return {
+        f"{run.name}: lengths": charts.histogram(f"{run.name}: lengths of {read}{dropped}", lengths.counts, "tokens"),
+        f"{run.name}: padding": charts.bars(f"{run.name}: padding by shape of a batch", lengths.padding, "padding"),
+    }
+
+
+def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
+    """Returns every setting with its value in each run; settings that differ come first."""
+    flat = [flatten(run.config) for run in runs]
+    differing = {path for other in flat[1:] for path in changed(flat[0], other, absent="–")}
+    paths = dict.fromkeys(path for settings in flat for path in settings)
+    lines = [
+        {
+            "path": path,
+            "values": [shown(settings.get(path, "–")) for settings in flat],
+            "differs": path in differing,
+        }
+        for path in paths
+    ]
+    return sorted(lines, key=lambda line: not line["differs"])
+
+
+def environment_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns the versions here, and what each training reported before its first step."""
+    here = [[name, version] for name, version in environment().items()]
+    tables = [Table("This report was written with", ["", "version"], here)]
+    for run in runs:
+        if run.first_lines:
+            lines = [[line] for line in run.first_lines]
+            tables.append(Table(f"{run.name}: first lines of train.log", ["line"], lines))
+    return tables
+
+
+TRANSLATIONS_NOTE = f"Of more than {MOST_EVALUATIONS} evaluations, {MOST_EVALUATIONS} at equal distances are shown."

@@ -1,0 +1,140 @@
+"""The attention and the charts of a run, for notebooks: `run.plot_curves()`, `run.plot_attention(source)`, `run.plot_lengths()`."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from flaxformer_lite import charts
+from flaxformer_lite.charts import Chart
+from flaxformer_lite.config import Config
+from flaxformer_lite.console import suggest, warn
+from flaxformer_lite.inference.decoder import check_translates
+from flaxformer_lite.model import Transformer
+from flaxformer_lite.run.attention import AttentionWeights, attention_weights
+from flaxformer_lite.run.text_lengths import text_lengths
+from flaxformer_lite.run.text_predictor import WarnCallback
+from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.workdir import RunFolder
+
+Kind = Literal["cross", "encoder", "decoder"]
+"""An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""
+
+END = "(end)"
+"""Label of the end that the last position of a decoder predicts."""
+
+
+def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], list[str]]:
+    """Returns the labels of the rows and of the columns of a map; rows of `cross` are the tokens that are predicted there."""
+    if kind == "encoder":
+        return weights.source_pieces, weights.source_pieces
+    if kind == "decoder":
+        return weights.target_pieces, weights.target_pieces
+    return [*weights.target_pieces[1:], END], weights.source_pieces
+
+
+def head_weights(weights: Float[np.ndarray, "L N T S"], layer: int, head: int | None) -> Float[np.ndarray, "T S"]:
+    """Returns the weights of a layer and a head, each counted from 1; without a head their mean.
+
+    Raises: ValueError if the model has no such layer or head.
+    """
+    for name, number, most in (("layer", layer, weights.shape[0]), ("head", head, weights.shape[1])):
+        if number is not None and not 1 <= number <= most:
+            raise ValueError(f"{name} is {number}: this attention has {most}, counted from 1")
+    layers = weights[layer - 1]
+    return layers.mean(0) if head is None else layers[head - 1]
+
+
+class RunPlots:
+    """The part of a `Run` for pictures. Each `plot_` method returns a chart of Altair's (extra `report`).
+
+    A notebook shows a chart; `chart.save("x.png")` writes it.
+    """
+
+    folder: RunFolder
+    config: Config
+    params: PyTree
+    if TYPE_CHECKING:  # a `Run` has them
+
+        @property
+        def model(self) -> Transformer: ...
+        @property
+        def required_tokenizers(self) -> Tokenizers: ...
+        def translate(self, texts: Sequence[str]) -> list[str]: ...
+        def encode(
+            self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback
+        ) -> list[list[int]]: ...
+
+    def attention(self, source: str, target: str | None = None) -> AttentionWeights:
+        """Returns every layer's attention weights while the model reads `source` and writes `target`, by default its translation.
+
+        Truncates texts longer than the config allows, with a warning each.
+
+        Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
+
+        Raises: ValueError if the model does not translate.
+        """
+        check_translates(self.config.model)
+        target = self.translate([source])[0] if target is None else target
+        (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
+        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets]
+        return attention_weights(self.model, self.params, self.required_tokenizers, sources, targets)
+
+    def plot_curves(self, *others: "RunPlots", metric: str = "loss") -> Chart:
+        """Returns the curves of a metric in training and in evaluations, of this run and of others.
+
+        Example: `run.plot_curves(flaxformer_lite.load("runs/other"), metric="learning_rate")`.
+
+        Raises: ValueError if no run has the metric.
+        """
+        folders = [run.folder for run in (self, *others)]
+        found = charts.curves_of(dict(zip(run_names(folders), (f.rows() for f in folders), strict=True)))
+        if metric not in found:
+            raise ValueError(
+                f"metrics.jsonl has no {metric!r}: it has {', '.join(found) or 'no rows'}{suggest(metric, found)}"
+            )
+        return charts.line_chart(metric, found[metric])
+
+    def plot_attention(
+        self,
+        source: str,
+        target: str | None = None,
+        *,
+        kind: Kind = "cross",
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Chart:
+        """Returns the map of attention weights while the model reads `source` and writes `target`.
+
+        `target` is by default the model's own translation. `layer` and `head` count from 1; by default the last layer, and the mean
+        of its heads.
+
+        Example: `run.plot_attention("20 November 2026", head=2)`.
+
+        Raises: ValueError if the model does not translate, or has no such layer or head.
+        """
+        return attention_chart(self.attention(source, target), kind, layer, head)
+
+    def plot_lengths(self) -> Chart:
+        """Returns the histogram of the lengths of the first 10,000 training texts, in tokens.
+
+        Raises: ValueError if the data cannot be read, or the run has no tokenizer.
+        """
+        lengths = text_lengths(self.config, self.required_tokenizers)
+        return charts.histogram("lengths of training texts", lengths.counts, "tokens")
+
+
+def attention_chart(weights: AttentionWeights, kind: Kind, layer: int | None, head: int | None) -> Chart:
+    """Returns the map of one layer and head; by default of the last layer, with the mean of its heads."""
+    array: Float[np.ndarray, "L N T S"] = getattr(weights, kind)
+    layer = len(array) if layer is None else layer
+    title = f"{kind} attention, layer {layer}, " + ("mean of heads" if head is None else f"head {head}")
+    return charts.attention_map(head_weights(array, layer, head), *attention_axes(weights, kind), title)
+
+
+def run_names(folders: Sequence[RunFolder]) -> list[str]:
+    """Returns a name for each run that no other has: the last part of its path, or the whole path."""
+    short = [folder.path.resolve().name for folder in folders]
+    names = [name if short.count(name) == 1 else str(f.path) for name, f in zip(short, folders, strict=True)]
+    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1)]

@@ -1,0 +1,50 @@
+"""The charts of a run: which layer, head and tokens a map shows, and the names of runs."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.run import AttentionWeights
+from flaxformer_lite.run.plots import attention_axes, attention_chart, head_weights, run_names
+from flaxformer_lite.workdir import RunFolder
+from tests.support import needs
+
+WEIGHTS = AttentionWeights(
+    source_pieces=["e", "i", "n"],
+    target_pieces=["<s>", "a"],
+    encoder=np.zeros((2, 2, 3, 3), np.float32),
+    decoder=np.zeros((2, 2, 2, 2), np.float32),
+    cross=np.arange(24, dtype=np.float32).reshape(2, 2, 2, 3) / 24,
+)
+
+
+def test_rows_of_cross_attention_are_the_tokens_predicted_there():
+    """The decoder reads <s> and predicts "a", reads "a" and predicts the end."""
+    assert attention_axes(WEIGHTS, "cross") == (["a", "(end)"], ["e", "i", "n"])
+    assert attention_axes(WEIGHTS, "decoder") == (["<s>", "a"], ["<s>", "a"])
+    assert attention_axes(WEIGHTS, "encoder") == (["e", "i", "n"], ["e", "i", "n"])
+
+
+def test_layers_and_heads_count_from_one():
+    np.testing.assert_array_equal(head_weights(WEIGHTS.cross, 2, 1), WEIGHTS.cross[1, 0])
+    np.testing.assert_array_equal(head_weights(WEIGHTS.cross, 1, None), WEIGHTS.cross[0].mean(0))
+    for layer, head, name in ((0, 1, "layer is 0"), (3, 1, "layer is 3"), (1, 0, "head is 0"), (1, 3, "head is 3")):
+        with pytest.raises(ValueError, match=f"{name}: this attention has 2, counted from 1"):
+            head_weights(WEIGHTS.cross, layer, head)
+
+
+@needs.altair
+def test_the_last_layer_and_the_mean_are_drawn_by_default():
+    chart = attention_chart(WEIGHTS, "cross", None, None).to_dict()
+    assert chart["title"] == "cross attention, layer 2, mean of heads"
+    assert chart["data"]["values"][0]["weight"] == pytest.approx(WEIGHTS.cross[1, :, 0, 0].mean(), abs=1e-4)
+
+
+def test_runs_of_one_name_are_told_apart(tmp_path: Path):
+    folders = [RunFolder(tmp_path / path) for path in ("a/run", "b/run", "c/other", "c/other")]
+    assert run_names(folders) == [
+        *(str(tmp_path / "a/run"), str(tmp_path / "b/run")),
+        *(f"{tmp_path / 'c/other'} (3)", f"{tmp_path / 'c/other'} (4)"),
+    ]
+    assert run_names(folders[:1]) == ["run"]
