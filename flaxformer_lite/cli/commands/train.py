@@ -28,6 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--debug-step", type=int, metavar="S", help="train nothing: repeat step S of the run and find its first NaN"
     )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="train nothing and write nothing: show the config, the model, the batches, the memory of a step, and one example",
+    )
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
@@ -42,6 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         load_config,
         sweep_overrides,
     )
+    from flaxformer_lite.run.dry_run import dry_run
     from flaxformer_lite.training.debug_step import debug_step
     from flaxformer_lite.training.loop import train
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
@@ -58,6 +64,9 @@ def run(arguments: argparse.Namespace) -> None:
     swept = [] if index is None else sweep_overrides(arguments.config, index)
     config = load_config(arguments.config, [*swept, *arguments.flags])
     workdir = arguments.workdir or default_workdir(Path(arguments.config), index)
+    if arguments.dry_run:
+        print(*dry_run(config), sep="\n")
+        return
     join(processes)
     if arguments.debug_step is None:
         train(config, workdir)
