@@ -6,7 +6,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask, prefix_mask, segment_mask
+from flaxformer_lite.model.masks import (
+    MaskStructure,
+    causal_mask,
+    combine_masks,
+    mask_structure,
+    padding_mask,
+    prefix_mask,
+    segment_mask,
+)
 
 
 def picture(function) -> list[list[bool]]:
@@ -51,3 +59,18 @@ def test_combined_masks_allow_what_all_allow():
     assert combine_masks(None, left) is left
     expected = [[True, True, False, False], [False] * 4, [True, True, False, False], [False] * 4]
     assert combine_masks(left, None, right).tolist() == expected
+
+
+def test_the_parts_of_a_mask_by_hand():
+    """Padding is segment 0 of the keys and -1 of the queries, so no query that is padding meets a key."""
+    assert mask_structure(None, causal=True, window=3) == MaskStructure(causal=True, window=3)
+    is_token = jnp.array([[True, True, True, False]])
+    segments = jnp.array([[1, 2, 2, 0]])
+    mask = combine_masks(padding_mask(is_token), segment_mask(segments, segments))
+    found = mask_structure(mask, is_token, segments, segments, causal=True)
+    assert found.queries.tolist() == [[1, 2, 2, -1]] and found.keys.tolist() == [[1, 2, 2, 0]]
+    assert found.answered.tolist() == [[True, True, True, False]] and found.causal and found.window is None
+    alone = mask_structure(padding_mask(is_token), is_token)
+    assert alone.queries is None and alone.keys.tolist() == [[1, 1, 1, 0]] and not alone.causal
+    packed = mask_structure(segment_mask(segments, segments), None, segments, segments)
+    assert packed.keys.tolist() == [[1, 2, 2, 0]]
