@@ -1,14 +1,19 @@
 """The charts of a run: which layer, head and tokens a map shows, and the names of runs."""
 
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from flaxformer_lite.run import AttentionWeights
-from flaxformer_lite.run.plots import attention_axes, attention_chart, head_weights, run_names
+from flaxformer_lite.run.plots import RunPlots, attention_axes, attention_chart, head_weights, run_names
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
+from tests.support.experiments import tiny_config
 
 WEIGHTS = AttentionWeights(
     source_pieces=["e", "i", "n"],
@@ -39,6 +44,48 @@ def test_the_last_layer_and_the_mean_are_drawn_by_default():
     chart = attention_chart(WEIGHTS, "cross", None, None).to_dict()
     assert chart["title"] == "cross attention, layer 2, mean of heads"
     assert chart["data"]["values"][0]["weight"] == pytest.approx(WEIGHTS.cross[1, :, 0, 0].mean(), abs=1e-4)
+
+
+class Translating(RunPlots):
+    """A run that translates everything to "bb", without a model."""
+
+    config, params, model = tiny_config(), {}, None
+    required_tokenizers = Tokenizers(*[Characters().train(["ab"], 149)] * 2)
+
+    def translate(self, texts: list[str]) -> list[str]:
+        return ["bb" for _ in texts]
+
+    def encode(self, side: str, texts: list[str], warn: object) -> list[list[int]]:
+        return getattr(self.required_tokenizers, side).encode_batch(texts)
+
+
+def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest.MonkeyPatch):
+    """Law: without a target it is the translation's; a model that does not translate is refused."""
+    asked: list[list[list[int]]] = []
+
+    def record(model: object, params: object, tokenizers: object, *tokens: list[int]) -> AttentionWeights:
+        asked.append(list(tokens))
+        return WEIGHTS
+
+    monkeypatch.setattr("flaxformer_lite.run.plots.attention_weights", record)
+    run = Translating()
+    assert run.attention("a") is run.attention("a", "bb") is WEIGHTS
+    assert asked[0] == asked[1] and len(asked[0][1]) == 3
+    run.attention("a", "")
+    assert len(asked[2][1]) == 1  # an empty target is one
+    run.config = SimpleNamespace(model=dataclasses.replace(run.config.model, num_encoder_layers=0))
+    with pytest.raises(ValueError, match="it cannot translate: use generate"):
+        run.attention("a")
+
+
+def test_a_metric_that_no_row_has_is_refused_with_those_there(tmp_path: Path):
+    run = Translating()
+    run.folder = RunFolder(tmp_path)
+    run.folder.append({"step": 1, "split": "train", "loss": 2.0, "gradient_norm": 1.0})
+    with pytest.raises(
+        ValueError, match="'gradient_nrom': it has loss, gradient_norm; perhaps you meant gradient_norm"
+    ):
+        run.plot_curves(metric="gradient_nrom")
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path):

@@ -28,13 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    altair()
     output = Path(arguments.output)
     if output.suffix not in ENDINGS:
         raise ValueError(f"--output is {output}: it must end in {' or '.join(ENDINGS)}")
     chosen = {name: getattr(arguments, name) for name in ("kind", "layer", "head")}
     if output.suffix == ".html" and any(value is not None for value in chosen.values()):
         raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
+    altair()
     loaded = load(arguments.folder, weights=arguments.weights)
     target = loaded.translate([arguments.source])[0] if arguments.target is None else arguments.target
     weights = loaded.attention(arguments.source, target)

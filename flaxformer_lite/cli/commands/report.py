@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    altair()
     output = Path(arguments.output)
     if output.is_dir():
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
+    altair()
     with Progress(1) as progress:
         report = make_report(arguments.folders, arguments.sentence, lambda part: progress.update(part))
         progress.update("writing the page")
