@@ -26,6 +26,11 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def score_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns the evaluations in training and the reports of `evaluate`, as far as there are any."""
+    return [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
+
+
 def training_table(runs: Sequence[RunFacts]) -> Table | None:
     """Returns the best and the last evaluation of each run; None without any."""
     lines, names = [], dict[str, None]()

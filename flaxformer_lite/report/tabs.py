@@ -9,7 +9,7 @@ from flaxformer_lite.charts import Chart
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.report.attention import Attended, attended
 from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
-from flaxformer_lite.report.scores import Table, evaluate_table, shown, significance_tables, training_table
+from flaxformer_lite.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.run.plots import run_names
 from flaxformer_lite.run.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
@@ -63,12 +63,12 @@ def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallba
     show("reading metrics")
     found = charts.curves_of({run.name: run.rows for run in runs})
     report.curves = {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
-    report.tables = [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
-    report.translations = translation_tables(runs)
     report.settings = settings_of(runs)
     report.environment = environment_tables(runs)
     notes = report.notes
+    with_note(notes, "scores", "evaluations", lambda: report.tables.extend(score_tables(runs)), show)
     with_note(notes, "scores", "significance", lambda: report.tables.extend(significance_tables(runs)), show)
+    with_note(notes, "translations", "samples", lambda: report.translations.extend(translation_tables(runs)), show)
     for run in runs:
         with_note(notes, "data", f"{run.name}: lengths", lambda run=run: report.data.update(data_charts(run)), show)
         with_note(

@@ -182,9 +182,12 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     path = make_run(tmp_path / "alone", 2.0, seed=3)
     for side in ("source", "target"):
         (tmp_path / side).unlink()
+    (path / "evaluations" / "eval.json").write_text("{", encoding="utf-8")
+    (path / "samples" / "eval-step-00000020.txt").write_bytes(b"\xff")
     found = make_report([str(path)], ["a sentence"], lambda _: None)
     assert "loss" in found.curves
-    assert set(found.notes) == {"scores", "data", "attention"}
+    counts = {tab: len(notes) for tab, notes in found.notes.items()}
+    assert counts == {"scores": 2, "translations": 1, "data": 1, "attention": 1}
     assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
 
 
