@@ -25,3 +25,10 @@ def test_impossible_counts_are_refused():
         retention(keep_latest=0)
     with pytest.raises(ValueError, match=r"^keep_best is 2"):
         retention(keep_best=2, best_metric=None)
+    with pytest.raises(ValueError, match=r"^keep_best is -1"):
+        retention(keep_best=-1)
+
+
+def test_without_a_metric_only_the_newest_are_kept():
+    rules = retention(keep_best=0, best_metric=None)
+    assert rules.kept(range(1, 6)) == {4, 5} and rules.ranked(range(1, 6)) == []
