@@ -329,15 +329,18 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train, translate, generate, classify, embed, fill-mask, evaluate"]),
+        ([], ["train, prepare, translate, generate, classify, embed, fill-mask, evaluate"]),
         (["tranlsate", "{run}"], ["no command tranlsate", "perhaps you meant translate"]),
-        (["xyz", "{run}"], ["no command xyz", "train, translate, generate, classify, embed, fill-mask, evaluate"]),
+        (
+            ["xyz", "{run}"],
+            ["no command xyz", "train, prepare, translate, generate, classify, embed, fill-mask, evaluate"],
+        ),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),
         (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam"]),
         (["translate", "{run}", "--beam", "three"], ["--beam", "three"]),
         (
             ["inspect", "{run}", "3"],
-            ["inspect does not take 3", "--step, --weights, --sharding, --devices, --mesh, --json"],
+            ["inspect does not take 3", "--step, --weights, --verify, --sharding, --devices, --mesh, --json"],
         ),
         (["translate", "{run}/nowhere"], ["does not exist", "flaxformer-lite train"]),
         (["translate", "{tmp}"], ["holds no run", "config.json"]),
