@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
+
 from flaxformer_lite.bounds import Checked
 from flaxformer_lite.data import Lengths, RowMaker
 from flaxformer_lite.inference.config import PromptAttention
@@ -90,11 +92,12 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
                 f"model.head is None, but objective.kind '{self.kind}' needs its logits: set it to LanguageModelHead()"
             )
 
-    def check_prompts(self, inputs: Inputs) -> None:
-        """Checks the inputs of an example.
+    def check_prompts(self, batch: Batch, model: ModelConfig) -> None:
+        """Checks the inputs of a batch; only their shapes matter.
 
         Raises: ValueError if the decoder trains with an attention of its own, and the class does not say how prompts are read.
         """
+        inputs = jax.eval_shape(lambda batch: self.inputs(batch, model), batch)
         classes = type(self).__mro__[: type(self).__mro__.index(BaseObjective)]
         if inputs.target_attention is not None and not any("prompt_attention" in vars(owner) for owner in classes):
             raise ValueError(

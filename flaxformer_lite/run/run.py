@@ -170,7 +170,7 @@ class Run(RunPlots):
         if settings not in self.decoders:
             objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
-            objective.check_prompts(objective.inputs(example, self.config.model))
+            objective.check_prompts(example, self.config.model)
             others = tuple(run.model for run in self.others)
             self.decoders[settings] = Decoder(self.model, settings, objective.prompt_attention, others)
         return self.decoders[settings]

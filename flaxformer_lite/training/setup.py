@@ -49,9 +49,7 @@ def set_up(
     data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
-    # Shapes only: inputs() is for arrays of the device, and the example has NumPy's.
-    inputs = jax.eval_shape(lambda batch: config.objective.inputs(batch, config.model), example)
-    config.objective.check_prompts(inputs)
+    config.objective.check_prompts(example, config.model)
     runner = processes.on_all(
         lambda: make_runner(
             config.train.runner,

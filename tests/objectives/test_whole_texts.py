@@ -106,7 +106,8 @@ def table(folder: Path, split: str) -> TSV:
     return TSV(path=str(folder / f"{split}.tsv"), source_column=None, target_column=0, label_column=1)
 
 
-@pytest.mark.parametrize("stack", [ENCODER, pytest.param(DECODER, marks=pytest.mark.slow)], ids=["encoder", "decoder"])
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", [ENCODER, DECODER], ids=["encoder", "decoder"])
 def test_classes_are_learned_and_predicted(
     stack: dict, labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

@@ -1,5 +1,6 @@
 """Law: an exported tokenizer of a run trained here is imported with the same ids; one without a counterpart is noted."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -90,9 +91,9 @@ def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
 def test_a_run_with_the_tokenizer_of_another_takes_it_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    model = TRAINED_HERE["llama"]
     data = DataConfig(tokenizer=FromRun(path="elsewhere"), max_source_length=19, max_target_length=19)
     for name, tokenizer in (("words", WORD_PIECES), ("bytes", Bytes().train([], 260))):
+        model = dataclasses.replace(TRAINED_HERE["llama"], vocab_size=tokenizer.vocab_size)
         config = Config(model=model, objective=CausalLM(), data=data)
         run, out = tmp_path / name, tmp_path / f"{name}_out"
         write_run(
