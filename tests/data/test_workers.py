@@ -1,0 +1,44 @@
+"""Oracle: the same pairs tokenized here, in this process."""
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.shards import map_shard, write_shard
+from flaxformer_lite.data.store import save_tokenizers
+from flaxformer_lite.data.workers import Workers
+from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizers
+
+
+@pytest.fixture
+def workers(tmp_path: Path):
+    tokenizer = CharacterTokenizer("abcdefghij")
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    save_tokenizers(tmp_path, tokenizers)
+    with contextlib.closing(Workers(tmp_path, tokenizers)) as workers:
+        yield workers
+
+
+def test_a_process_of_its_own_writes_the_same_shard_and_counts_it(workers: Workers, tmp_path: Path):
+    pairs = [Pair("abc", "j"), Pair("", "defg"), Pair("h", "")]
+    shown: list[tuple[float, int]] = []
+    workers._number = 2
+    workers.add(tmp_path / "there", pairs, 0.5)
+    workers.finish(lambda fraction, done: shown.append((fraction, done)))
+    assert shown[-1] == (0.5, 3) and len(workers._processes) == 1
+    facts = write_shard(tmp_path / "here", pairs, workers._tokenizers)
+    there, here = (map_shard(tmp_path / name, facts.records) for name in ("there", "here"))
+    np.testing.assert_array_equal(there.ids, here.ids)
+    np.testing.assert_array_equal(there.starts, here.starts)
+
+
+def test_an_error_there_is_a_mistake_here_with_the_shard(workers: Workers, tmp_path: Path):
+    workers._number = 2
+    (tmp_path / "file").touch()
+    workers.add(tmp_path / "file" / "shard", [Pair("a", "b")], 1.0)
+    with pytest.raises(ValueError, match=r"file/shard: .*File exists"):
+        workers.finish(lambda *_: None)
