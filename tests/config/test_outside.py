@@ -100,7 +100,12 @@ def test_every_command_that_reads_a_run_imports_what_is_named(
         read.append(type(RunFolder(run).config().optimizer.schedule).__module__)
 
     monkeypatch.setattr(f"flaxformer_lite.cli.commands.{COMMANDS[command]}.run", reading)
-    words = {"average": [run, "out"], "export": ["hf", run, "out"], "plan": [run, "--topology", "v5e:1x1"]}
+    words = {
+        "attention": [run, "a text", "-o", "map.png"],
+        "average": [run, "out"],
+        "export": ["hf", run, "out"],
+        "plan": [run, "--topology", "v5e:1x1"],
+    }
     status, message = typed(capsys, command, *words.get(command, [run]), "--import", run.parent / "renamed.py")
     assert (status, message) == (0, "") and re.fullmatch(r"config_renamed_[0-9a-f]{8}", read[0])
 

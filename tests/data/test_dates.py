@@ -75,6 +75,7 @@ def test_days_and_ways_to_write_are_drawn_evenly() -> None:
     assert len(remainders) == 3
 
 
+@pytest.mark.slow
 def test_held_out_days_never_occur_in_training() -> None:
     year = {"first_year": 2003, "last_year": 2003}
     train = {pair.target for seed in (0, 1) for pair in Dates(seed=seed, num_examples=2_503, **year).open()}

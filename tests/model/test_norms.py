@@ -109,14 +109,14 @@ def test_a_norm_from_outside_is_every_norm_of_a_model_and_has_a_name_in_config_j
         vocab_size=11, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=1, norm=MaxNorm()
     )
     model, tokens = Transformer(config), Inputs(target_tokens=jnp.array([[4, 7, 5, 9]]))
-    params = model.init(KEY, tokens)["params"]
+    params = jax.jit(model.init)(KEY, tokens)["params"]
 
     def hidden(params):
         return model.apply({"params": params}, tokens).hidden
 
-    found = hidden(params)
+    found = jax.jit(hidden)(params)
     np.testing.assert_allclose(np.abs(found).max(-1), 1, rtol=1e-4)
-    gradients = jax.grad(lambda params: (hidden(params) * jnp.arange(6.0)).sum())(params)
+    gradients = jax.jit(jax.grad(lambda params: (hidden(params) * jnp.arange(6.0)).sum()))(params)
     scales = [x for path, x in jax.tree_util.tree_leaves_with_path(gradients) if "scale" in jax.tree_util.keystr(path)]
     assert len(scales) == 3 and all(np.abs(x).max() > 0 for x in scales)
     experiment = tiny_config(model=dataclasses.replace(tiny_config().model, norm=MaxNorm(epsilon=0.5)))

@@ -207,6 +207,7 @@ def test_packed_pairs_are_each_as_if_alone():
         np.testing.assert_allclose(logits[target], alone, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_the_first_pair_moves_nothing_of_the_second():
     """Bit for bit: logits and gradients stay, and the embeddings of tokens that the second pair has not have no gradient."""
     source, target = SOURCE.copy(), TARGET.copy()

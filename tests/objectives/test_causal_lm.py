@@ -68,6 +68,7 @@ def decoder() -> Transformer:
     )
 
 
+@pytest.mark.slow
 def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer):
     """Law: the sums of the loss and of right tokens over packs are those over rows of one piece each."""
     pieces = CausalLM().make_rows(some_documents(11), Lengths(0, 11), 0)

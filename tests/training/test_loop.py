@@ -428,6 +428,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
     )
 
 
+@pytest.mark.slow
 def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrupted, tmp_path, monkeypatch, capfd):
     """Law: spoilt by the update of step 8, they are not saved; a checkpoint of an older release that has them is passed over."""
 

@@ -100,6 +100,7 @@ def double() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 def test_micro_batches_change_nothing(batch: Batch, params: PyTree, double: None):
     """Law, in float64: 1 and 4 micro-batches, of different numbers of tokens, give the same loss, counts and gradient."""
     assert len(set(batch.weights.reshape(-1, 4, BUCKET.lengths.target).sum((0, 2)))) > 1
