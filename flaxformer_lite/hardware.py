@@ -1,5 +1,6 @@
 """Accelerators of this machine by what its system shows, without JAX: what JAX should find."""
 
+import contextlib
 import csv
 import glob
 import hashlib
@@ -8,7 +9,7 @@ import importlib.util
 import os
 import platform
 import subprocess
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,3 +76,12 @@ def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:
         return
     if not (has_tpu() or has_nvidia_device()):
         environment["JAX_PLATFORMS"] = "cpu"
+
+
+def installed_versions(names: Iterable[str]) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    found = {}
+    for name in names:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -4,7 +4,6 @@ There are three kinds of figures, and each names its source: sums over the shard
 in its program, and times computed from those and from the published figures of the chip.
 """
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
-from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, within_mesh
+from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh
 from flaxformer_lite.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
@@ -227,12 +226,6 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         interconnect_seconds=None if program is None else sum(exchange.seconds for exchange in exchanges),
         sources=chip.source,
     )
-
-
-def shard_bytes(tree: Any) -> int:
-    """Returns the size of the shards that one device holds, in bytes."""
-    leaves = jax.tree.leaves(tree)
-    return sum(math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize for x in leaves)
 
 
 def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | None]:

@@ -1,6 +1,5 @@
 """Facts in the files of a run folder: translations through training, all hypotheses of a split, and the environment."""
 
-import importlib.metadata
 import json
 import platform
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.hardware import installed_versions
 from flaxformer_lite.workdir import RunFolder
 
 SAMPLE = re.compile(r"^source:     (.*)\nreference:  (.*)\nhypothesis: (.*)$", re.MULTILINE)
@@ -98,10 +98,5 @@ def shown_steps(steps: list[int]) -> list[int]:
 
 def environment() -> dict[str, str]:
     """Returns the system and the versions under which the report is written."""
-    found = {"system": platform.platform(), "Python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    system = {"system": platform.platform(), "Python": platform.python_version()}
+    return system | installed_versions(PACKAGES)

@@ -9,9 +9,11 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.console import Progress, printable
 from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.interop.fitting import fitting_systems
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.run.description import describe_model, fitting_systems
+from flaxformer_lite.parallel.sharding import shard_bytes
+from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.text import Tokenizer
 from flaxformer_lite.training import MeshRunner, TrainTask
 from flaxformer_lite.training.data import RunData, read_data
@@ -58,9 +60,7 @@ def shape_in_words(rows: int, source: int, target: int) -> str:
 
 def describe_memory(config: Config, data: RunData, runner: MeshRunner) -> str:
     """Returns the bytes on each device: those of the state, and by the compiler those of a step of the largest batch."""
-    state = sum(
-        int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in jax.tree.leaves(runner.abstract_state)
-    )
+    state = shard_bytes(runner.abstract_state)
     words = f"{state / 2**20:,.0f} MiB for parameters, optimizer and averages"
     if config.train.runner != "mesh":
         return f"{words}; a step's own is shown for train.runner 'mesh' only"

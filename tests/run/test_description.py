@@ -1,44 +1,10 @@
-"""Oracle of the systems that a model fits: what `export` itself accepts. The five lines are tested with `repr` in test_run.py."""
-
-import dataclasses
-from pathlib import Path
+"""The shape in a line, by hand; the five lines are tested with `repr` in test_run.py."""
 
 import jax
-import pytest
 
-from flaxformer_lite.interop.hf.import_folder import read_folder
-from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.run.description import describe_model, fitting_systems
+from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config
-from tests.support.oracles import WHOLE, load_case
-from tests.support.paths import FIXTURES
-
-HF = {
-    "llama/gqa_llama3": ["hf (llama)", "ctranslate2"],
-    "bart/scaled": ["hf (bart)", "ctranslate2"],
-    "bert/model": ["hf (bert)"],
-}
-
-
-@pytest.mark.parametrize("label", HF)
-def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
-    found = read_folder(Path(FIXTURES / "hf" / label))
-    systems = fitting_systems(found.model, "causal")
-    assert [name for name in systems if name not in SYSTEMS] == HF[label]
-
-
-@pytest.mark.parametrize("system", WHOLE)
-def test_a_model_of_an_older_system_fits_it(system: str):
-    model = SYSTEMS[system].model_config(load_case(WHOLE[system])[0])
-    assert system in fitting_systems(model, "causal")
-
-
-def test_a_model_that_no_system_has_fits_nothing():
-    assert "ctranslate2" not in fitting_systems(tiny_config().model, "full")
-    model = dataclasses.replace(tiny_config().model, attention=DotProduct(bias=False, soft_cap=3.0, d_value=5))
-    assert fitting_systems(model, "causal") == []
 
 
 def test_the_shape_in_a_line():

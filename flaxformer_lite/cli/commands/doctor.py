@@ -47,7 +47,7 @@ def collect(*, timing: bool) -> Facts:
     machine: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
-        "versions": versions(),
+        "versions": hardware.installed_versions(PACKAGES),
         "libtpu_wanted": libtpu_wanted(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         "gpus": gpus,
@@ -69,17 +69,6 @@ def collect(*, timing: bool) -> Facts:
         cache=None if folder is None else (folder, folder_bytes(Path(folder))),
         timings=timings() if timing else {},
     )
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of the installed packages."""
-    found = {}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def libtpu_wanted() -> str | None:

@@ -20,12 +20,11 @@ from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.data.store import list_stores
+from flaxformer_lite.interop.fitting import fitting_systems
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
-from flaxformer_lite.parallel.sharding import ACTIVATIONS
-from flaxformer_lite.planning.plan import shard_bytes
+from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run.description import describe as describe_run
-from flaxformer_lite.run.description import fitting_systems
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights

@@ -47,8 +47,6 @@ def run(arguments: argparse.Namespace) -> None:
         load_config,
         sweep_overrides,
     )
-    from flaxformer_lite.run.dry_run import dry_run
-    from flaxformer_lite.training.debug_step import debug_step
     from flaxformer_lite.training.loop import train
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
@@ -65,12 +63,16 @@ def run(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, [*swept, *arguments.flags])
     workdir = arguments.workdir or default_workdir(Path(arguments.config), index)
     if arguments.dry_run:
+        from flaxformer_lite.run.dry_run import dry_run
+
         print(*dry_run(config), sep="\n")
         return
     join(processes)
     if arguments.debug_step is None:
         train(config, workdir)
     else:
+        from flaxformer_lite.training.debug_step import debug_step
+
         print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
 
 
