@@ -12,7 +12,6 @@ their own on the same cores, and take turns. The first pass over the sentences c
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -20,10 +19,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from sides import ask, start
 
 PEERS = ("ctranslate2", "hf")
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
 MAX_LENGTH = 128
 """The most tokens of an answer."""
 
@@ -68,7 +68,7 @@ def compare(options: argparse.Namespace, beam: int, folder: Path) -> None:
         words = [sys.executable, "-m", "flaxformer_lite", "export", options.peer, options.run, str(exported)]
         subprocess.run(words, check=True)
     sides = {"ours": options.run} | ({options.peer: str(exported)} if options.peer else {})
-    processes = {side: start(side, path, ids, beam, options) for side, path in sides.items()}
+    processes = {side: start(words_of(side, path, ids, beam, options), options.threads) for side, path in sides.items()}
     answers: dict[str, Ids] = {}
     rounds: dict[str, list[Times]] = {side: [] for side in sides}
     for side, process in processes.items():
@@ -90,31 +90,10 @@ def encode(options: argparse.Namespace, ids: Path) -> None:
     ids.write_text(json.dumps([tokenizer.as_source(row) for row in tokenizer.encode_batch(lines)]))
 
 
-def start(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> "subprocess.Popen[str]":
-    """Starts the process of one side on the first `--threads` cores."""
-    cores = sorted(os.sched_getaffinity(0))[: options.threads]
-    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "JAX_PLATFORMS": "cpu"}
-    environment["GLIBC_TUNABLES"] = HUGE_PAGES
-    if options.threads == 1:
-        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    words = [sys.executable, __file__, path, "--sentences", options.sentences, "--measure", side, str(ids)]
-    words += ["--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
-
-
-def ask(process: "subprocess.Popen[str]") -> Any:
-    """Asks a side for one more answer."""
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    return json.loads(process.stdout.readline())
+def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> list[str]:
+    """Returns the words that start the process of one side."""
+    words = [__file__, path, "--sentences", options.sentences, "--measure", side, str(ids)]
+    return [*words, "--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
 
 
 def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:

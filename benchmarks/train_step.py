@@ -15,13 +15,13 @@ With `--peak` it also prints which part of the machine's float32 matrix product 
 import argparse
 import dataclasses
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from sides import ask, start
 
 SHAPES = {"tiny": "multi30k_en_de", "m30k": "multi30k_en_de_raw", "base": "transformer_base_wmt14"}
 """The config of this package that has the model."""
@@ -30,7 +30,6 @@ ROWS, LENGTH = 128, 32
 PEERS = ("torch", "torch-compile", "hf")
 WARM_UP = 3
 """Steps that are not counted, among them the one that compiles."""
-HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 Step = Callable[[], float]
 
@@ -63,39 +62,25 @@ def main() -> None:
 def compare(options: argparse.Namespace) -> None:
     """Lets both sides take turns, and prints the table."""
     sides = [side for side in ("ours", options.peer) if side]
-    processes = {side: start(side, options) for side in sides}
+    processes = {
+        side: start(words_of(side, options), options.threads, huge_pages=not options.no_huge_pages) for side in sides
+    }
     for side, process in processes.items():
         assert process.stdout is not None
         print(f"{side}: {process.stdout.readline().strip()}", flush=True)
     rounds: dict[str, list[Times]] = {side: [] for side in sides}
     for _ in range(options.rounds):
         for side, process in processes.items():
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-            rounds[side].append(Times(*json.loads(process.stdout.readline())))
+            rounds[side].append(Times(*ask(process)))
     for process in processes.values():
         process.communicate("end\n")
     report(options, rounds)
 
 
-def start(side: str, options: argparse.Namespace) -> subprocess.Popen[str]:
-    """Starts the process of one side on the first `--threads` cores, with huge pages for both sides or for none."""
-    cores = sorted(os.sched_getaffinity(0))[: options.threads]
-    environment = os.environ | {"OMP_NUM_THREADS": str(options.threads), "JAX_PLATFORMS": "cpu"}
-    environment["GLIBC_TUNABLES"] = "" if options.no_huge_pages else HUGE_PAGES
-    if options.threads == 1:
-        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-    words = [sys.executable, __file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
-    words += ["--threads", str(options.threads), *(["--peak"] if options.peak else [])]
-    return subprocess.Popen(
-        words,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
+def words_of(side: str, options: argparse.Namespace) -> list[str]:
+    """Returns the words that start the process of one side."""
+    words = [__file__, "--shape", options.shape, "--measure", side, "--steps", str(options.steps)]
+    return [*words, "--threads", str(options.threads), *(["--peak"] if options.peak else [])]
 
 
 def report(options: argparse.Namespace, rounds: dict[str, list[Times]]) -> None:

@@ -1,0 +1,35 @@
+"""The processes of the sides that a benchmark compares: on the same cores, each with the same threads and pages."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+HUGE_PAGES = "glibc.malloc.hugetlb=1"
+
+
+def start(words: Sequence[str], threads: int, *, huge_pages: bool = True) -> "subprocess.Popen[str]":
+    """Starts Python with these words on the first `threads` cores."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
+    environment["GLIBC_TUNABLES"] = HUGE_PAGES if huge_pages else ""
+    if threads == 1:
+        environment["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    return subprocess.Popen(
+        [sys.executable, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cores),
+    )
+
+
+def ask(process: "subprocess.Popen[str]") -> Any:
+    """Asks a side for one more answer."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return json.loads(process.stdout.readline())
