@@ -4,6 +4,7 @@ The layout is that of `RunFolder`. A checkpoint is *complete* once its MARKER is
 it first, because most of these file systems cannot rename a folder in one step.
 """
 
+import contextlib
 import hashlib
 import os
 import re
@@ -60,17 +61,25 @@ class RemoteRun:
         return self._local_files()
 
     def _local_files(self) -> dict[str, int]:
-        """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty."""
+        """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty.
+
+        What another process renames or deletes meanwhile is left out.
+        """
 
         def fail(error: OSError) -> None:
-            raise error
+            if not isinstance(error, FileNotFoundError):
+                raise error
 
         try:
             os.stat(self.root)
         except FileNotFoundError:
             return {}
         paths = [Path(folder, name) for folder, _, names in os.walk(self.root, onerror=fail) for name in names]
-        return {path.relative_to(self.root).as_posix(): path.stat().st_size for path in paths}
+        sizes = {}
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return sizes
 
     def read(self, name: str) -> bytes:
         """Returns the content of a file."""

@@ -2,8 +2,10 @@
 
 import errno
 import os
+import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -69,6 +71,23 @@ def test_a_drive_that_is_gone_does_not_look_empty(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(os, "stat", gone)
     with pytest.raises(OSError, match="not connected"):
         remote.files()
+
+
+def test_files_that_go_while_they_are_listed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A trainer renames its finished files and deletes old checkpoints while another process reads its mirror."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "old" / "gone.unfinished").write_text("x")
+    original = os.walk
+
+    def walk(*arguments: Any, **options: Any) -> list[Any]:
+        found = list(original(*arguments, **options))
+        shutil.rmtree(tmp_path / "old")
+        options["onerror"](FileNotFoundError(errno.ENOENT, "a folder that went before it was read"))
+        return found
+
+    monkeypatch.setattr(os, "walk", walk)
+    assert RemoteRun(str(tmp_path)).files() == {"config.json": 2}
 
 
 def test_one_process_copies_at_a_time(tmp_path: Path):
