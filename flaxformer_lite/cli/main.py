@@ -31,6 +31,7 @@ COMMANDS = {
     "evaluate": "evaluate",
     "inspect": "inspect",
     "report": "report",
+    "serve": "serve",
     "attention": "attention",
     "average": "average",
     "plan": "plan",

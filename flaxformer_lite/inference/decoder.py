@@ -102,18 +102,20 @@ class Decoder:
         sources: Sequence[Sequence[int]],
         progress: ProgressCallback = no_progress,
         *,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         first_index: int = 0,
+        limits: Sequence[int] | None = None,
         other_variables: tuple[VariableDict, ...] = (),
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
         Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
-        `other_variables` are those of the other models of an ensemble.
+        With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
+        ends included, beside those of the settings. `other_variables` are those of the other models of an ensemble.
 
         Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
         """
-        check_seed(seed)
+        check_seeds(seed)
         self.check(sources, first_index)
         ensemble = {"other_variables": other_variables} if other_variables else {}
         samples = 1 if self.config.sampling is None else self.config.num_hypotheses
@@ -121,7 +123,7 @@ class Decoder:
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             members = [requests[i] for i in batch.members]
-            inputs, settings = self.inputs([sources[request.source] for request in members], batch)
+            inputs, settings = self.inputs(members, batch, sources, limits)
             inputs = inputs._replace(keys=self.keys(members, batch.rows, seed, first_index))
             return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
@@ -136,9 +138,12 @@ class Decoder:
         seed: int = 0,
         *,
         first_index: int = 0,
+        limit: int | None = None,
         chunk_tokens: int = 4,
     ) -> Iterator[list[int]]:
         """Yields the first answer of `generate` to this source alone in chunks: one token, then `chunk_tokens` at a time.
+
+        `limit` is a maximum length of the answer, its end included, beside that of the settings.
 
         Raises: ValueError as `generate` does, and with a beam, because its best answer is known at the end only.
         """
@@ -146,10 +151,10 @@ class Decoder:
             raise ValueError(
                 f"decode.beam_size is {self.config.beam_size}: only decode.beam_size 1 can be streamed; set it to 1"
             )
-        check_seed(seed)
+        check_seeds(seed)
         self.check([source], first_index)
         (batch,) = plan_batches([len(source)], self.config.batch_tokens)
-        arrays, settings = self.inputs([source], batch)
+        arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
         arrays = arrays._replace(keys=self.keys([Request(0, 0)], batch.rows, seed, first_index))
         inputs, state = self.start_stream(variables, arrays, settings=settings)
         done, active, num_tokens = 0, True, 1
@@ -172,8 +177,21 @@ class Decoder:
             number = first_index + lengths.index(0)
             raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
 
-    def inputs(self, sources: Sequence[Sequence[int]], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
+    def max_length(self, source: Sequence[int], limit: int | None = None) -> int:
+        """Returns the maximum number of tokens in the answer to a source or a prompt, its end included."""
+        # The last token of an answer is not read, so it takes up no position.
+        left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
+        return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
+
+    def inputs(
+        self,
+        requests: Sequence[Request],
+        batch: Batch,
+        all_sources: Sequence[Sequence[int]],
+        limits: Sequence[int] | None,
+    ) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
+        sources = [all_sources[request.source] for request in requests]
         limit = self.max_positions or math.inf
         width = int(min(batch.length, limit))
         max_new_tokens = int(min(self.config.max_length(batch.length), limit))
@@ -183,19 +201,24 @@ class Decoder:
         if self.has_encoder:
             mask &= tokens != self.config.pad_id
         max_lengths = np.zeros(batch.rows, np.int32)
-        for row, source in enumerate(sources):
-            # The last token of an answer is not read, so it takes up no position.
-            positions_left = limit if self.has_encoder else limit - len(source) + 1
-            max_lengths[row] = min(max_new_tokens, self.config.max_length(len(source)), positions_left)
+        for row, request in enumerate(requests):
+            max_lengths[row] = self.max_length(sources[row], None if limits is None else limits[request.source])
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
         return inputs, SearchSettings(self.config, max_new_tokens, self.prompt_attention)
 
-    def keys(self, requests: Sequence[Request], rows: int, seed: int, first_index: int) -> Key[Array, "B"] | None:
+    def keys(
+        self, requests: Sequence[Request], rows: int, seed: int | Sequence[int], first_index: int
+    ) -> Key[Array, "B"] | None:
         """Returns the random keys of a batch; None where nothing is sampled."""
         if self.config.sampling is None:
             return None
         source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
-        return self.sample_keys(np.uint32(seed).view(np.int32), first_index + source, sample)
+        if isinstance(seed, int):
+            seeds = np.full(rows, seed, np.uint32)
+        else:
+            seeds, source = np.zeros(rows, np.uint32), np.zeros_like(source)
+            seeds[: len(requests)] = [seed[request.source] for request in requests]
+        return self.sample_keys(seeds.view(np.int32), first_index + source, sample)
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
@@ -206,10 +229,11 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
     ]
 
 
-def check_seed(seed: int) -> None:
-    """Raises: ValueError if the seed is not an unsigned 32-bit number."""
-    if not 0 <= seed < 2**32:
-        raise ValueError(f"seed is {seed}: it must be between 0 and 2^32 - 1")
+def check_seeds(seed: int | Sequence[int]) -> None:
+    """Raises: ValueError if a seed is not an unsigned 32-bit number."""
+    for number in (seed,) if isinstance(seed, int) else seed:
+        if not 0 <= number < 2**32:
+            raise ValueError(f"seed is {number}: it must be between 0 and 2^32 - 1")
 
 
 def check_translates(model: ModelConfig) -> None:

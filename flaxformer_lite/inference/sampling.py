@@ -101,10 +101,10 @@ def banned_ngram_tokens(history: TokenHistory, n: int, vocab_size: int) -> Bool[
 # Choosing a token ---------------------------------------------------------------------------------------------------------
 
 
-def sample_keys(seed: Int[Array, ""], rows: Int[Array, "B"], samples: Int[Array, "B"]) -> Key[Array, "B"]:
-    """Returns one random key for each answer: a function of the seed, the index of its row, and the number of its sample."""
-    key = jax.random.key(seed)
-    return jax.vmap(lambda row, sample: jax.random.fold_in(jax.random.fold_in(key, row), sample))(rows, samples)
+def sample_keys(seeds: Int[Array, "*#B"], rows: Int[Array, "*B"], samples: Int[Array, "*B"]) -> Key[Array, "*B"]:
+    """Returns one random key for each answer: a function of its seed, the index of its row, and the number of its sample."""
+    fold = jax.vmap(lambda seed, row, sample: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), sample))
+    return fold(jnp.broadcast_to(seeds, rows.shape), rows, samples)
 
 
 def sample_token(

@@ -1,8 +1,5 @@
 """The page and PNG files. The page is a template with every script inside; its policy forbids a browser all others."""
 
-import base64
-import hashlib
-import importlib.resources
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +8,7 @@ import numpy as np
 
 from flaxformer_lite.atomic_files import atomic_write, write_whole
 from flaxformer_lite.charts import Chart, altair, attention_map
+from flaxformer_lite.pages import STYLE, digest, resource
 from flaxformer_lite.report.tabs import TRANSLATIONS_NOTE, Report
 
 PNG_DENSITY = 144
@@ -44,16 +42,16 @@ def page(report: Report, library: str) -> str:
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "ensure_ascii": False}
-    scripts = [script.replace("</script", "<\\/script") for script in (library, resource("page.js"))]
+    scripts = [script.replace("</script", "<\\/script") for script in (library, resource(__package__, "page.js"))]
     figures = {"curves": specs("curve", report.curves), "data": specs("data", report.data)}
     empty = attention_map(np.zeros((0, 0)), [], [])
-    return environment.from_string(resource("page.html")).render(
+    return environment.from_string(resource(__package__, "page.html")).render(
         report=report,
         figures=figures,
         charts={name: spec for group in figures.values() for name, spec in group.items()}
         | ({"attention": empty.to_dict()} if report.attention else {}),
         sentences=[sentence.packed() for sentence in report.attention],
-        style=Markup(resource("page.css")),
+        style=Markup(STYLE + resource(__package__, "page.css")),
         scripts=[Markup(script) for script in scripts],
         digests=[digest(script) for script in scripts],
         translations_note=TRANSLATIONS_NOTE,
@@ -63,13 +61,3 @@ def page(report: Report, library: str) -> str:
 def specs(group: str, figures: dict[str, Any]) -> dict[str, Any]:
     """Returns the charts as Vega-Lite, under identifiers of their own."""
     return {f"{group}-{i}": json.loads(chart.to_json()) for i, chart in enumerate(figures.values())}
-
-
-def resource(name: str) -> str:
-    """Returns a file of this folder."""
-    return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def digest(script: str) -> str:
-    """Returns the digest by which a page's policy names a script. Reference: W3C, Content Security Policy Level 3, 2.3.1."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")

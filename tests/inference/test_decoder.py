@@ -107,3 +107,18 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
     assert_same([[answer]], [[([4] * 5, 5 / 6 * word)]])
     with pytest.raises(ValueError, match=r"source 1 has 6 tokens, but model.positions.max_positions is 5"):
         decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])
+
+
+@pytest.mark.slow
+def test_a_source_with_its_own_seed_and_limit_is_answered_as_alone():
+    """Law: in any batch, the answers under a seed and a limit of their own are those of each source alone."""
+    model, params = model_of(ALONE)
+    settings = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=2, batch_tokens=64, max_new_tokens=7)
+    prompts, seeds, limits = [[5, 6, 7], [4], [8, 9], [8, 9]], [3, 2**32 - 1, 0, 1], [7, 2, 5, 4]
+    decoder = Decoder(model, settings)
+    together = decoder.generate(params, prompts, seed=seeds, limits=limits)
+    for prompt, seed, limit, found in zip(prompts, seeds, limits, together, strict=True):
+        (cut,) = Decoder(model, replace(settings, max_new_tokens=limit)).generate(params, [prompt], seed=seed)
+        assert_same([cut], [found])
+    parts = list(decoder.stream(params, prompts[3], seeds[3], limit=limits[3]))
+    assert [*itertools.chain(*parts)] == together[3][0].tokens

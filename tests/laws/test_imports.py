@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "flaxformer_lite"
 LINE = """
 cli
-report
+report serve
 run planning
 training
 workdir interop
@@ -21,7 +21,7 @@ objectives
 data inference
 model text
 optim parallel
-console atomic_files bounds charts hardware remote_files shipped_configs tree_paths
+console atomic_files bounds charts hardware pages remote_files shipped_configs tree_paths
 """
 """Each room imports only rooms below it; rooms on one row do not import each other."""
 

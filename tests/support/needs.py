@@ -24,6 +24,11 @@ chromium = pytest.mark.skipif(
     CHROMIUM is None or importlib.util.find_spec("playwright") is None,
     reason=f"Chromium is not on the PATH (apt-get install chromium), or playwright {TEST_ALL}",
 )
+starlette = pytest.mark.skipif(
+    any(importlib.util.find_spec(n) is None for n in ("starlette", "uvicorn", "jinja2", "prometheus_client", "httpx2")),
+    reason=f"Starlette with uvicorn, or httpx2, {TEST_ALL}",
+)
+openai = pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason=f"openai {TEST_ALL}")
 datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason=f"datasets {TEST_ALL}")
 pmap = pytest.mark.skipif(
     jax.__version_info__ < OLDEST_JAX_OF_PMAP,

@@ -1,0 +1,18 @@
+"""The try-it page: one document with its style and script inside; a browser runs no other script and loads nothing else."""
+
+import functools
+
+from flaxformer_lite.pages import STYLE, digest, resource
+
+
+@functools.cache
+def page() -> tuple[str, str]:
+    """Returns the page, and the content security policy of its response."""
+    script = resource("flaxformer_lite.serve", "page.js")
+    style = STYLE + resource("flaxformer_lite.serve", "page.css")
+    text = resource("flaxformer_lite.serve", "page.html").replace("/*style*/", style).replace("/*script*/", script)
+    policy = (
+        f"default-src 'none'; connect-src 'self'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text, policy

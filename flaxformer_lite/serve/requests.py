@@ -1,0 +1,221 @@
+"""The shapes of requests: of the server's own endpoints, and of OpenAI's interface. Unknown and unsupported fields are errors."""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flaxformer_lite.serve.refusals import Refusal
+
+Text = Annotated[str, MaxLen(1_000_000)]
+Texts = Text | list[Text]
+"""One text, or several."""
+Stop = str | Annotated[list[str], MaxLen(16)] | None
+Count = Annotated[int, Ge(1)]
+Zero = Annotated[float, Ge(0), Le(0)] | None
+"""A setting that is not there: only its neutral value is accepted."""
+Seed = Annotated[int, Ge(0), Lt(2**32)]
+
+
+class Asked(BaseModel):
+    """Base of all requests."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+Shape = TypeVar("Shape", bound=Asked)
+
+
+def parse(shape: type[Shape], body: bytes) -> Shape:
+    """Returns a request. Raises: Refusal for a body that is no JSON (400), or of another shape (422)."""
+    try:
+        return shape.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        if first["type"] == "json_invalid":
+            raise Refusal(400, f"the body is no JSON: {first['msg']}") from None
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise Refusal(422, f"{path} is not supported: leave it out", param=path) from None
+        raise Refusal(422, f"{path or 'the body'}: {first['msg']}", param=path or None) from None
+
+
+def as_list(texts: Texts | None) -> list[str]:
+    """Returns the texts."""
+    return [texts] if isinstance(texts, str) else texts or []
+
+
+# The server's own endpoints -----------------------------------------------------------------------------------------------
+
+
+class TranslateRequest(Asked):
+    """`POST /api/translate`."""
+
+    run: str | None = None
+    texts: Texts
+    beam_size: Count | None = None
+    num_hypotheses: Count | None = None
+    max_new_tokens: Count | None = None
+
+
+class GenerateRequest(Asked):
+    """`POST /api/generate`."""
+
+    run: str | None = None
+    texts: Texts | list[int] | list[list[int]]
+    """Prompts: texts, or token ids."""
+    max_new_tokens: Count | None = None
+    temperature: Annotated[float, Ge(0), Le(100)] | None = None
+    top_k: Annotated[int, Ge(0)] | None = None
+    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    min_p: Annotated[float, Ge(0), Le(1)] | None = None
+    repetition_penalty: Annotated[float, Gt(0), Le(100)] | None = None
+    num_hypotheses: Count | None = None
+    seed: Seed | None = None
+    stop: Stop = None
+    stream: bool = False
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts, one a text or a list of ids."""
+        texts: Any = self.texts
+        return [texts] if isinstance(texts, str) or (texts and isinstance(texts[0], int)) else list(texts)
+
+    @property
+    def decode(self) -> dict[str, Any]:
+        """The settings of decoding that the request changes, but its length."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "num_hypotheses")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class FillMaskRequest(Asked):
+    """`POST /api/fill-mask`."""
+
+    run: str | None = None
+    texts: Texts
+    top: Annotated[int, Ge(1), Le(20)] = 5
+
+
+class ClassifyRequest(Asked):
+    """`POST /api/classify`."""
+
+    run: str | None = None
+    texts: str | list[str | Annotated[list[str], MinLen(2), MaxLen(2)]]
+
+
+class EmbedRequest(Asked):
+    """`POST /api/embed`."""
+
+    run: str | None = None
+    texts: Texts
+
+
+class AttentionRequest(Asked):
+    """`POST /api/attention`."""
+
+    run: str | None = None
+    source: str
+    target: str
+
+
+# OpenAI's interface -------------------------------------------------------------------------------------------------------
+
+
+class StreamOptions(Asked):
+    """Options of a stream."""
+
+    include_usage: bool = False
+
+
+class Sampled(Asked):
+    """The fields that completions and chats share."""
+
+    model: str
+    temperature: Annotated[float, Ge(0), Le(100)] | None = None
+    top_p: Annotated[float, Gt(0), Le(1)] | None = None
+    top_k: Annotated[int, Ge(0)] | None = None
+    min_p: Annotated[float, Ge(0), Le(1)] | None = None
+    repetition_penalty: Annotated[float, Gt(0), Le(100)] | None = None
+    n: Count | None = None
+    seed: Seed | None = None
+    stop: Stop = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    frequency_penalty: Zero = None
+    presence_penalty: Zero = None
+    logit_bias: Annotated[dict[str, float], MaxLen(0)] | None = None
+    user: str | None = None
+    """Names the client's user; not used."""
+    metadata: dict[str, str] | None = None
+    """Notes of the client's; not used."""
+
+    def generation(self, texts: Any, max_new_tokens: int | None) -> GenerateRequest:
+        """Returns the request in our terms. A `top_p` of 1 alone changes nothing, so it does not turn sampling on."""
+        neutral = self.top_p == 1 and self.temperature is None
+        return GenerateRequest(
+            run=self.model,
+            texts=texts,
+            max_new_tokens=max_new_tokens,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=None if neutral else self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            num_hypotheses=None if self.n == 1 else self.n,
+            seed=self.seed,
+            stop=self.stop,
+            stream=bool(self.stream),
+        )
+
+
+class CompletionRequest(Sampled):
+    """`POST /v1/completions`."""
+
+    prompt: Texts | list[int] | list[list[int]]
+    max_tokens: Count | None = None
+    best_of: Annotated[int, Ge(1), Le(1)] | None = None
+    echo: Literal[False] | None = None
+    logprobs: None = None
+    suffix: Literal[""] | None = None
+
+
+class TextPart(Asked):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+    name: str | None = None
+
+    def as_dict(self) -> dict[str, str]:
+        """Returns the message as templates read it."""
+        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return {"role": self.role, "content": text}
+
+
+class ChatRequest(Sampled):
+    """`POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], MinLen(1), MaxLen(1000)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: Literal[False] | None = None
+    top_logprobs: None = None
+    tools: Annotated[list[Any], MaxLen(0)] | None = None
+
+
+class EmbeddingsRequest(Asked):
+    """`POST /v1/embeddings`."""
+
+    model: str
+    input: Texts
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = Field(default=None)
+    user: str | None = None

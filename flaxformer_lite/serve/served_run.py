@@ -1,0 +1,284 @@
+"""A run as the server uses it: its tasks, the checks of a request's texts, and the answers to many texts at once.
+
+`…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called by the worker alone.
+"""
+
+import dataclasses
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
+from flaxformer_lite.inference.generation import (
+    TextStream,
+    check_generates,
+    check_stop,
+    decode_after,
+    encode_prompt,
+    generation_settings,
+    truncate_at_stop,
+)
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.description import describe_model
+from flaxformer_lite.run.plots import attention_axes
+from flaxformer_lite.run.text_predictor import MASK, check_single_texts
+from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
+from flaxformer_lite.serve.job_queue import Job
+from flaxformer_lite.serve.limits import Limits
+from flaxformer_lite.serve.refusals import Refusal
+
+KEPT_SETTINGS = 8
+"""The number of settings of decoding whose compiled programs are kept: those that were used last."""
+MAX_CANDIDATES = 20
+"""Candidates that are computed for a mask, so that requests for fewer share a program."""
+MAX_WEIGHTS = 1_000_000
+"""Attention weights in an answer."""
+
+
+class Prompt(NamedTuple):
+    """One source or prompt."""
+
+    ids: tuple[int, ...]
+    """Token ids, special ones included; none: an empty source, whose translation is empty."""
+    limit: int = LARGEST
+    """Maximum length of the answer in tokens, beside that of the settings."""
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+class Answer(NamedTuple):
+    """One text that the model wrote."""
+
+    text: str
+    score: float
+    num_tokens: int
+    finish: str
+    """stop: by its end or a stop string; length: by its maximum length."""
+
+
+class Key(NamedTuple):
+    """The work of a job: items under equal keys are answered by one call."""
+
+    run: str
+    task: str
+    settings: DecodeConfig | None = None
+
+
+class ServedRun:
+    """A run under a name. Raises: ValueError if it has no tokenizer, or nothing that a server can answer."""
+
+    def __init__(self, name: str, run: Run, limits: Limits) -> None:
+        self.name, self.run, self.limits = name, run, limits
+        self.tokenizers = run.required_tokenizers
+        checks: dict[str, Callable[[], object]] = {
+            "translate": lambda: check_translates(run.config.model),
+            "generate": lambda: check_generates(run.config.model),
+            "fill-mask": lambda: run.predictor.mask_id(),
+            "classify": lambda: run.classify([]),
+            "embed": lambda: run.embed([]),
+        }
+        self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
+        if not self.tasks:
+            raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
+        self.about = describe_model(run.config.model, run.params)
+        self.chat: ChatTemplate | None = read_chat_template(run.folder.path) if "generate" in self.tasks else None
+
+    # Requests to jobs -----------------------------------------------------------------------------------------------------
+
+    def translation_job(
+        self, texts: Sequence[str], *, max_new_tokens: int | None, beam_size: int | None, num_hypotheses: int | None
+    ) -> Job:
+        """Returns the job of translating texts. A search returns all of its beam, so that requests for fewer share a program."""
+        changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        settings = self.run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
+        if settings.sampling is None:
+            settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
+        settings, limit = self.with_limit(settings, max_new_tokens)
+        tokenizer = self.tokenizers.source
+        rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
+        self.check_lengths([len(row) for row in rows], self.run.config.data.longest.source - 1)
+        prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), limit) for row in rows]
+        return Job(Key(self.name, "translate", settings), prompts)
+
+    def generation_job(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        decode: dict[str, Any],
+        *,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Job:
+        """Returns the job of continuing prompts: texts, or token ids. `decode` has settings of `DecodeConfig` and `Sampling`."""
+        check_stop(stop)
+        config = self.run.config.decode
+        if decode.get("num_hypotheses", 1) > 1:
+            decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
+        settings, limit = self.with_limit(generation_settings(config, decode), max_new_tokens)
+        tokenizer, rows = self.tokenizers.target, []
+        for prompt in prompts:
+            rows.append(encode_prompt(tokenizer, prompt, config.bos_id) if isinstance(prompt, str) else list(prompt))
+            if not rows[-1] or not 0 <= min(rows[-1]) <= max(rows[-1]) < self.run.config.model.vocab_size:
+                raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
+        self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
+        seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
+        made = [Prompt(tuple(row), limit, number, tuple(stop)) for row, number in zip(rows, seeds, strict=True)]
+        return Job(Key(self.name, "generate", settings), made)
+
+    def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
+        """Returns the job of filling masks in texts, of classifying or of embedding them."""
+        predictor, tokenizer = self.run.predictor, self.tokenizers.source
+        if task == "classify":
+            check_single_texts(self.run.config, texts, 1)
+        for number, text in enumerate(texts, 1):
+            if task == "fill-mask" and MASK not in text:
+                raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
+        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        lengths = [len(tokenizer.with_special_tokens(*map(tokenizer.encode, group)).tokens) for group in groups]
+        self.check_lengths(lengths, predictor.max_tokens)
+        return Job(Key(self.name, task), texts)
+
+    def attention_job(self, source: str, target: str) -> Job:
+        """Returns the job of computing the attention weights of a translation."""
+        model, longest = self.run.config.model, self.run.config.data.longest
+        rows = [self.tokenizers.source.encode(source), self.tokenizers.target.encode(target)]
+        for row, most in zip(rows, longest, strict=True):
+            self.check_lengths([len(row)], most - 1)
+        if model.num_decoder_layers * model.num_heads * (len(rows[0]) + 1) * (len(rows[1]) + 1) > MAX_WEIGHTS:
+            raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
+        return Job(Key(self.name, "attention"), [(source, target)])
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt: as many as the model has positions for, and as training texts have."""
+        return min(self.run.config.data.longest.target, self.run.config.model.positions.max_positions or LARGEST)
+
+    def with_limit(self, settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:
+        """Returns settings under which an answer may have `limit` tokens, and the limit.
+
+        The length of the compiled program is that of the settings if it suffices, else a power of two: requests for different
+        lengths share a few programs.
+        """
+        if limit is None:
+            return settings, LARGEST
+        if settings.max_new_tokens is None or limit > settings.max_new_tokens:
+            settings = dataclasses.replace(settings, max_new_tokens=max(16, 1 << (limit - 1).bit_length()))
+        return settings, limit
+
+    def check_lengths(self, lengths: Sequence[int], most: int) -> None:
+        """Raises: Refusal for a text of more tokens than the model reads."""
+        for number, length in enumerate(lengths, 1):
+            if length > most:
+                message = f"text {number} has {length} tokens, but {self.name} reads at most {most}: shorten it"
+                raise Refusal(413, message, code="context_length_exceeded")
+
+    # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
+
+    def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
+        """Returns the answer to each item."""
+        quiet: dict[str, Any] = {"warn": lambda line: None}
+        match key.task:
+            case "fill-mask":
+                return self.run.fill_mask(items, MAX_CANDIDATES, **quiet)
+            case "classify":
+                return self.run.classify(items, **quiet)
+            case "embed":
+                return list(self.run.embed(items, **quiet))
+            case "attention":
+                return [self.attention(*item) for item in items]
+        assert key.settings is not None
+        return self.decode(key.settings, items)
+
+    def decode(self, settings: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
+        """Returns the answers to each source or prompt, best first."""
+        decoder, filled = self.decoder(settings), [prompt for prompt in prompts if prompt.ids]
+        found = iter(
+            decoder.generate(
+                {"params": self.run.params},
+                [prompt.ids for prompt in filled],
+                seed=[prompt.seed for prompt in filled],
+                limits=[prompt.limit for prompt in filled],
+            )
+        )
+        return [
+            [self.as_answer(decoder, prompt, h) for h in next(found)] if prompt.ids else [Answer("", 0.0, 0, "stop")]
+            for prompt in prompts
+        ]
+
+    def decoder(self, settings: DecodeConfig) -> Decoder:
+        """Returns the decoder with these settings, and drops those that were not used longest."""
+        decoder = self.run.decoder(settings)
+        self.run.decoders[settings] = self.run.decoders.pop(settings)
+        while len(self.run.decoders) > KEPT_SETTINGS:
+            del self.run.decoders[next(iter(self.run.decoders))]
+        return decoder
+
+    def as_answer(self, decoder: Decoder, prompt: Prompt, found: Hypothesis) -> Answer:
+        """Returns an answer as text, as `run.translate` and `run.generate` do."""
+        if decoder.has_encoder:
+            text = stopped = self.tokenizers.target_text(found.tokens)
+        else:
+            text = decode_after(self.tokenizers.target, prompt.ids, found.tokens)
+            stopped = truncate_at_stop(text, prompt.stop)
+        cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit) and stopped == text
+        return Answer(stopped, found.score, len(found.tokens), "length" if cut else "stop")
+
+    def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
+        """Yields the first answer to a prompt in parts; returns it at the end."""
+        assert key.settings is not None
+        decoder, parts = self.decoder(key.settings), TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+        chunks = decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit)
+        for tokens in chunks:
+            yield parts.add(tokens)
+            if parts.stopped:
+                break
+        else:
+            yield parts.finish()
+        cut = len(parts.tokens) >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+        text = truncate_at_stop(parts.text(), prompt.stop)
+        return Answer(text, 0.0, len(parts.tokens), "length" if cut else "stop")
+
+    def attention(self, source: str, target: str) -> dict[str, Any]:
+        """Returns the weights [layer, head, target token, source token] of a translation, and the labels of its tokens."""
+        weights = self.run.attention(source, target)
+        rows, columns = attention_axes(weights, "cross")
+        return {"rows": rows, "columns": columns, "weights": weights.cross.astype(float).round(4).tolist()}
+
+
+class ServedRuns:
+    """All runs of a server, by name: the model of its worker."""
+
+    def __init__(self, runs: Sequence[ServedRun]) -> None:
+        self.by_name = {served.name: served for served in runs}
+
+    def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
+        """Returns the answer to each item, by the run of the key."""
+        return self.by_name[key.run].answer(key, items)
+
+    def stream(self, key: Key, item: Any) -> Iterator[str]:
+        """Yields parts of a text; the generator returns the whole answer."""
+        return self.by_name[key.run].stream(key, item)
+
+    def find(self, name: str | None, task: str) -> ServedRun:
+        """Returns the run with that name, or the first one, which does the task. Raises: Refusal if there is none."""
+        if name is not None and name not in self.by_name:
+            message = f"there is no run {name!r}: there are {', '.join(self.by_name)}"
+            raise Refusal(404, message, code="model_not_found", param="model")
+        able = [run for run in self.by_name.values() if name in (None, run.name) and task in run.tasks]
+        if not able:
+            does = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
+            raise Refusal(
+                404, f"{name or 'no run here'} does not {task}: choose another ({does})", code="model_not_found"
+            )
+        return able[0]
+
+
+def succeeds(check: Callable[[], object]) -> bool:
+    """Returns whether a check raises no ValueError."""
+    try:
+        check()
+    except ValueError:
+        return False
+    return True

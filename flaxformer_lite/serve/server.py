@@ -1,0 +1,110 @@
+"""The socket: a server of an application until SIGTERM or Ctrl-C, then the end of the requests that are open."""
+
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from types import FrameType, ModuleType
+
+from flaxformer_lite.run import load
+from flaxformer_lite.run.plots import run_names
+from flaxformer_lite.serve.limits import Limits
+
+EXTRA = 'pip install "flaxformer-lite[serve]"'
+TOKEN = "FLAXFORMER_LITE_TOKEN"
+"""Names the environment variable with the token. A command line would show it to every user of the machine."""
+MIN_TOKEN = 16
+"""Characters of the shortest token."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine reaches."""
+DRAIN_EXTRA = 5.0
+"""Seconds beyond the limit of a request after which open requests are cut off."""
+
+
+def uvicorn() -> ModuleType:
+    """Returns the module. Raises: ValueError if a package of the extra is not installed."""
+    try:
+        import jinja2  # noqa: F401  # chat templates
+        import prometheus_client  # noqa: F401
+        import starlette  # noqa: F401
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise ValueError(f"serve needs {error.name}, which is not installed: {EXTRA}") from None
+    return uvicorn
+
+
+def checked_token(host: str) -> str | None:
+    """Returns the token of the environment. Raises: ValueError if it is too short, or the host needs one and there is none."""
+    token = os.environ.get(TOKEN)
+    if token is None and host not in LOOPBACK:
+        raise ValueError(
+            f"--host is {host}, which other machines may reach: set {TOKEN} to a secret that clients then send as a bearer token, "
+            f"for example {secrets.token_urlsafe(24)}, or leave --host at 127.0.0.1"
+        )
+    if token is not None and (len(token) < MIN_TOKEN or not token.isascii() or not token.isprintable()):
+        raise ValueError(f"{TOKEN} has {len(token)} characters: it needs at least {MIN_TOKEN}, of printable ASCII")
+    return token
+
+
+def serve(
+    folders: Sequence[str],
+    limits: Limits,
+    *,
+    host: str,
+    port: int,
+    allowed_hosts: Sequence[str],
+    weights: str | None,
+    say: Callable[[str], None],
+) -> None:
+    """Serves runs until SIGTERM or SIGINT, then answers the open requests and returns.
+
+    Raises: ValueError if a package, a token or a run is missing, and OSError if the address cannot be used.
+    """
+    library, token = uvicorn(), checked_token(host)
+    from flaxformer_lite.serve.app import make_app
+
+    listener = listening_socket(host, port)
+    with listener:
+        runs = []
+        for folder in folders:
+            say(f"loading {folder}")
+            runs.append(load(folder, weights=weights))
+        names = run_names([run.folder for run in runs])
+        hosts = (*LOOPBACK, *allowed_hosts) if host in LOOPBACK else None
+        app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
+        shown = f"[{host}]" if ":" in host else host
+        say(f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)")
+        config = library.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(limits.seconds + DRAIN_EXTRA),
+        )
+        # uvicorn raises the signal again once it has drained: it has done its work.
+        before = {number: signal.signal(number, drained) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            library.Server(config).run(sockets=[listener])
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            app.state.service.worker.close(DRAIN_EXTRA)
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Returns a bound socket. Raises: ValueError if the address is not this machine's, or the port is taken."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        raise ValueError(f"--host {host} --port {port} cannot be used ({error.strerror}): choose another") from None
+    return listener
+
+
+def drained(number: int, frame: FrameType | None) -> None:
+    """Does nothing: the server has already ended."""

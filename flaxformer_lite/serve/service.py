@@ -1,0 +1,183 @@
+"""From a request to its answer: checks, the queue, deadlines, clients that go, streams. The event loop only waits here."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from flaxformer_lite.run import Run
+from flaxformer_lite.serve.job_queue import Job, QueueFull
+from flaxformer_lite.serve.limits import Limits
+from flaxformer_lite.serve.metrics import Metrics
+from flaxformer_lite.serve.openai_shapes import event
+from flaxformer_lite.serve.refusals import Refusal
+from flaxformer_lite.serve.requests import Asked, GenerateRequest, as_list, parse
+from flaxformer_lite.serve.served_run import Answer, ServedRun, ServedRuns
+from flaxformer_lite.serve.worker import Stopped, Worker
+
+Result = TypeVar("Result")
+Shape = TypeVar("Shape", bound=Asked)
+OVER = None
+"""Ends the parts of a stream."""
+
+
+class Service:
+    """The runs, their worker, and the way of a request to its answer."""
+
+    def __init__(self, runs: dict[str, Run], limits: Limits) -> None:
+        self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
+        self.runs = ServedRuns([ServedRun(name, run, limits) for name, run in runs.items()])
+        self.worker = Worker(
+            self.runs,
+            max_waiting=limits.queue,
+            max_together=limits.texts,
+            max_streams=limits.streams,
+            observe=self.metrics.observe_call,
+        )
+        self.metrics.watch(self.worker)
+
+    async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
+        """Returns the body of a request. Raises: Refusal if it is too long, too slow, or of another shape."""
+        chunks, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                async for chunk in request.stream():
+                    chunks.append(chunk)
+                    size += len(chunk)
+                    if size > self.limits.body_bytes:
+                        raise Refusal(413, f"the body has more than {self.limits.body_bytes:,} bytes: send fewer texts")
+        except TimeoutError:
+            raise Refusal(
+                408, f"the body did not arrive within {self.limits.seconds:g} seconds: send it at once"
+            ) from None
+        return parse(shape, b"".join(chunks))
+
+    async def made(self, make: Callable[..., Job], texts: Sequence[Any], *arguments: Any, **options: Any) -> Job:
+        """Returns the job of a request, made in another thread: it tokenizes. Raises: Refusal for a mistake in the request."""
+        if not texts:
+            raise Refusal(422, "there is no text: send at least one")
+        if len(texts) > self.limits.texts:
+            raise Refusal(413, f"there are {len(texts)} texts: send at most {self.limits.texts} in a request")
+        for name, most in (("max_new_tokens", self.limits.new_tokens), ("beam_size", self.limits.beam_size)):
+            if (options.get(name) or 0) > most:
+                raise Refusal(
+                    422, f"{name} is {options[name]}: this server allows at most {most}; lower it", param=name
+                )
+        try:
+            return await asyncio.to_thread(make, *arguments, **options)
+        except ValueError as error:
+            raise Refusal(422, str(error)) from None
+
+    async def answers(self, request: Request, job: Job) -> list[Any]:
+        """Returns the answer to each item of a job. Raises: Refusal if there is no room or no time; ClientDisconnect."""
+        self.submit(job)
+        answer = asyncio.wrap_future(job.future)
+        try:
+            return await self.before(request, answer, self.limits.seconds)
+        finally:
+            answer.cancel()
+            self.worker.abandon(job)
+
+    def submit(self, job: Job) -> None:
+        """Passes a job to the worker. Raises: Refusal if there is no room, or the server stops."""
+        try:
+            self.worker.submit(job)
+        except QueueFull:
+            message = f"the queue is full ({self.limits.queue} texts): try again, or send fewer texts in a request"
+            raise Refusal(429, message, code="queue_full", retry_after=1) from None
+        except Stopped:
+            raise stopping() from None
+
+    async def before(self, request: Request, answer: asyncio.Future[Result], seconds: float) -> Result:
+        """Returns an answer if it comes in time and before the client goes. Raises: Refusal, ClientDisconnect."""
+        gone = asyncio.ensure_future(disconnected(request))
+        try:
+            waited: set[asyncio.Future[Any]] = {answer, gone}
+            await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                return answer.result()
+            if gone.done():
+                raise ClientDisconnect
+            message = (
+                f"there was no answer within {self.limits.seconds:g} seconds: send fewer or shorter texts, or try again"
+            )
+            raise Refusal(504, message, code="timeout", retry_after=1)
+        except Stopped:
+            raise stopping() from None
+        finally:
+            gone.cancel()
+
+    async def generation(self, run: ServedRun, asked: GenerateRequest) -> Job:
+        """Returns the job of continuing prompts."""
+        prompts, num = asked.prompts, asked.num_hypotheses or 1
+        if num > self.limits.beam_size or (asked.stream and (num > 1 or len(prompts) > 1)):
+            most = 1 if asked.stream else self.limits.beam_size
+            raise Refusal(
+                422, f"there are {len(prompts)} prompts and {num} texts for each: at most {most} can be answered so"
+            )
+        stop = as_list(asked.stop)
+        options = {"max_new_tokens": asked.max_new_tokens, "seed": asked.seed, "stop": stop}
+        job = await self.made(run.generation_job, prompts, prompts, asked.decode, **options)
+        settings = job.key.settings  # type: ignore[attr-defined]  # a Key
+        if asked.stream and (settings.beam_size > 1 or settings.num_hypotheses > 1):
+            raise Refusal(
+                422, "the best answer of a beam is known at its end only: leave out stream, or set temperature"
+            )
+        return job
+
+    async def streamed(
+        self, request: Request, job: Job, part: Callable[[str], str], last: Callable[[Answer], str], first: str = ""
+    ) -> Response:
+        """Returns a response of server-sent events. Errors before the first part have a status of their own."""
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
+        job.emit = lambda text: void(loop.call_soon_threadsafe(parts.put_nowait, text))
+        deadline = loop.time() + self.limits.seconds
+        job.future.add_done_callback(lambda _: void(loop.call_soon_threadsafe(parts.put_nowait, OVER)))
+
+        async def events() -> AsyncIterator[str]:
+            try:
+                yield first
+                text: str | None = begin
+                while text is not OVER:
+                    if text:
+                        yield part(text)
+                    async with asyncio.timeout_at(deadline):
+                        text = await parts.get()
+                yield last(job.future.result())
+            except TimeoutError:
+                yield event(Refusal(504, "the text did not end in time: ask for fewer tokens").as_json())
+            except Stopped:
+                yield event(stopping().as_json())
+            finally:
+                self.worker.abandon(job)
+
+        self.submit(job)
+        waiting = asyncio.ensure_future(parts.get())
+        try:
+            begin = await self.before(request, waiting, self.limits.seconds)
+            if begin is OVER:
+                job.future.result()  # raises what went wrong
+        except BaseException:
+            waiting.cancel()
+            job.future.cancel()
+            self.worker.abandon(job)
+            raise
+        return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+
+
+def void(_: object) -> None:
+    """Returns nothing."""
+
+
+def stopping() -> Refusal:
+    """Returns the refusal of a server that stops."""
+    return Refusal(503, "the server is stopping: try again later", code="stopping", retry_after=5)
+
+
+async def disconnected(request: Request) -> None:
+    """Returns once the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

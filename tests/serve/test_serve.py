@@ -1,0 +1,316 @@
+"""The server without a socket and without a model: shapes, limits, errors, tokens, hosts, clients that go."""
+
+import asyncio
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.run import Run
+from tests.support import needs
+from tests.support.experiments import use_one_device
+from tests.support.served import FakeModel, runs
+
+pytestmark = needs.starlette
+LIMITS: dict[str, Any] = {"seconds": 20.0, "queue": 8, "texts": 4, "new_tokens": 64, "body_bytes": 4000}
+
+
+class Served:
+    """An application with a client, and the model that answers it."""
+
+    def __init__(self, runs: dict[str, Run], *, limits: dict[str, Any] | None = None, **options: Any) -> None:
+        from starlette.testclient import TestClient
+
+        from flaxformer_lite.serve.app import make_app
+        from flaxformer_lite.serve.limits import Limits
+
+        self.app = make_app(runs, Limits(**LIMITS | (limits or {})), **options)
+        self.service = self.app.state.service
+        self.model = self.service.worker.model = FakeModel(self.service.runs)
+        self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=False)
+
+    def post(self, path: str, body: Any, **headers: str) -> Any:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        return self.client.post(path, content=content, headers=headers)
+
+    def answers(self, path: str, **body: Any) -> Any:
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()["answers"]
+
+    def refused(self, path: str, body: Any, **headers: str) -> tuple[int, str]:
+        response = self.post(path, body, **headers)
+        error = response.json()["error"]
+        assert list(error) == ["message", "type", "param", "code"]
+        return response.status_code, error["message"]
+
+
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return runs(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def served(three_runs: dict[str, Run]) -> Iterator[Served]:
+    made = Served(three_runs)
+    yield made
+    made.service.worker.close(5)
+
+
+def test_each_run_offers_what_it_can_do(served: Served):
+    found = served.client.get("/api/runs").json()
+    assert {run["name"]: (run["tasks"], run["chat"]) for run in found["runs"]} == {
+        "pairs": (["translate"], False),
+        "documents": (["generate"], True),
+        "texts": (["fill-mask", "classify", "embed"], False),
+    }
+    assert found["limits"]["queue"] == 8
+
+
+def test_the_servers_own_endpoints(served: Served):
+    pairs = served.answers("/api/translate", texts=["abc", "de"], num_hypotheses=2, beam_size=2)
+    assert [[answer["text"] for answer in text] for text in pairs] == [["cba", "cba1"], ["ed", "ed1"]]
+    assert pairs[0][1] == {"text": "cba1", "score": -1.0, "finish": "stop"}
+    assert served.answers("/api/translate", texts="abc") == [pairs[0][:1]]
+    assert served.answers("/api/generate", texts="Once")[0][0]["text"] == "ecnO"
+    key, _ = served.model.calls[-1]
+    assert key.settings.max_new_tokens == 12 and key.settings.sampling is None
+    masks = served.answers("/api/fill-mask", texts=["a[MASK]b[MASK]"], top=2)
+    assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
+    assert served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"] == {"a": 0.25, "b": 0.75}
+    assert served.answers("/api/embed", texts=["", "ab"])[1][0] == 2.0
+    assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
+
+
+def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
+    asked = {"texts": ["Once"], "temperature": 0.5, "top_k": 7, "seed": 3, "stop": ["."], "max_new_tokens": 20}
+    served.answers("/api/generate", **asked, num_hypotheses=2)
+    key, (prompt,) = served.model.calls[-1]
+    assert (prompt.limit, prompt.seed, prompt.stop) == (20, 3, (".",))
+    settings = key.settings
+    assert (settings.sampling.temperature, settings.sampling.top_k, settings.num_hypotheses) == (0.5, 7, 2)
+    assert settings.max_new_tokens == 32
+    served.answers("/api/generate", **{**asked, "max_new_tokens": 30, "num_hypotheses": 2})
+    assert served.model.calls[-1][0] == key
+    served.answers("/api/generate", texts=["Once"], max_new_tokens=5)
+    assert served.model.calls[-1][0].settings.max_new_tokens == 12
+    served.answers("/api/generate", texts=["Once"], num_hypotheses=2)
+    assert served.model.calls[-1][0].settings.sampling.temperature == 1.0
+
+
+def events(response: Any) -> list[Any]:
+    """Returns the contents of server-sent events; the last is the text [DONE] in OpenAI's interface."""
+    assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
+    data = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    return [part if part == "[DONE]" else json.loads(part) for part in data]
+
+
+def test_streams_are_the_whole_answer_in_parts(served: Served):
+    own = events(served.post("/api/generate", {"texts": "Once upon", "stream": True}))
+    assert [part["text"] for part in own] == ["nopu", " ecn", "O", "nopu ecnO"]
+    asked = {"model": "documents", "prompt": "Once upon", "stream": True, "stream_options": {"include_usage": True}}
+    parts = events(served.post("/v1/completions", asked))
+    assert "".join(part["choices"][0]["text"] for part in parts[:-2]) == "nopu ecnO"
+    assert [part["choices"][0]["finish_reason"] for part in parts[:-2]] == [None] * 3 + ["stop"]
+    assert parts[-2]["usage"]["completion_tokens"] == 9 and parts[-1] == "[DONE]"
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    parts = events(served.post("/v1/chat/completions", asked))
+    assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert parts[-2]["choices"][0]["finish_reason"] == "stop"
+    for body in ({"texts": ["a", "b"], "stream": True}, {"texts": "a", "num_hypotheses": 2, "stream": True}):
+        assert served.refused("/api/generate", body)[0] == 422
+
+
+def test_openai_shapes(served: Served):
+    names = [card["id"] for card in served.client.get("/v1/models").json()["data"]]
+    assert names == ["pairs", "documents", "texts"]
+    assert served.client.get("/v1/models/pairs").json()["object"] == "model"
+    whole = served.post("/v1/completions", {"model": "documents", "prompt": ["ab", "c"], "n": 2}).json()
+    assert [choice["text"] for choice in whole["choices"]] == ["ba", "ba1", "c", "c1"]
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}  # with two BOS
+    translated = served.post("/v1/completions", {"model": "pairs", "prompt": "abc", "n": 2}).json()
+    assert [choice["text"] for choice in translated["choices"]] == ["cba", "cba1"]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    chat = served.post("/v1/chat/completions", {"model": "documents", "messages": messages}).json()
+    assert chat["choices"][0]["message"]["content"] == "[user] Hi\n[assistant] "[::-1]
+    for encoding in ("float", "base64"):
+        asked = {"model": "texts", "input": ["ab", "c"], "encoding_format": encoding}
+        vector = served.post("/v1/embeddings", asked).json()["data"][1]["embedding"]
+        if encoding == "base64":
+            vector = np.frombuffer(base64.b64decode(vector), "<f4").tolist()
+        assert vector == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/api/translate", b"{", 400, "no JSON"),
+        ("/api/translate", {"texts": [1]}, 422, "texts"),
+        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "tokens is not supported"),
+        ("/api/translate", {"texts": []}, 422, "there is no text"),
+        ("/api/translate", {"texts": ["a"] * 5}, 413, "at most 4"),
+        ("/api/translate", {"texts": ["a", "b" * 20]}, 413, "text 2 has 20 tokens, but pairs reads at most 19"),
+        ("/api/translate", {"texts": "a" * 5000}, 413, "more than 4,000 bytes"),
+        ("/api/translate", {"texts": "a", "beam_size": 17}, 422, "at most 16"),
+        ("/api/translate", {"texts": "a", "num_hypotheses": 2}, 422, "decode.num_hypotheses is 2"),
+        ("/api/translate", {"texts": "a", "run": "texts"}, 404, "texts does not translate"),
+        ("/api/translate", {"texts": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
+        ("/api/generate", {"texts": "a", "max_new_tokens": 65}, 422, "at most 64"),
+        ("/api/generate", {"texts": "a", "temperature": -1}, 422, "temperature"),
+        ("/api/generate", {"texts": "a", "stop": ""}, 422, "stop"),
+        ("/api/generate", {"texts": "a" * 60}, 413, "reads at most 60"),
+        ("/api/generate", {"texts": [1, 263]}, 422, "outside the vocabulary"),
+        ("/api/generate", {"texts": "a", "num_hypotheses": 17}, 422, "at most 16"),
+        ("/api/fill-mask", {"texts": "abc"}, 422, "text 1 has no mask"),
+        ("/api/embed", {"texts": "a" * 30}, 413, "reads at most 20"),
+        ("/api/nothing", {}, 404, "Not Found"),
+        ("/api/runs", {}, 405, "Method Not Allowed"),
+        ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
+        ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),
+        ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
+        ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
+        (
+            "/v1/chat/completions",
+            {"model": "documents", "messages": [{"role": "system", "content": "a"}]},
+            422,
+            "refuses these messages: no system",
+        ),
+        ("/v1/embeddings", {"model": "texts", "input": "a", "dimensions": 3}, 422, "the vectors have 6"),
+    ],
+)  # fmt: skip
+def test_a_mistake_has_its_status_and_one_readable_message(
+    served: Served, path: str, body: Any, status: int, words: str
+):
+    found, message = served.refused(path, body)
+    assert found == status and words in message and "\n" not in message
+
+
+def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
+    served = Served(three_runs, hosts=("localhost", "127.0.0.1", "::1"), token="0123456789abcdef")
+    get, bearer = served.client.get, {"authorization": "Bearer 0123456789abcdef"}
+    for host, status in (
+        ("localhost:8000", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("localhost.evil", 403),
+        ("[", 403),
+    ):
+        assert get("/health", headers={"host": host}).status_code == status, host
+    for origin, status in (("http://localhost:8000", 200), ("https://evil.example", 403), ("null", 403)):
+        assert get("/api/runs", headers=bearer | {"origin": origin}).status_code == status, origin
+    assert get("/").status_code == get("/health").status_code == 200
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "0123456789abcdef"},
+        {"authorization": "Bearer é"},
+    ):
+        refused = get("/metrics", headers={name: value.encode() for name, value in headers.items()})
+        assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+    assert b'path="other",status="404"' not in get("/metrics", headers=bearer).content
+    assert get("/wp-login.php", headers=bearer).status_code == 404
+    assert b'path="other",status="404"' in get("/metrics", headers=bearer).content
+    served.service.worker.close(5)
+
+
+def test_a_full_queue_and_a_late_answer_have_their_status_and_free_their_places(three_runs: dict[str, Run]):
+    """While the model is busy, texts beyond the queue get 429 and those in it 504; nothing stays behind."""
+    served = Served(three_runs, limits={"seconds": 0.4})
+    go, answer = threading.Event(), served.model.answer
+    served.model.answer = lambda key, items: go.wait(20) and answer(key, items)  # type: ignore[method-assign]
+    found: list[int] = []
+
+    def ask() -> None:
+        found.append(served.post("/api/embed", {"texts": ["a"] * 4}).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [429, 429, 504, 504, 504]
+    assert served.service.worker.queue.num_items == 0
+    go.set()
+    assert served.post("/api/embed", {"texts": "a"}).status_code == 200
+    served.service.worker.close(5)
+    assert served.refused("/api/embed", {"texts": "a"})[0] == 503
+
+
+def test_a_client_that_goes_frees_its_place(three_runs: dict[str, Run]):
+    """Oracle: the ASGI interface: a request whose `receive` reports the disconnect, while the model is busy."""
+    served = Served(three_runs)
+    begun, go, answer = threading.Event(), threading.Event(), served.model.answer
+
+    def slow_answer(key: Any, items: Any) -> Any:
+        begun.set()
+        assert go.wait(20)
+        return answer(key, items)
+
+    served.model.answer = slow_answer  # type: ignore[method-assign]
+    body = json.dumps({"texts": ["a", "b"]}).encode()
+
+    async def ask(goes_after: float) -> list[Any]:
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            for message in messages:
+                return message
+            await asyncio.sleep(goes_after)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/api/embed", "headers": [], "query_string": b""}
+        await served.app(scope, receive, send)
+        return sent
+
+    async def both() -> int:
+        computed = asyncio.ensure_future(ask(5))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(ask(0.3))
+        await asyncio.sleep(0.2)
+        queued = served.service.worker.queue.num_items
+        sent = await waiting
+        assert sent[0]["status"] == 499 and served.service.worker.queue.num_items == 0
+        go.set()
+        assert (await computed)[0]["status"] == 200
+        return queued
+
+    assert asyncio.run(both()) == 2
+    assert len(served.model.calls) == 1
+    served.service.worker.close(5)
+
+
+def test_the_models_failure_is_a_500_without_its_text(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def fail(key: Any, items: Any) -> Any:
+        raise RuntimeError("secret path")
+
+    monkeypatch.setattr(served.model, "answer", fail)
+    status, message = served.refused("/api/embed", {"texts": "a"})
+    assert status == 500 and "secret" not in message
+    response = served.post("/api/generate", {"texts": "a", "stream": True})
+    assert response.status_code == 500
+
+
+def test_the_page_is_whole_and_runs_no_other_script(served: Served):
+    from flaxformer_lite.pages import digest
+
+    response = served.client.get("/")
+    policy, text = response.headers["content-security-policy"], response.text
+    script, style = (text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0] for tag in ("script", "style"))
+    assert f"script-src '{digest(script)}'" in policy and f"style-src '{digest(style)}'" in policy
+    assert "default-src 'none'" in policy and "http" not in text.replace("http-equiv", "")
+    assert "innerHTML" not in script and "/*" not in text

@@ -1,0 +1,97 @@
+"""Runs with random parameters for the server, one of each family, and answers without a model."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.objectives import CausalLM, MaskedLM
+from flaxformer_lite.run import ClassPrediction, Run, TokenPrediction
+from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import tiny_config
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
+SMALL: dict[str, Any] = {"d_model": 6, "num_heads": 2, "d_ff": 5}
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
+)
+
+
+def as_run(config: Config, tokenizer: Tokenizer, folder: Path) -> Run:
+    generator = np.random.default_rng(2)
+    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
+    return Run(RunFolder(folder), config, params, Tokenizers(tokenizer, tokenizer), 0)
+
+
+def runs(folder: Path) -> dict[str, Run]:
+    """Returns an encoder–decoder, a decoder and an encoder; the decoder has a chat template in `folder`."""
+    base = tiny_config()
+    data = dataclasses.replace(base.data, train=None, eval=None, max_source_length=20, max_target_length=20)
+    train = dataclasses.replace(base.train, text_metrics=())
+    model = ModelConfig(vocab_size=28, **SMALL, num_encoder_layers=1, num_decoder_layers=1)
+    decode = DecodeConfig(max_length_ratio=1.0, max_length_extra=2, batch_tokens=512)
+    pairs = dataclasses.replace(base, model=model, data=data, train=train, decode=decode)
+    model = ModelConfig(
+        vocab_size=263, **SMALL, num_encoder_layers=0, num_decoder_layers=1, positions=Learned(max_positions=60, stddev=1.0)
+    )  # fmt: skip
+    documents = Config(
+        model=model,
+        objective=CausalLM(),
+        data=DataConfig(tokenizer=Bytes(), max_target_length=60),
+        decode=DecodeConfig(max_new_tokens=12),
+    )
+    model = ModelConfig(
+        vocab_size=31, **SMALL, num_encoder_layers=1, num_decoder_layers=0, positions=Learned(max_positions=23),
+        num_token_types=2, pooler=Pooler(num_classes=3), sentence_embedding=SentenceEmbedding(),
+    )  # fmt: skip
+    texts = dataclasses.replace(
+        base, model=model, data=data, train=train, weights="last", objective=MaskedLM(mask_token=30)
+    )
+    (folder / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
+    letters = CharacterTokenizer(LETTERS[:24])
+    return {
+        "pairs": as_run(pairs, letters, folder / "none"),
+        "documents": as_run(documents, Bytes().train([], 260), folder),
+        "texts": as_run(texts, letters, folder / "none"),
+    }
+
+
+class FakeModel:
+    """Answers that tell what was asked, in place of a worker's model; `calls` has the items of each call."""
+
+    def __init__(self, runs: Any) -> None:
+        self.by_name, self.find = runs.by_name, runs.find
+        self.calls: list[tuple[Any, list[Any]]] = []
+
+    def answer(self, key: Any, items: Sequence[Any]) -> Sequence[Any]:
+        from flaxformer_lite.serve.served_run import Answer
+
+        self.calls.append((key, list(items)))
+        if key.task == "embed":
+            return [np.arange(6, dtype=np.float32) + len(text) for text in items]
+        if key.task == "classify":
+            return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}) for _ in items]
+        if key.task == "fill-mask":
+            return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]
+        if key.task == "attention":
+            return [{"rows": ["x"], "columns": list(source), "weights": []} for source, _ in items]
+        tokenizer = self.by_name[key.run].tokenizers.target
+        texts = [tokenizer.decode(item.ids)[::-1] for item in items]
+        return [[Answer(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
+
+    def stream(self, key: Any, item: Any) -> Iterator[str]:
+        (found,) = self.answer(key, [item])
+        yield from (found[0].text[i : i + 4] for i in range(0, len(found[0].text), 4))
+        return found[0]
