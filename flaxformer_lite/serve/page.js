@@ -1,1 +1,290 @@
+"use strict";
+const $ = (id) => document.getElementById(id);
+const place = $("place"), ask = $("ask"), heads = $("heads");
+let runs = [], task = "", running = null, weights = null;
 
+// Tasks: the text's hint, the options [name, label, value, step], and what to do with an answer.
+
+const TASKS = {
+  translate: {
+    hint: "One text on each line.",
+    options: (run) => [["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "answers", 1, 1]],
+    ask: async (text, options) => showTranslations(lines(text), await post("/api/translate", { texts: lines(text), ...options })),
+  },
+  generate: {
+    hint: "The text to continue.",
+    options: () => [
+      ["max_new_tokens", "new tokens", 50, 1], ["temperature", "temperature", "", 0.1], ["top_k", "top k", "", 1],
+      ["top_p", "top p", "", 0.05], ["seed", "seed", "", 1],
+    ],
+    ask: async (text, options) => {
+      const into = written(text);
+      await stream("/api/generate", { texts: text, ...options, stream: true }, (part) => into.append(part.finish ? "" : part.text));
+    },
+  },
+  chat: {
+    hint: "A message; the conversation is kept until you choose another run.",
+    options: () => [["max_tokens", "new tokens", 200, 1], ["temperature", "temperature", "", 0.1], ["seed", "seed", "", 1]],
+    ask: async (text, options) => {
+      conversation.push({ role: "user", content: text });
+      const into = written(`${text}\n`, true), answer = { role: "assistant", content: "" };
+      try {
+        await stream("/v1/chat/completions", { model: currentRun().name, messages: conversation, ...options, stream: true }, (part) => {
+          const more = part.choices[0]?.delta.content ?? "";
+          answer.content += more;
+          into.append(more);
+        });
+        conversation.push(answer);
+        ask.elements.text.value = "";
+      } catch (error) {
+        conversation.pop();
+        throw error;
+      }
+    },
+  },
+  "fill-mask": {
+    hint: "Write [MASK] in place of each token to predict.",
+    options: () => [["top", "candidates", 5, 1]],
+    ask: async (text, options) => {
+      const masks = (await post("/api/fill-mask", { texts: [text], ...options })).answers[0];
+      masks.forEach((mask, i) => bars(`mask ${i + 1}`, mask.map((c) => [c.token, c.probability])));
+    },
+  },
+  classify: {
+    hint: "One text on each line; a tab separates the two texts of a pair.",
+    options: () => [],
+    ask: async (text) => {
+      const texts = lines(text).map((line) => (line.includes("\t") ? line.split("\t").slice(0, 2) : line));
+      const { answers } = await post("/api/classify", { texts });
+      answers.forEach((answer, i) => {
+        const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
+        if (scores.length) bars(lines(text)[i], scores);
+        else table(["text", "value"], [[lines(text)[i], answer.score.toFixed(4)]]);
+      });
+    },
+  },
+  embed: {
+    hint: "Several lines: how similar each is to each (cosine).",
+    options: () => [],
+    ask: async (text) => {
+      const texts = lines(text), vectors = (await post("/api/embed", { texts })).answers;
+      const unit = vectors.map((v) => { const n = Math.hypot(...v) || 1; return v.map((x) => x / n); });
+      const similar = unit.map((a) => unit.map((b) => a.reduce((sum, x, i) => sum + x * b[i], 0)));
+      heatMap($("answer"), texts, texts.map((_, i) => String(i + 1)), similar);
+      add("p", `${vectors[0].length} numbers each; the first text begins ${vectors[0].slice(0, 4).map((x) => x.toFixed(3)).join(", ")}, …`, "note");
+    },
+  },
+};
+let conversation = [];
+
+// The server
+
+async function request(path, body) {
+  const headers = { "Content-Type": "application/json" }, token = sessionStorage.getItem("token");
+  if (token) headers.Authorization = `Bearer ${token}`;
+  const options = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body), signal: running?.signal };
+  const response = await fetch(path, options);
+  if (response.ok) return response;
+  if (response.status === 401) $("token").hidden = false;
+  throw new Error((await response.json()).error.message);
+}
+
+const post = async (path, body) => (await request(path, { ...(path.startsWith("/api") ? { run: currentRun().name } : {}), ...body })).json();
+
+async function stream(path, body, part) {
+  const response = await request(path, path.startsWith("/api") ? { run: currentRun().name, ...body } : body);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const events = (rest + value).split("\n\n");
+    rest = events.pop();
+    for (const event of events.map((text) => text.replace(/^data: /, ""))) {
+      if (event === "[DONE]") continue;
+      const content = JSON.parse(event);
+      if (content.error) throw new Error(content.error.message);
+      part(content);
+    }
+  }
+}
+
+// What is shown: always as text, never as HTML
+
+function make(tag, text = "", name = "") {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (name) element.className = name;
+  return element;
+}
+
+function add(tag, text, name) {
+  const element = make(tag, text, name);
+  $("answer").append(element);
+  return element;
+}
+
+const lines = (text) => text.split("\n").filter((line) => line.trim());
+
+function written(given, keep = false) {
+  if (!keep) $("answer").replaceChildren();
+  const block = add("p", "", "written"), answer = make("span");
+  block.append(make("span", given, "given"), answer);
+  return answer;
+}
+
+function table(head, rows) {
+  const whole = make("table"), scroll = add("div", "", "scroll"), first = make("tr");
+  first.append(...head.map((cell) => make("th", cell)));
+  whole.append(first, ...rows.map((cells) => {
+    const row = make("tr");
+    row.append(...cells.map((cell) => {
+      if (cell instanceof Node) { const around = make("td"); around.append(cell); return around; }
+      return make("td", cell);
+    }));
+    return row;
+  }));
+  scroll.append(whole);
+}
+
+function bars(title, entries) {
+  add("h3", title);
+  table(["", "probability"], entries.map(([name, share]) => {
+    const cell = make("span"), bar = make("span", "", "bar");
+    bar.style.width = `${Math.round(160 * share)}px`;
+    cell.append(bar, share.toFixed(4));
+    return [name, cell];
+  }));
+}
+
+function showTranslations(texts, { answers }) {
+  table(["text", "answer", "score", ""], texts.flatMap((text, i) => answers[i].map((answer, n) => {
+    const button = make("button", "attention");
+    button.addEventListener("click", () => work(() => showAttention(text, answer.text)));
+    return [n ? "" : text, answer.text, answer.score.toFixed(4), button];
+  })));
+}
+
+async function showAttention(source, target) {
+  weights = await post("/api/attention", { source, target });
+  const layers = weights.weights.length, count = weights.weights[0].length;
+  heads.elements.layer.replaceChildren(...weights.weights.map((_, i) => new Option(i + 1, i)));
+  heads.elements.layer.value = layers - 1;
+  heads.elements.head.replaceChildren(new Option("mean of all", "mean"), ...Array.from({ length: count }, (_, i) => new Option(i + 1, i)));
+  $("attention").hidden = false;
+  drawAttention();
+}
+
+function drawAttention() {
+  const layer = weights.weights[heads.elements.layer.value], head = heads.elements.head.value;
+  const picked = head === "mean" ? layer : [layer[head]];
+  const mean = weights.rows.map((_, t) => weights.columns.map((_, s) => picked.reduce((sum, h) => sum + h[t][s], 0) / picked.length));
+  $("map").replaceChildren();
+  heatMap($("map"), weights.rows, weights.columns, mean);
+}
+
+function heatMap(into, rows, columns, values) {
+  const scroll = make("div", "", "scroll"), whole = make("table", "", "map"), head = make("thead"), first = make("tr");
+  const visible = (piece) => piece.replaceAll(" ", "␣").replaceAll("\n", "⏎");
+  first.append(make("th"), ...columns.map((column) => make("th", visible(column))));
+  head.append(first);
+  whole.append(head, ...rows.map((row, t) => {
+    const line = make("tr");
+    line.append(make("th", visible(row)), ...columns.map((column, s) => {
+      const cell = make("td");
+      cell.style.setProperty("--w", Math.max(0, Math.min(1, values[t][s])).toFixed(3));
+      cell.title = `${row} → ${column}: ${values[t][s].toFixed(3)}`;
+      return cell;
+    }));
+    return line;
+  }));
+  scroll.append(whole);
+  into.append(scroll);
+}
+
+// The form
+
+const currentRun = () => runs.find((run) => run.name === place.elements.run.value);
+
+function chooseRun() {
+  const run = currentRun(), tasks = [...run.tasks, ...(run.chat ? ["chat"] : [])];
+  conversation = [];
+  $("about").textContent = run.about;
+  $("tasks").replaceChildren(...tasks.map((name) => {
+    const tab = make("button", name);
+    tab.setAttribute("role", "tab");
+    tab.addEventListener("click", () => chooseTask(name));
+    return tab;
+  }));
+  chooseTask(tasks[0]);
+}
+
+function chooseTask(name) {
+  task = name;
+  for (const tab of $("tasks").children) tab.setAttribute("aria-selected", String(tab.textContent === name));
+  $("hint").textContent = TASKS[name].hint;
+  $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
+    const around = make("label", `${label} `), input = make("input");
+    Object.assign(input, { type: "number", name: option, min: 0, step, value, placeholder: "default" });
+    around.append(input);
+    return around;
+  }));
+  $("answer").replaceChildren();
+  $("attention").hidden = true;
+}
+
+async function work(action) {
+  running?.abort();
+  const own = (running = new AbortController()), started = performance.now();
+  $("go").disabled = true;
+  $("stop").hidden = false;
+  $("state").className = "note";
+  $("state").textContent = "the model computes; the first answer of its kind takes longer …";
+  try {
+    await action();
+    $("state").textContent = `${((performance.now() - started) / 1000).toFixed(2)} s`;
+    $("state").className = "note done";
+  } catch (error) {
+    $("state").textContent = own.signal.aborted ? "stopped" : error.message;
+    if (!own.signal.aborted) $("state").className = "error";
+  }
+  if (running === own) {
+    running = null;
+    $("go").disabled = false;
+    $("stop").hidden = true;
+  }
+}
+
+ask.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (task !== "chat") $("answer").replaceChildren();
+  $("attention").hidden = true;
+  const inputs = [...$("options").querySelectorAll("input")].filter((input) => input.value !== "");
+  work(() => TASKS[task].ask(ask.elements.text.value, Object.fromEntries(inputs.map((input) => [input.name, Number(input.value)]))));
+});
+ask.elements.text.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) ask.requestSubmit();
+});
+$("stop").addEventListener("click", () => running?.abort());
+heads.addEventListener("change", drawAttention);
+place.elements.run.addEventListener("change", chooseRun);
+place.addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", place.elements.token.value);
+  $("token").hidden = true;
+  start();
+});
+
+async function start() {
+  try {
+    ({ runs } = await (await request("/api/runs")).json());
+    place.elements.run.replaceChildren(...runs.map((run) => new Option(run.name, run.name)));
+    $("state").textContent = "";
+    chooseRun();
+  } catch (error) {
+    $("state").className = "error";
+    $("state").textContent = error.message;
+  }
+}
+
+start();

@@ -12,7 +12,7 @@ def page() -> tuple[str, str]:
     style = STYLE + resource("flaxformer_lite.serve", "page.css")
     text = resource("flaxformer_lite.serve", "page.html").replace("/*style*/", style).replace("/*script*/", script)
     policy = (
-        f"default-src 'none'; connect-src 'self'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
+        f"default-src 'none'; img-src data:; connect-src 'self'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return text, policy

@@ -18,6 +18,8 @@ MIN_TOKEN = 16
 """Characters of the shortest token."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
+LAST_CALL = 1.0
+"""Seconds that a call to the model may take after the last request was answered."""
 DRAIN_EXTRA = 5.0
 """Seconds beyond the limit of a request after which open requests are cut off."""
 
@@ -56,8 +58,10 @@ def serve(
     allowed_hosts: Sequence[str],
     weights: str | None,
     say: Callable[[str], None],
-) -> None:
-    """Serves runs until SIGTERM or SIGINT, then answers the open requests and returns.
+) -> bool:
+    """Serves runs until SIGTERM or SIGINT, answers the open requests, and returns whether the model has stopped computing.
+
+    It may compute for clients that have gone; nobody waits for that, but the end of Python would crash it.
 
     Raises: ValueError if a package, a token or a run is missing, and OSError if the address cannot be used.
     """
@@ -91,7 +95,8 @@ def serve(
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-            app.state.service.worker.close(DRAIN_EXTRA)
+            stopped: bool = app.state.service.worker.close(LAST_CALL)
+    return stopped
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

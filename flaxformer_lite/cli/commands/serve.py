@@ -6,6 +6,7 @@ FLAXFORMER_LITE_TOKEN. Ctrl-C and SIGTERM end it once the open requests are answ
 
 import argparse
 import dataclasses
+import os
 
 from flaxformer_lite.console import note
 from flaxformer_lite.serve import Limits
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--port is {arguments.port}: it must be between 0 and 65535")
     limits = dataclasses.replace(Limits(), **{name: getattr(arguments, name) for name in LIMIT_OPTIONS})
     uvicorn()
-    serve(
+    stopped = serve(
         arguments.folders,
         limits,
         host=arguments.host,
@@ -63,3 +64,5 @@ def run(arguments: argparse.Namespace) -> None:
         weights=arguments.weights,
         say=note,
     )
+    if not stopped:
+        os._exit(0)

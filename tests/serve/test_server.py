@@ -1,0 +1,302 @@
+"""A real server on a real socket: OpenAI's own client, the answers of the run, SIGTERM, a browser, and many clients at once."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.run import Run, load, write_run
+from flaxformer_lite.serve.server import TOKEN, checked_token, listening_socket
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support import needs, served
+from tests.support.experiments import use_one_device
+from tests.support.paths import ROOT
+
+TEXTS = ["abc", "x", "", "hello", "a" * 15, "the fox", "bcd"]
+HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Folders of an encoder–decoder, of a decoder with a chat template, and of an encoder."""
+    root, paths = tmp_path_factory.mktemp("runs"), []
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        for name, run in served.runs(root).items():
+            write_run(RunFolder(root / name), run.config, 0, run.params, "random", tokenizers=run.tokenizers)
+            paths.append(str(root / name))
+    (root / "chat_template.jinja").rename(root / "documents" / "chat_template.jinja")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def loaded(folders: list[str]) -> dict[str, Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return {Path(folder).name: load(folder) for folder in folders}
+
+
+class Server(NamedTuple):
+    """A server in a process of its own."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+
+@contextlib.contextmanager
+def serving(*words: str, **environment: str) -> Iterator[Server]:
+    """A server until the end of the block, or until it ends by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flaxformer_lite", "serve", *words, "--port", "0"],
+        stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ | {"XLA_FLAGS": ""} | environment,
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        lines = iter(process.stderr.readline, "")
+        url = next(found[1] for line in lines if (found := re.search(r"at (http://\S+)", line)))
+        yield Server(process, url)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(folders: list[str]) -> Iterator[Server]:
+    with serving(*folders) as started:
+        yield started
+
+
+def post(url: str, path: str, body: Any) -> Any:
+    from urllib.request import Request, urlopen
+
+    with urlopen(Request(url + path, json.dumps(body).encode()), timeout=120) as response:
+        return json.load(response)
+
+
+@needs.starlette
+@pytest.mark.slow
+def test_answers_are_those_of_the_run_for_each_text_alone(server: Server, loaded: dict[str, Run]):
+    """Law: many requests at once, with settings of their own, get what `run.translate` and its like return for a text alone."""
+    pairs, documents, texts = loaded["pairs"], loaded["documents"], loaded["texts"]
+    found: dict[Any, Any] = {}
+
+    def ask(name: Any, path: str, body: Any) -> threading.Thread:
+        thread = threading.Thread(target=lambda: found.update({name: post(server.url, path, body)["answers"]}))
+        thread.start()
+        return thread
+
+    beam, drawn = {"beam_size": 2, "num_hypotheses": 2}, {"temperature": 0.9, "num_hypotheses": 2}
+    threads = [ask(("t", text), "/api/translate", {"texts": text, **beam}) for text in TEXTS]
+    for seed, text in enumerate(TEXTS):
+        length = {"max_new_tokens": 3 + seed}
+        threads.append(ask(("g", text), "/api/generate", {"texts": text, "seed": seed, **drawn, **length}))
+        threads.append(ask(("c", text), "/api/classify", {"texts": text}))
+        threads.append(ask(("m", text), "/api/fill-mask", {"texts": f"{text}[MASK]", "top": 3}))
+    for thread in threads:
+        thread.join()
+    for seed, text in enumerate(TEXTS):
+        for kind, expected in (
+            ("t", pairs.hypotheses([text], **beam)[0]),
+            ("g", documents.completions([text], seed=seed, max_new_tokens=3 + seed, **drawn)[0]),
+        ):
+            (answers,) = found[kind, text]
+            assert [answer["text"] for answer in answers] == [answer.text for answer in expected], (kind, text)
+            np.testing.assert_allclose([a["score"] for a in answers], [a.score for a in expected], rtol=1e-4)
+        (answer,), (prediction,) = found["c", text], texts.classify([text])
+        assert answer["label"] == prediction.label
+        np.testing.assert_allclose(list(answer["scores"].values()), list(prediction.scores.values()), rtol=1e-4)
+        ((mask,),), ((alone,),) = found["m", text], texts.fill_mask([f"{text}[MASK]"], 3)
+        assert [candidate["id"] for candidate in mask] == [candidate.id for candidate in alone]
+    weights = post(server.url, "/api/attention", {"source": "abc", "target": "ba"})
+    assert np.asarray(weights["weights"]).shape == pairs.attention("abc", "ba").cross.shape
+    assert (len(weights["rows"]), len(weights["columns"])) == (3, 4)
+
+
+@needs.starlette
+@needs.openai
+@pytest.mark.slow
+def test_openais_client_works(server: Server, loaded: dict[str, Run]):
+    """Oracle: OpenAI's own client: models, completions, chats and vectors, whole and as streams, and its classes of errors."""
+    import openai
+
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    assert [card.id for card in client.models.list()] == ["pairs", "documents", "texts"]
+    run = loaded["documents"]
+    asked: dict[str, Any] = {"model": "documents", "prompt": "Once upon", "max_tokens": 9}
+    whole = client.completions.create(**asked)
+    assert whole.choices[0].text == run.generate(["Once upon"], max_new_tokens=9)[0]
+    assert whole.usage is not None and whole.usage.prompt_tokens == 10
+    drawn = client.completions.create(**asked, temperature=0.8, seed=5, n=2, extra_body={"top_k": 50})
+    expected = run.completions(["Once upon"], max_new_tokens=9, temperature=0.8, top_k=50, seed=5, num_hypotheses=2)
+    assert [choice.text for choice in drawn.choices] == [answer.text for answer in expected[0]]
+    parts = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(part.choices[0].text for part in parts if part.choices) == whole.choices[0].text
+    assert parts[-1].usage == whole.usage
+    conversation: dict[str, Any] = {"model": "documents", "messages": [{"role": "user", "content": "Hi"}]}
+    chat = client.chat.completions.create(**conversation, max_completion_tokens=7)
+    prompt = run.tokenizers.target.encode("[user] Hi\n[assistant] ")  # type: ignore[union-attr]
+    ids = run.completions_of_ids([prompt], max_new_tokens=7)[0][0].tokens
+    assert chat.choices[0].message.content == run.tokenizers.target.decode(i for i in ids if i < 260)  # type: ignore[union-attr]
+    streamed = client.chat.completions.create(**conversation, max_completion_tokens=7, stream=True)
+    assert "".join(part.choices[0].delta.content or "" for part in streamed) == chat.choices[0].message.content
+    translated = client.completions.create(model="pairs", prompt=["abc", "hello"])
+    assert [choice.text for choice in translated.choices] == loaded["pairs"].translate(["abc", "hello"])
+    expected_vectors = loaded["texts"].embed(["abc", "fox"])
+    for encoding in ({}, {"encoding_format": "float"}):  # by default the client asks for base64
+        vectors = client.embeddings.create(model="texts", input=["abc", "fox"], **encoding)
+        np.testing.assert_allclose([v.embedding for v in vectors.data], expected_vectors, rtol=1e-4, atol=1e-6)
+    with pytest.raises(openai.NotFoundError, match="there is no run 'other'"):
+        client.completions.create(model="other", prompt="a")
+    with pytest.raises(openai.UnprocessableEntityError, match="logprobs"):
+        client.completions.create(**asked, logprobs=2)
+    with pytest.raises(openai.APIStatusError, match="reads at most 60") as caught:
+        client.completions.create(model="documents", prompt="a" * 100)
+    assert caught.value.status_code == 413 and caught.value.code == "context_length_exceeded"
+
+
+@needs.starlette
+@pytest.mark.slow
+def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: list[str]):
+    """Law: a request that is open at SIGTERM gets its answer, new ones find no server, and the exit status is 0."""
+    from urllib.error import HTTPError, URLError
+    from urllib.request import Request, urlopen
+
+    token = "a-token-of-this-test"
+    with serving(folders[0], **{TOKEN: token}) as server:
+        with pytest.raises(HTTPError, match="401"):
+            post(server.url, "/api/translate", {"texts": "abc"})
+        content = json.dumps({"texts": "abc"}).encode()
+        request = Request(f"{server.url}/api/translate", content, {"Authorization": f"Bearer {token}"})
+        answers: list[Any] = []
+
+        def ask() -> None:
+            with urlopen(request, timeout=100) as response:
+                answers.append(json.load(response)["answers"])
+
+        thread = threading.Thread(target=ask)
+        thread.start()
+        time.sleep(0.4)  # the model compiles
+        assert not answers
+        server.process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert server.process.wait(30) == 0 and len(answers[0]) == 1
+        with pytest.raises(URLError):
+            urlopen(request, timeout=5)
+
+
+@needs.starlette
+@needs.chromium
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, scheme: str):
+    """Law: every task is answered, texts stay texts, no console message, no other request, no sideways scroll."""
+    from playwright.sync_api import sync_playwright
+
+    asked = {"translate": "abc\nxyz", "generate": HOSTILE[:30], "chat": "Hi", "fill-mask": "ab[MASK]c[MASK]", "classify": "abc\nde",
+             "embed": "abc\nfox\nthe"}  # fmt: skip
+    heard: list[str] = []
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=needs.CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        tab.on("console", lambda message: heard.append(message.text))
+        tab.on("pageerror", lambda error: heard.append(str(error)))
+        tab.on("request", lambda sent: None if sent.url.startswith((server.url, "data:")) else heard.append(sent.url))
+        tab.goto(server.url)
+        background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 382) == (scheme == "light")
+        tab.wait_for_selector("#tasks button")
+        seen = []
+        for run in ("pairs", "documents", "texts"):
+            tab.select_option("#place select", run)
+            for name in tab.locator("#tasks button").all_inner_texts():
+                tab.click(f"#tasks button:text-is('{name}')")
+                tab.fill("textarea", asked[name])
+                tab.click("#go")
+                tab.wait_for_selector("#state.done", timeout=60_000)
+                seen.append(name)
+                if name == "translate":
+                    tab.click("#answer button >> nth=0")
+                    tab.wait_for_selector("#map td", timeout=60_000)
+                    tab.select_option("#heads select[name=head]", index=1)
+                assert tab.inner_text("#answer").strip(), name
+                assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        assert seen == list(asked)
+        assert tab.locator("#answer .map td").count() == 9
+        assert "hacked" not in tab.title() and tab.locator("img").count() == 0
+        tab.fill("textarea", "a" * 100)
+        tab.click("#go")
+        tab.wait_for_selector("#state.error")
+        assert "reads at most 20" in tab.inner_text("#state")
+        browser.close()
+    assert [line for line in heard if "413" not in line] == []  # the browser notes the refusal
+
+
+@needs.starlette
+@pytest.mark.slow
+def test_ten_thousand_requests_with_clients_that_go(folders: list[str], tmp_path: Path):
+    """Law: none is lost and none gets another's answer."""
+    sentences = tmp_path / "sentences"
+    rng = np.random.default_rng(0)
+    lines = ["".join(rng.choice(list(served.LETTERS[:24]), rng.integers(1, 18))) for _ in range(200)]
+    sentences.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    command = [sys.executable, str(ROOT / "benchmarks" / "serve.py"), folders[0], "--sentences", str(sentences)]
+    environment = os.environ | {"XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert found.returncode == 0, found.stderr
+    report = json.loads(found.stdout)
+    assert (report["requests"], report["lost"], report["mixed"], report["exit_status"]) == (10_000, 0, 0, 0), report
+    assert report["given_up"] > 300 and report["texts_per_call"] > 2, report
+
+
+def test_a_token_is_needed_where_others_reach_the_server(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(TOKEN, raising=False)
+    assert checked_token("127.0.0.1") is None
+    with pytest.raises(ValueError, match=f"set {TOKEN} to a secret"):
+        checked_token("0.0.0.0")
+    for token in ("short", "with spaces and é in it"):
+        monkeypatch.setenv(TOKEN, token)
+        with pytest.raises(ValueError, match="at least 16, of printable ASCII"):
+            checked_token("127.0.0.1")
+    monkeypatch.setenv(TOKEN, "0123456789abcdef")
+    assert checked_token("0.0.0.0") == "0123456789abcdef"
+
+
+@needs.starlette
+def test_mistakes_on_the_command_line_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, tmp_path: Path
+):
+    monkeypatch.delenv(TOKEN, raising=False)
+    with listening_socket("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for words, message in (
+            (("--port", "70000"), "--port is 70000"),
+            (("--port", port), f"--port {port} cannot be used"),
+            (("--host", "0.0.0.0"), TOKEN),
+            (("--queue", "0"), "queue"),
+            (("--port", "0"), "does not exist"),
+        ):
+            with pytest.raises(SystemExit) as ended:
+                main(["serve", str(tmp_path / "none"), *words])
+            error = capsys.readouterr().err.strip().splitlines()[-1]
+            assert ended.value.code == 2 and message in error, error
+
+
+def test_without_the_extra_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setitem(sys.modules, "starlette", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "runs/first"])
+    error = capsys.readouterr().err
+    assert ended.value.code == 2 and 'pip install "flaxformer-lite[serve]"' in error and error.count("\n") == 1
