@@ -2,9 +2,9 @@
 
 python benchmarks/serve.py RUN [--sentences FILE] [--requests 10000] [--clients 64] [--gone 0.05]
 
-Starts `flaxformer-lite serve RUN` on a free port. Each client sends one sentence at a time over a connection that stays open. A share
-of the requests is given up at a random moment, and the connection closed. Every other answer must be the translation that the run
-gives for the sentence alone. Prints one JSON object:
+Starts `flaxformer-lite serve RUN` on a free port. Each client sends one sentence at a time over a connection that stays open. A
+share of the requests is given up at a random moment, and the connection closed. Every other answer must be the translation that the
+run gives for the sentence alone. Prints one JSON object:
 
   lost, mixed           requests without an answer, and with another one than the run's
   per_second            answers a second, of the server, and of `run.translate` with all sentences in one call (bare)
