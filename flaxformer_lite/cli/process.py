@@ -22,9 +22,11 @@ WORTH_KEEPING = 0.3
 
 def program(words: Sequence[str] | None = None) -> None:
     """Runs the whole process; Ctrl-C ends it without a line, at once while it starts, later by an exception."""
-    use_huge_pages()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    use_huge_pages()
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `use_huge_pages`
     from flaxformer_lite.cli.main import INTERRUPTED, main
     from flaxformer_lite.hardware import skip_missing_tpu
 
@@ -62,6 +64,8 @@ def use_huge_pages() -> None:
     if HUGE_PAGES in tunables or sys.gettrace() is not None or not sys.executable or not has_huge_pages():
         return
     os.environ["GLIBC_TUNABLES"] = ":".join(filter(None, [tunables, f"{HUGE_PAGES}=1"]))
+    # The new process is interrupted once it has come so far again: Python itself would print a traceback while it starts.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with contextlib.suppress(OSError):  # then it goes on as it is
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

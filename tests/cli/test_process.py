@@ -1,6 +1,7 @@
 """Laws of a process that starts once more for huge pages: only where there are some, once, with its words; and of its cache."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from flaxformer_lite import hardware
 from flaxformer_lite.cli import process
 from flaxformer_lite.cli.process import has_huge_pages, keep_programs, report_uncaught, use_huge_pages
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     words: list[list[str]] = []
     monkeypatch.setattr(process, "has_huge_pages", lambda: True)
     monkeypatch.setattr(sys, "gettrace", lambda: None)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: None, raising=False)
     monkeypatch.setattr(os, "execv", lambda path, all: words.append([path, *all]))
     return words
 
@@ -113,3 +116,29 @@ def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: py
     assert capsys.readouterr().err == ""
     report_uncaught(RuntimeError, RuntimeError("another"), None)
     assert capsys.readouterr().err.endswith("RuntimeError: another\n")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("start", [["train.py"], ["-m", "flaxformer_lite"]])
+def test_ctrl_c_while_it_starts_once_more_ends_it_without_a_line(start: list[str]):
+    """A SIGINT that waits from before the second start ends the process once it handles signals as it wants to."""
+
+    def interrupted() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        os.kill(os.getpid(), signal.SIGINT)
+
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+    process = subprocess.run(
+        [sys.executable, *start, "--help"], preexec_fn=interrupted, cwd=ROOT, env=environment, capture_output=True
+    )
+    assert (process.returncode, process.stdout, process.stderr) == (-signal.SIGINT, b"", b"")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_waits_for_the_second_start(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]):
+    masks: list[tuple[int, list[int]]] = []
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: masks.append((how, signals)))
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    use_huge_pages()
+    assert started and masks == [(signal.SIG_BLOCK, [signal.SIGINT])]
