@@ -21,6 +21,7 @@ MAY_CHANGE = frozenset(
                     "keep_latest",
                     "keep_best",
                     "max_skipped_steps",
+                    "max_rollbacks",
                 ),
                 *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
             )

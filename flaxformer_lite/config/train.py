@@ -43,6 +43,9 @@ class TrainConfig(Checked, at="train"):
     max_skipped_steps: PositiveInt = 10
     """Steps in a row with a loss or a gradient that is not finite, after which the run fails. Each changes no parameter, and is
     reported and counted."""
+    max_rollbacks: NonNegativeInt = 0
+    """Times that the run may return to its last checkpoint, after a loss spike or `max_skipped_steps` steps in a row without an
+    update. The batches since that checkpoint are left out then. 0: it never returns."""
     init_from: str | None = None
     """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()

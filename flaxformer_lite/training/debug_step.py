@@ -15,6 +15,7 @@ from flaxformer_lite.console import Progress
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import within_mesh
 from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.setup import first_state, mesh_for
@@ -48,12 +49,18 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
             if start
             else first_state(config, data, runner, progress)
         )
-        batches = data.train.batches(start, step, runner.local_rows)
+        newest = checkpoints.latest()
+        loop_state = LoopState(**checkpoints.meta(newest)) if newest else LoopState(data.train.fingerprint)
+
+        def batch(step: int) -> Batch:
+            return runner.shard_batch(data.train.batch(loop_state.batch_of(step), runner.local_rows))
+
         for number in range(start + 1, step):
-            state, _ = runner.train_step(state, runner.shard_batch(next(batches)))
+            state, _ = runner.train_step(state, batch(number))
             progress.update("repeating", number)
         progress.update("looking for a NaN", step)
-        return describe(runner, state, runner.shard_batch(next(batches)), f"step {step}, from checkpoint {start}")
+        name = f"step {step}, from checkpoint {start}, reads batch {loop_state.batch_of(step)}"
+        return describe(runner, state, batch(step), name)
 
 
 def describe(runner: Runner, state: TrainState, batch: Batch, name: str) -> list[str]:
@@ -65,7 +72,7 @@ def describe(runner: Runner, state: TrainState, batch: Batch, name: str) -> list
         return loss, optax.tree.norm(grads), grads
 
     loss, norm, grads = jax.jit(step)(state.params, batch)
-    lines = [f"{name}, reads batch {int(state.step)}: loss {float(loss)}, norm of the gradient {float(norm)}"]
+    lines = [f"{name}: loss {float(loss)}, norm of the gradient {float(norm)}"]
     for what, tree in (("parameters before it", state.params), ("gradients", grads)):
         wrong = [path for path, x in leaves_by_path(tree).items() if not np.isfinite(np.asarray(x, np.float64)).all()]
         more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.model import kernels
+from flaxformer_lite.objectives import Batch
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.finite import is_finite
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.spikes import SpikeWatch
+from flaxformer_lite.training.spikes import describe_spike
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
 
 RowCallback = Callable[[dict[str, Any]], None]
@@ -71,6 +73,13 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
             raise trainer.row_error
 
 
+class RollBack(Exception):
+    """The steps from `first` to `last` went wrong: the run returns to the checkpoint before them and leaves out their batches."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+
+
 class Trainer:
     """The loop of one run: steps, evaluations, checkpoints and signals.
 
@@ -98,7 +107,6 @@ class Trainer:
         self.pending: list[dict[str, jax.Array]] = []
         """Measurements of the newest steps, not yet fetched from the devices."""
         self.row_started, self.row_tokens = time.perf_counter(), 0.0
-        self.spikes = SpikeWatch()
 
     def run(self) -> None:
         """Trains to the last step, an early stop or a signal. The last action is always a checkpoint."""
@@ -107,18 +115,27 @@ class Trainer:
         if step and self.must_save_again(step):
             self.evaluate_and_save(step)
         self.progress.update("compiling", step)
-        batches = self.data.batches(step, train.steps, self.runner.local_rows)
+        batches = self.batches_after(step)
         while step < train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
             self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
             step += 1
             self.pending.append(measured)
             self.show_progress(step)
             self.stop.exchange()
-            if step % train.log_every == 0 or step == train.steps:
-                self.write_train_row(step, measured)
-            if self.evaluation_due(step) or self.checkpoint_due(step) or self.stop.agreed:
-                self.evaluate_and_save(step)
+            try:
+                if step % train.log_every == 0 or step == train.steps:
+                    self.write_train_row(step, measured)
+                if self.evaluation_due(step) or self.checkpoint_due(step) or self.stop.agreed:
+                    self.evaluate_and_save(step)
+            except RollBack as wrong:
+                step = self.roll_back(wrong)
+                batches = self.batches_after(step)
         self.checkpoints.wait()
+
+    def batches_after(self, step: int) -> Iterator[Batch]:
+        """Returns the batches of all steps after `step`."""
+        start, stop = map(self.loop_state.batch_of, (step + 1, self.config.train.steps + 1))
+        return self.data.batches(start, stop, self.runner.local_rows)
 
     def evaluation_due(self, step: int) -> bool:
         """Returns whether `step` is one that the run evaluates."""
@@ -133,6 +150,40 @@ class Trainer:
         """Returns whether the checkpoint at `step` must be written again: it lacks an evaluation, or is an interim one."""
         unevaluated = self.evaluation_due(step) and self.checkpoints.metrics(step) is None
         return unevaluated or (self.checkpoint_due(step) and self.checkpoints.interim(step))
+
+    # Rollbacks
+
+    def can_roll_back(self, first: int) -> bool:
+        """Returns whether a rollback is left, and there is a checkpoint from before step `first`."""
+        left = len(self.loop_state.rollbacks) < self.config.train.max_rollbacks
+        return left and self.regular_before(first) is not None
+
+    def regular_before(self, step: int) -> int | None:
+        """Returns the newest regular checkpoint before `step`: an interim one depends on when the run was stopped."""
+        steps = self.checkpoints.steps()
+        return max((s for s in steps if s < step and not self.checkpoints.interim(s)), default=None)
+
+    def roll_back(self, wrong: RollBack) -> int:
+        """Returns the run to the checkpoint before the wrong steps, and writes into it which batches are left out from now on.
+
+        A run that is killed in between repeats the wrong steps, and then this.
+        """
+        start = self.regular_before(wrong.first)
+        assert start is not None
+        self.pending = []
+        self.checkpoints.delete_after(start)
+        _, self.state, meta = self.checkpoints.restore(self.runner.abstract_state, start)
+        self.loop_state = LoopState(**meta)
+        first, last = self.loop_state.batch_of(start + 1), self.loop_state.batch_of(wrong.last)
+        self.loop_state.rollbacks.append([start, wrong.last - start])
+        self.checkpoints.save(start, self.state, dataclasses.asdict(self.loop_state))
+        self.folder.truncate_metrics(start, evaluated=self.checkpoints.metrics(start) is not None)
+        self.progress.say(
+            f"step {wrong.last:>6}  returned to the checkpoint of step {start}; batches {first} to {last} are left out "
+            f"(rollback {len(self.loop_state.rollbacks)} of {self.config.train.max_rollbacks})"
+        )
+        self.row_started, self.row_tokens = time.perf_counter(), 0.0
+        return start
 
     # Evaluations and checkpoints
 
@@ -177,27 +228,40 @@ class Trainer:
     # Reports on training
 
     def fetch_measurements(self) -> None:
-        """Waits for the steps in progress and adds their measurements to the sums of the next `train` row."""
+        """Waits for the steps in progress and adds their measurements to the sums of the next `train` row.
+
+        Raises: RollBack if one of them went wrong.
+        """
         first = int(self.state.step) - len(self.pending) + 1
-        for step, measured in enumerate(jax.device_get(self.pending), first):
+        pending, self.pending = jax.device_get(self.pending), []
+        for step, measured in enumerate(pending, first):
             self.row_tokens += float(measured["tokens"])
             if not self.loop_state.add_step(step, measured):
                 self.report_skipped(step, measured)
-            elif spike := self.spikes.describe(float(measured["loss"])):
-                self.progress.say(f"step {step:>6}  a loss spike on batch {step - 1}: {spike}")
-        self.pending = []
+            elif spike := describe_spike(self.loop_state.recent_losses, float(measured["loss"])):
+                batch = self.loop_state.batch_of(step)
+                self.progress.say(f"step {step:>6}  a loss spike on batch {batch}: {spike}")
+                if self.can_roll_back(step):
+                    raise RollBack(step, step)
 
     def report_skipped(self, step: int, measured: dict[str, Any]) -> None:
-        """Reports a step without an update. Raises: Failure after `train.max_skipped_steps` of them in a row."""
+        """Reports a step without an update.
+
+        Raises: RollBack after `train.max_skipped_steps` of them in a row, or Failure if none is left.
+        """
         numbers = f"the loss is {measured['loss']} and the gradient's norm {measured['gradient_norm']} at step {step}"
         in_a_row, count = self.loop_state.skipped_in_a_row, len(self.loop_state.skipped_steps)
         if in_a_row >= self.config.train.max_skipped_steps:
+            if self.can_roll_back(step - in_a_row + 1):
+                self.progress.say(f"warning: {numbers}, the last of {in_a_row} steps in a row without an update")
+                raise RollBack(step - in_a_row + 1, step)
             raise Failure(
                 f"{numbers}, the last of {in_a_row} steps in a row without an update: lower optimizer.schedule.peak_rate or "
                 f"lengthen its warm-up; the checkpoints before step {step - in_a_row + 1} are untouched. The same command with "
                 f"--debug-step {step} finds the first NaN"
             )
-        self.progress.say(f"warning: {numbers}: its update was skipped (batch {step - 1}; {count} skipped so far)")
+        batch = self.loop_state.batch_of(step)
+        self.progress.say(f"warning: {numbers}: its update was skipped (batch {batch}; {count} skipped so far)")
 
     def show_progress(self, step: int) -> None:
         """Moves the progress bar. Waits for the step before `step`, so that at most one step is in progress behind it."""
@@ -220,10 +284,11 @@ class Trainer:
             "loss": loss,
             "learning_rate": float(self.rate(step - 1 - skipped)),
             "gradient_norm": norm if math.isfinite(norm) else None,
-            "epoch": step / self.data.plan.batches_per_epoch,
+            "epoch": self.loop_state.batch_of(step + 1) / self.data.plan.batches_per_epoch,
             "tokens_per_second": self.row_tokens / (time.perf_counter() - self.row_started),
         }
-        self.write_row(row | ({"skipped_steps": skipped} if skipped else {}))
+        counts = {"skipped_steps": skipped, "rollbacks": len(self.loop_state.rollbacks)}
+        self.write_row(row | {name: count for name, count in counts.items() if count})
         self.progress.say(
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {'none' if loss is None else f'{loss:.4f}'}  "
             f"{row['tokens_per_second']:,.0f} tokens/s  rate {row['learning_rate']:.2e}"

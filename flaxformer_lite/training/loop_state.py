@@ -27,8 +27,16 @@ class LoopState:
     """Steps whose loss or gradient was not finite; step n reads batch n - 1."""
     skipped_in_a_row: int = 0
     """Number of the newest steps that were skipped, one after the other."""
+    recent_losses: list[float] = field(default_factory=list)
+    """Losses of the newest updates, oldest first: `spikes.py` compares the next one with them."""
+    rollbacks: list[list[int]] = field(default_factory=list)
+    """Returns to a checkpoint: its step, and the number of batches that are left out after it."""
     parameters_only: str = ""
     """The origin of parameters that were not trained in this run, which has no optimizer state; empty otherwise."""
+
+    def batch_of(self, step: int) -> int:
+        """Returns the number of the batch that a step reads: step - 1, and those that were left out before it."""
+        return step - 1 + sum(left_out for after, left_out in self.rollbacks if after < step)
 
     def add_step(self, step: int, measured: dict[str, Any]) -> bool:
         """Adds what a step measured; returns whether it was an update: a step whose numbers are not finite was skipped."""

@@ -45,6 +45,11 @@ def set_up(
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
+    if config.train.max_rollbacks and not folder.shared:
+        raise SharedError(
+            f"train.max_rollbacks is {config.train.max_rollbacks}, but the hosts share no run folder, so only the first one has "
+            "the checkpoints to return to: set it to 0"
+        )
     mesh = processes.on_all(lambda: mesh_for(config))
     data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
     progress.say(describe_data(config, data))

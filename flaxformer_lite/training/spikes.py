@@ -1,7 +1,6 @@
 """Loss spikes: steps whose loss is far above that of the steps before."""
 
 import math
-from collections import deque
 
 WINDOW = 100
 """Number of steps that a loss is compared with."""
@@ -10,20 +9,17 @@ DEVIATIONS = 6.0
 """Smallest spike, in standard deviations of these steps' losses above their mean. Chance alone gives one in 10^9 steps."""
 
 
-class SpikeWatch:
-    """Compares each step's loss with the losses of the `WINDOW` steps before it, once there are that many."""
+def describe_spike(losses: list[float], loss: float) -> str | None:
+    """Adds a finite loss to those of the steps before; returns in words how far it is above them, None if it is no spike.
 
-    def __init__(self) -> None:
-        self._losses: deque[float] = deque(maxlen=WINDOW)
-
-    def describe(self, loss: float) -> str | None:
-        """Adds a finite loss; returns how far it is above the usual ones if it is a spike, in words, otherwise None."""
-        before = list(self._losses)
-        self._losses.append(loss)
-        if len(before) < WINDOW:
-            return None
-        mean = math.fsum(before) / WINDOW
-        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in before) / WINDOW)
-        if loss <= mean + DEVIATIONS * deviation:
-            return None
-        return f"{loss:.4f}, where the {WINDOW} steps before had {mean:.4f} ± {deviation:.4f}"
+    `losses` keeps the newest `WINDOW` ones. With fewer than that there is no spike.
+    """
+    before = losses[-WINDOW:]
+    losses[:] = [*before, loss][-WINDOW:]
+    if len(before) < WINDOW:
+        return None
+    mean = math.fsum(before) / WINDOW
+    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in before) / WINDOW)
+    if loss <= mean + DEVIATIONS * deviation:
+        return None
+    return f"{loss:.4f}, where the {WINDOW} steps before had {mean:.4f} ± {deviation:.4f}"

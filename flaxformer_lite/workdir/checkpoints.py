@@ -185,6 +185,14 @@ class Checkpoints:
         self._valid.discard(step)
         self._rejected[step] = reason
 
+    def delete_after(self, step: int) -> None:
+        """Deletes all checkpoints after `step`, so that the run can save these steps again with other numbers."""
+        self.wait()
+        for later in [other for other in self._orbax.all_steps() if other > step]:
+            self._orbax.delete(later)
+            self._valid.discard(later)
+            self._known.discard(later)
+
     def restore_params(
         self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
     ) -> PyTree:

@@ -158,8 +158,8 @@ class Mirror:
         self.snapshot = folder / SNAPSHOT
         self.pushed: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file as it was last copied by this process."""
-        self.same: set[int] = set()
-        """Checkpoints that are known to be complete in the mirror."""
+        self.same: dict[int, tuple[int, int]] = {}
+        """Checkpoints that are known to be complete in the mirror, with the stamps of their digests: a rollback saves steps anew."""
         self.failure: str | None = None
         """Why the last push failed."""
         self.last_activity = time.monotonic()
@@ -194,7 +194,7 @@ class Mirror:
     def missing(self) -> list[str]:
         """Returns the checkpoints, and the files at the top of the run folder, that are not in the mirror as they are here."""
         names = [name for name, path in run_files(self.folder) if self.pushed.get(name) != stamp(path)]
-        steps = sorted(steps_of(names) - self.same)
+        steps = sorted(steps_of(names) - self.same.keys())
         return [*(f"checkpoint {step}" for step in steps), *(n for n in names if "/" not in n and n != "train.log")]
 
     def push(self) -> None:
@@ -255,28 +255,28 @@ class Mirror:
     def _put_checkpoint(self, step: int, names: list[str], there: set[str]) -> None:
         """Copies a checkpoint, its marker last; of one that is there already only the marker, which has its metrics."""
         folder = f"checkpoints/{step}"
-        marker = f"{folder}/{MARKER}"
+        marker, mark = f"{folder}/{MARKER}", stamp(self.snapshot / folder / "state" / DIGESTS)
         if marker in there:
-            if step in self.same or self.remote.has_same_state(self.snapshot / folder, folder):
-                self.same.add(step)
+            if self.same.get(step) == mark or self.remote.has_same_state(self.snapshot / folder, folder):
+                self.same[step] = mark
                 self._put(marker, there)
                 return
             if complete_steps(there) == [step]:
                 return  # until another one is complete
             self.remote.delete([marker])
-        self.same.discard(step)
+        self.same.pop(step, None)
         self.remote.delete(sorted(name for name in there if step_of(name) == step and name not in names))
         for name in names:
             if name != marker:
                 self._put(name, there - {marker})
         self._put(marker, there - {marker})
-        self.same.add(step)
+        self.same[step] = mark
 
     def _delete_checkpoint(self, step: int, there: set[str]) -> None:
         """Deletes a checkpoint, its marker first."""
         names = (name for name in there if step_of(name) == step)
         self.remote.delete(sorted(names, key=lambda name: (not name.endswith(MARKER), name)))
-        self.same.discard(step)
+        self.same.pop(step, None)
 
     def _run(self) -> None:
         """Pushes each new state of the checkpoints until the end of the run, and then once more."""

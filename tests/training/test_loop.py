@@ -1,11 +1,11 @@
 """Laws of the loop: a run that was stopped, crashed or killed anywhere ends bit for bit like one that never was."""
 
+import contextlib
 import dataclasses
 import functools
 import json
 import os
 import pty
-import random
 import shutil
 import signal
 import subprocess
@@ -23,6 +23,7 @@ import pytest
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Failure, warn
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.decoder import ScoredText
@@ -34,6 +35,7 @@ from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
+from tests.support.final_state import assert_same_run, final_state, open_run
 from tests.support.paths import ROOT
 from tests.support.quick import quick
 
@@ -79,28 +81,6 @@ def hangups_are_heard():
     old = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, old)
-
-
-def open_run(folder: Path) -> loop.Checkpoints:
-    run = RunFolder(folder)
-    return loop.open_checkpoints(run.config(), run, read_only=True)
-
-
-def final_state(folder: Path) -> list[tuple[str, bytes]]:
-    """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
-    config = RunFolder(folder).config()
-    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
-    with open_run(folder) as checkpoints:
-        state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
-    leaves = jax.tree_util.tree_leaves_with_path((state, average))
-    return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
-
-
-def assert_same_run(folder: Path, other: Path) -> None:
-    """Bit for bit the same numbers, the same checkpoints, the same rows."""
-    assert final_state(folder) == final_state(other)
-    assert saved(folder) == saved(other)
-    assert rows(folder) == rows(other)
 
 
 @pytest.fixture(scope="module")
@@ -450,6 +430,80 @@ def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrup
     assert_same_run(tmp_path / "run", uninterrupted)
 
 
+def poison(monkeypatch: pytest.MonkeyPatch, *batches: int) -> None:
+    """Gives these batches weights that are not finite, so that the steps that read them are skipped."""
+    original = Dataset.batch
+
+    def spoilt(self: Dataset, number: int, *rest: Any) -> Any:
+        batch = original(self, number, *rest)
+        if self.seed is None or number not in batches:  # not the evaluation's
+            return batch
+        return batch._replace(weights=np.where(batch.weights > 0, np.float32("nan"), batch.weights))
+
+    monkeypatch.setattr(Dataset, "batch", spoilt)
+
+
+def leave_out(monkeypatch: pytest.MonkeyPatch, first: int, count: int) -> None:
+    original = Dataset.batch
+    monkeypatch.setattr(
+        Dataset,
+        "batch",
+        lambda self, n, *rest: original(self, n + count * (n >= first and self.seed is not None), *rest),
+    )
+
+
+CAREFUL = with_train(NO_TEXT, log_every=1, max_skipped_steps=2, max_rollbacks=1)
+
+
+def test_a_rollback_ends_like_a_run_whose_data_never_had_these_batches(tmp_path, monkeypatch, capfd):
+    """Law: batches 9 and 10 spoil steps 10 and 11, so batches 8 to 10 are left out; also with a stop and a crash on the way."""
+    with monkeypatch.context() as patch:
+        leave_out(patch, 8, 3)
+        loop.train(CAREFUL, tmp_path / "without")
+    with monkeypatch.context() as patch:
+        poison(patch, 9, 10)
+        loop.train(CAREFUL, tmp_path / "once")
+        assert "returned to the checkpoint of step 8; batches 8 to 10 are left out (rollback 1 of 1)" in (
+            capfd.readouterr().err
+        )
+        for step, action in ((9, lambda: os.kill(os.getpid(), signal.SIGTERM)), (11, crash), (12, crash)):
+            with patch.context() as during, contextlib.suppress(Crash):
+                during_step(during, step, action)
+                loop.train(CAREFUL, tmp_path / "disturbed")
+        assert "9" not in saved(tmp_path / "disturbed")
+        loop.train(CAREFUL, tmp_path / "disturbed")
+    assert_same_run(tmp_path / "disturbed", tmp_path / "once")
+    assert final_state(tmp_path / "once") == final_state(tmp_path / "without")
+    found, expected = ({row["step"]: row for row in rows(tmp_path / name)} for name in ("once", "without"))
+    assert all(found[step]["loss"] == expected[step]["loss"] for step in expected)
+    assert [row.get("rollbacks") for row in rows(tmp_path / "once") if row["split"] == "train"] == [None] * 8 + [1] * 4
+
+
+@pytest.mark.slow
+def test_no_rollback_is_left_or_there_is_no_checkpoint_to_return_to(tmp_path, monkeypatch, capfd):
+    poison(monkeypatch, 9, 10, 11, 12)
+    with pytest.raises(Failure, match="at step 10, the last of 2 steps in a row without an update"):
+        loop.train(CAREFUL, tmp_path / "limited")
+    assert capfd.readouterr().err.count("returned to") == 1
+    poison(monkeypatch, 1, 2)
+    with pytest.raises(Failure, match="at step 3, the last of 2 steps"):
+        loop.train(CAREFUL, tmp_path / "early")
+
+
+def test_a_spike_is_rolled_back(tmp_path, monkeypatch, capfd):
+    """The second spike is reported only."""
+    spikes = iter([None] * 6 + ["far above"] + [None] * 3 + ["far above"] + [None] * 99)
+    monkeypatch.setattr(loop, "describe_spike", lambda losses, loss: next(spikes))
+    loop.train(CAREFUL, tmp_path / "run")
+    said = [line for line in capfd.readouterr().err.splitlines() if "a loss spike" in line or "returned" in line]
+    assert said == [
+        "step      7  a loss spike on batch 6: far above",
+        "step      7  returned to the checkpoint of step 5; batches 5 to 6 are left out (rollback 1 of 1)",
+        "step      9  a loss spike on batch 10: far above",
+    ]
+    assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == list(range(1, 13))
+
+
 # Real processes --------------------------------------------------------------------------------------------------------
 
 
@@ -458,36 +512,6 @@ def start(config: Path, folder: Path, cache: Path) -> subprocess.Popen:
     environment |= {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, str(ROOT / "train.py"), str(config), "--workdir", str(folder)]
     return subprocess.Popen(command, env=environment, cwd=ROOT, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_killed_at_random_times_it_ends_the_same(tmp_path):
-    """Law, with SIGKILL on real processes at five random moments between the first row and the end of the run."""
-    config = write_config_file(
-        tmp_path / "tiny.json", with_train(CONFIG, steps=400, eval_every=100, checkpoint_every=20)
-    )
-    first = start(config, tmp_path / "whole", tmp_path / "cache")
-    assert first.wait(300) == 0
-    generator = random.Random(0)
-    for _ in range(5):
-        process = start(config, tmp_path / "killed", tmp_path / "cache")
-        deadline = time.monotonic() + 120
-        seen = (
-            len((tmp_path / "killed" / "metrics.jsonl").read_text())
-            if (tmp_path / "killed" / "metrics.jsonl").exists()
-            else 0
-        )
-        while process.poll() is None and time.monotonic() < deadline:
-            metrics = tmp_path / "killed" / "metrics.jsonl"
-            if metrics.exists() and len(metrics.read_text()) > seen:
-                break
-            time.sleep(0.05)
-        time.sleep(generator.uniform(0, 0.5))
-        process.kill()
-        process.wait()
-    assert start(config, tmp_path / "killed", tmp_path / "cache").wait(300) == 0
-    assert final_state(tmp_path / "killed") == final_state(tmp_path / "whole")
-    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ def test_the_mean_loss_is_over_tokens_and_starts_anew():
     state.add_step(2, {"loss": 4.0, "tokens": 1.0, "gradient_norm": 1.0})
     assert state.mean_loss() == (2 * 3 + 4 * 1) / 4
     assert dataclasses.asdict(state) == dataclasses.asdict(LoopState("data"))
+    assert not (state.stopped_early or state.evaluations_since_best or state.skipped_in_a_row)
 
 
 @pytest.mark.parametrize("name", ["loss", "gradient_norm"])
@@ -36,3 +37,9 @@ def test_patience_counts_evaluations_without_a_new_best(mode: str, values: list[
     assert (state.best, state.evaluations_since_best, state.stopped_early) == (2.0, 1, False)
     assert not state.update_best(values[3], mode, 2)
     assert state.stopped_early
+
+
+def test_a_step_reads_the_next_batch_that_is_not_left_out():
+    """After step 4 two batches are left out, 4 and 5; after step 6 one, 8."""
+    state = LoopState("data", rollbacks=[[4, 2], [6, 1]])
+    assert [state.batch_of(step) for step in range(1, 9)] == [0, 1, 2, 3, 6, 7, 9, 10]

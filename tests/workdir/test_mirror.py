@@ -174,6 +174,18 @@ def test_a_checkpoint_with_another_state_is_replaced_once_another_one_is_complet
     assert contents(run) == remote_contents()
 
 
+def test_a_step_that_the_same_process_saves_anew_is_copied_anew(tmp_path: Path):
+    """As after a rollback, also where no push saw that the step was deleted."""
+    run = tmp_path / "run"
+    pushes = new_mirror(run)
+    write_run(run, CONFIG, [4, 8], 8)
+    pushes.push()
+    shutil.rmtree(run / "checkpoints" / "8")
+    write_checkpoint(run / "checkpoints" / "8", {"eval": 1.0}, "written anew")
+    pushes.push()
+    assert contents(run) == remote_contents()
+
+
 def test_a_checkpoint_that_is_being_deleted_is_not_copied(tmp_path: Path):
     """Training deletes while a snapshot is made: what has lost a file already counts as deleted."""
     run = tmp_path / "run"

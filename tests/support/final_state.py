@@ -1,0 +1,34 @@
+"""The numbers that a run ends with, to compare it bit for bit with another one."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from flaxformer_lite.parallel.mesh import make_mesh
+from flaxformer_lite.training.runners import abstract_state
+from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.workdir import Checkpoints, RunFolder, open_checkpoints
+from tests.support.experiments import rows, saved
+
+
+def open_run(folder: Path) -> Checkpoints:
+    run = RunFolder(folder)
+    return open_checkpoints(run.config(), run, read_only=True)
+
+
+def final_state(folder: Path) -> list[tuple[str, bytes]]:
+    """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
+    config = RunFolder(folder).config()
+    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
+    with open_run(folder) as checkpoints:
+        state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
+    leaves = jax.tree_util.tree_leaves_with_path((state, average))
+    return [(jax.tree_util.keystr(path), np.asarray(leaf).tobytes()) for path, leaf in leaves]
+
+
+def assert_same_run(folder: Path, other: Path) -> None:
+    """Bit for bit the same numbers, the same checkpoints, the same rows."""
+    assert final_state(folder) == final_state(other)
+    assert saved(folder) == saved(other)
+    assert rows(folder) == rows(other)
