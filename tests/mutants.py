@@ -1,6 +1,7 @@
 """Mutation testing: does a test fail when a line of the core is wrong?
 
     python tests/mutants.py --count 40 --seed 0
+    python tests/mutants.py --count 40 --skip 40
     python tests/mutants.py flaxformer_lite/objectives/losses.py --count 10
 
 Takes seeded samples of small changes (a comparison, an operator, a number, a condition) of the modules below, each in a copy of the
@@ -153,6 +154,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modules", nargs="*", help="files of the package; default: the core")
     parser.add_argument("--count", type=int, default=40, help="number of mutants")
+    parser.add_argument("--skip", type=int, default=0, help="mutants at the start of the sample that were tried before")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     wanted = [str(Path(name)).removeprefix("flaxformer_lite/") for name in arguments.modules] or list(CORE)
@@ -164,7 +166,8 @@ def main() -> None:
     chance = random.Random(arguments.seed)
     # As many of each module, whatever its length.
     by_module = [chance.sample(own, len(own)) for own in ([m for m in everything if m[0] == name] for name in wanted)]
-    sample = [own[i] for i in range(arguments.count) for own in by_module if i < len(own)][: arguments.count]
+    last = arguments.skip + arguments.count
+    sample = [own[i] for i in range(last) for own in by_module if i < len(own)][arguments.skip : last]
     os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
     for heavy in HEAVY:  # once for all forks
         importlib.import_module(heavy)
@@ -173,7 +176,7 @@ def main() -> None:
         folder = Path(made, "copy")
         skipped = shutil.ignore_patterns(".git", "runs", "__pycache__", ".*cache")
         shutil.copytree(ROOT, folder, ignore=skipped)
-        for number, (name, line, words, source) in enumerate(sample, 1):
+        for number, (name, line, words, source) in enumerate(sample, arguments.skip + 1):
             file = folder / "flaxformer_lite" / name
             original = file.read_text(encoding="utf-8")
             file.write_text(source, encoding="utf-8")

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.packing import BLOCK, Documents, documents, overlapping_pieces, pack, separate_pieces
+from flaxformer_lite.data.packing import (
+    BLOCK,
+    Documents,
+    documents,
+    overlapping_pieces,
+    pack,
+    pairs_of_texts,
+    separate_pieces,
+)
 from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
 
@@ -117,3 +125,19 @@ def test_a_record_with_a_source_is_no_document():
         ValueError, match=r"^objective\.kind is 'causal_lm'.*record 2 .*set source_field \(or source_column\) to None"
     ):
         documents(pairs, "causal_lm")
+
+
+def test_every_second_piece_and_its_next_one_by_hand():
+    """Documents of 9, 1, 4 and 5 tokens, pieces of at most 2: six of 2, 2, 2, 1, 1, 1; none; two of 2; four of 2, 1, 1, 1."""
+    records = [TokenPair(tokens(), np.arange(10 * i, 10 * i + n, dtype=np.int32)) for i, n in enumerate((9, 1, 4, 5))]
+    rows = pairs_of_texts(documents(records, "masked_lm"), 2, 0)
+    firsts = [(listed(rows[i].pieces)[:2]) for i in range(len(rows))]
+    assert firsts == [
+        *([[0, 1], [2, 3]], [[4, 5], [6]], [[7], [8]]),
+        *([[20, 21], [22, 23]],),
+        *([[30, 31], [32]], [[33], [34]]),
+    ]
+    for i in range(len(rows)):
+        first, *others = listed(rows[i].pieces)
+        assert rows.lengths[i].tolist() == [len(first), max(map(len, others))]
+        assert all(other[0] // 10 != first[0] // 10 for other in others[1:])

@@ -2,14 +2,18 @@
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
+from flaxformer_lite.inference.search import decode_loop
+from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
@@ -155,3 +159,28 @@ def test_weights_of_nan_still_answer(search):
     params = jax.tree.map(lambda p: p * np.nan, params)
     decoded = decode(search, model, params, SOURCES, settings, 13)
     assert (decoded.scores[:, 0] != -math.inf).all()
+
+
+class Counter(NamedTuple):
+    """A state that only counts its steps, with a cache of one slot a step."""
+
+    step: jax.Array
+    active: jax.Array
+    cache: LayerCache
+
+
+@pytest.mark.parametrize(
+    ("maximum", "stages"), [(31, [31]), (32, [16, 32]), (200, [16, 32, 64, 200]), (2048, [2**n for n in range(4, 12)])]
+)
+def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
+    """Law: a stage for each power of two from 16 on whose double is not above the maximum; then the maximum."""
+    asked = []
+    cache = LayerCache(own=KeyValue(*(jnp.zeros((1, 1, 1, 1, 1)) for _ in range(2))), memory=None)
+    state = Counter(jnp.int32(0), jnp.ones(1, bool), cache)
+
+    def run(state):
+        return decode_loop(lambda s: s._replace(step=s.step + 1), state, maximum, lambda n: asked.append(n) or n)
+
+    found = jax.eval_shape(run, state)
+    assert asked == stages
+    assert found.cache.own.key.shape[2] == maximum

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.model import kernels
 from flaxformer_lite.model.attention import (
     DotProduct,
     MultiHeadAttention,
@@ -15,6 +16,7 @@ from flaxformer_lite.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.model.cache import KeyValue
+from flaxformer_lite.model.masks import EXCLUDE, MaskStructure, Replace
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
 
@@ -254,6 +256,19 @@ def test_writing_into_the_cache():
     for name in ("key", "value"):
         np.testing.assert_array_equal(getattr(cache, name)[:, 1:3], getattr(new, name))
         assert (np.asarray(getattr(cache, name))[:, [0, 3, 4]] == 0).all()
+
+
+@pytest.mark.parametrize("masking", [EXCLUDE, Replace()], ids=["exclude", "replace"])
+def test_kernels_are_told_how_a_mask_is_made(monkeypatch, masking):
+    """Without a mask its structure is known: there is none. Only where masked keys are excluded is the mask a hard one."""
+    calls = []
+    monkeypatch.setattr(kernels, "choose", lambda _, call: calls.append(call) or kernels.KernelChoice(None, "xla", ""))
+    module = MultiHeadAttention(D, 2, DotProduct(masking=masking), dtype=jnp.float64)
+    x = jax.ShapeDtypeStruct((B, T, D), jnp.float64)
+    for mask in (None, jax.ShapeDtypeStruct((1, 1, T, T), bool)):
+        jax.eval_shape(lambda x, mask: module.init(KEY, x, mask=mask), x, mask)
+    assert [call.structure for call in calls] == [MaskStructure(), None]
+    assert [call.hard_mask for call in calls] == [masking == EXCLUDE] * 2
 
 
 # Settings ------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.model.heads import LazyLogits
 from flaxformer_lite.objectives import losses
 from flaxformer_lite.objectives.losses import LossTerm
 
 B, T, V = 2, 3, 11
+whole = LazyLogits.logits
 pytestmark = pytest.mark.usefixtures("float64")
 
 loss, accuracy = jax.jit(losses.cross_entropy, static_argnames="label_smoothing"), jax.jit(losses.accuracy)
@@ -142,3 +144,37 @@ def test_without_smoothing_the_target_alone_counts():
     logits = jnp.array([[0.0, 0.0, 0.0, 0.0], [99.0, 0.0, 0.0, 0.0]])
     found = losses.cross_entropy(logits, jnp.array([2, 0]), jnp.array([3.0, 1.0]))
     np.testing.assert_allclose((float(found.sum), float(found.count)), (3 * np.log(4), 4), rtol=1e-6)
+
+
+@pytest.mark.parametrize(("chunk", "in_chunks"), [(1, True), (2, True), (4, True), (5, False), (None, False)])
+def test_lazy_logits_in_chunks_are_those_at_once(monkeypatch, chunk, in_chunks):
+    """Oracle: the logits of the whole length, 5; a chunk that is shorter, and no other, is computed by itself."""
+    rng = np.random.default_rng(5)
+    hidden, kernel, bias = (jnp.asarray(rng.normal(size=shape)) for shape in ((B, 5, 7), (7, V), (V,)))
+    targets = jnp.asarray(rng.integers(0, V, (B, 5)))
+    lazy = LazyLogits(hidden=hidden, kernel=kernel, bias=bias, soft_cap=3.0, chunk=chunk)
+    sizes = []
+    monkeypatch.setattr(LazyLogits, "logits", lambda self: sizes.append(self.hidden.shape) or whole(self))
+    found = losses.logit_stats(lazy, targets)
+    assert sizes == [(B, chunk if in_chunks else 5, 7)]
+    assert losses.logit_stats(found, targets) is found
+    for field, expected in zip(found, losses.logit_stats(whole(lazy), targets), strict=True):
+        np.testing.assert_allclose(field, expected, rtol=1e-13)
+
+
+def test_the_divergence_of_copies_by_hand():
+    """Oracle: p = (1/4, 3/4) and q = (1/2, 1/2), or p = q; the weights are those of each first row."""
+    p, q = np.log([0.25, 0.75]), np.log([0.5, 0.5])
+    logits = jnp.array([[p, p + 7], [q, p], [q, q], [p, q]])
+    weights = jnp.array([[1.0, 5.0], [1.0, 5.0], [2.0, 0.0], [2.0, 0.0]])
+    term = losses.divergence_of_copies(logits, weights, 0.5)
+    one = ((0.25 - 0.5) * math.log(0.25 / 0.5) + (0.75 - 0.5) * math.log(0.75 / 0.5)) / 2
+    np.testing.assert_allclose((float(term.sum), float(term.count), term.weight), (3 * one, 8, 0.5), rtol=1e-13)
+
+
+def test_squared_error_and_confusion_by_hand():
+    term = losses.squared_error(jnp.array([1.0, 5.0, 0.0]), jnp.array([3.0, 4.0, 9.0]), jnp.array([1.0, 2.0, 0.0]))
+    assert (float(term.sum), float(term.count)) == (4 + 2, 3)
+    logits = jnp.array([[5.0, 1.0, 0.0], [0.0, 1.0, 5.0], [1.0, 5.0, 0.0]])
+    table = losses.confusion(logits, jnp.array([0, 1, 1]), jnp.array([2.0, 1.0, 0.5]))
+    assert table.sum.tolist() == [[2, 0, 0], [0, 0.5, 1], [0, 0, 0]] and float(table.count) == 3.5

@@ -641,3 +641,33 @@ def test_what_a_killed_process_left_is_tidied_up_by_the_next_writer(good, folder
     with open_checkpoints(folder) as checkpoints:
         assert checkpoints.steps() == [1, 2, 3]
     assert on_disk(folder) == [1, 2, 3]
+
+
+def test_a_folder_of_one_host_is_written_and_compared_by_that_host_alone(tmp_path, monkeypatch):
+    """The first process writes in its own folder; another one writes nothing, and finds the damage in its own."""
+    with open_checkpoints(tmp_path, shared=False) as checkpoints:
+        checkpoints.save(1, state_at(1), {})
+        checkpoints.save(2, state_at(2), {})
+        checkpoints.wait()
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        checkpoints.save(3, state_at(3), {})
+        monkeypatch.undo()
+        assert checkpoints.steps() == [1, 2]
+    next((tmp_path / "2" / "state").rglob("manifest.ocdbt")).write_bytes(b"damaged")
+    with open_checkpoints(tmp_path, shared=False, read_only=True) as checkpoints:
+        monkeypatch.setattr(jax, "process_index", lambda: 1)
+        assert checkpoints.latest_valid() == 1
+        monkeypatch.undo()
+
+
+def test_steps_that_were_deleted_are_saved_anew(tmp_path):
+    """A run that returns to step 1 saves step 2 again, with other numbers."""
+    with open_checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state_at(1), {"n": 1})
+        checkpoints.save(2, state_at(2), {"n": 2})
+        checkpoints.delete_after(1)
+        assert checkpoints.steps() == [1]
+        checkpoints.save(2, state_at(7), {"n": 3})
+        step, state, meta = checkpoints.restore(state_at(0))
+        assert (step, meta) == (2, {"n": 3})
+        assert_same(state, state_at(7))

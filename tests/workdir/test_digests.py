@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.workdir.digests import (
+    META,
     DamageError,
     check_digests,
     difference,
     leaf_types,
     parameter_digest,
+    read_document,
     sealed,
     unsealed,
     write_digests,
@@ -113,3 +115,9 @@ def test_a_folder_notices_a_flipped_bit_and_a_missing_file(tmp_path):
     (folder / "digests.json").unlink()
     with pytest.raises(DamageError, match=r"^digests\.json: No such file or directory$"):
         check_digests(folder)
+
+
+def test_the_document_of_a_step_is_in_its_folder(tmp_path):
+    (tmp_path / "7" / "meta").mkdir(parents=True)
+    (tmp_path / "7" / "meta" / META).write_text(json.dumps(sealed({"step": 7})))
+    assert read_document(tmp_path, 7) == {"step": 7}
