@@ -5,11 +5,11 @@ import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.text.files import read_lines, stream_lines
+from flaxformer_lite.text.files import BadLine, check_file, line_chunks, read_lines, stream_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -84,27 +84,42 @@ def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[st
     return texts
 
 
-def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
+def chosen_blocks(paths: list[str], action: str, *, keep_bad: bool = False) -> Iterator[LineChunk]:
     """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
+
+    keep_bad: a line that is not UTF-8 is reported, and counts as an empty one.
 
     Raises: ValueError if a file cannot be read, or there is no stdin.
     """
+    if paths and keep_bad:
+        for path in paths:
+            check_file(path)
+        return file_blocks(
+            (path, itertools.chain.from_iterable(line_chunks(path, bad_line=reporting(path)))) for path in paths
+        )
     if paths:
-        return file_blocks([(path, read_lines(path)) for path in paths])
+        return file_blocks([(path, iter(read_lines(path))) for path in paths])
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
-    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
+    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks(reporting("stdin") if keep_bad else None)
 
 
-def file_blocks(files: list[tuple[str, list[str]]]) -> Iterator[LineChunk]:
+def reporting(name: str) -> BadLine:
+    """Returns a function that warns of a bad line of the source."""
+    return lambda number, reason: warn(f"{name}, line {number}: {reason}; its answer is empty")
+
+
+def file_blocks(files: Iterable[tuple[str, Iterator[str]]]) -> Iterator[LineChunk]:
     for path, lines in files:
-        for before in range(0, len(lines), LINES_AT_ONCE):
-            yield LineChunk(lines[before : before + LINES_AT_ONCE], path, before)
+        for before in itertools.count(0, LINES_AT_ONCE):
+            if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+                break
+            yield LineChunk(block, path, before)
 
 
-def piped_blocks() -> Iterator[LineChunk]:
+def piped_blocks(bad_line: BadLine | None) -> Iterator[LineChunk]:
     before = 0
-    for lines in stream_lines(sys.stdin.buffer, "stdin"):  # type: ignore[arg-type]  # declared without its read1
+    for lines in stream_lines(sys.stdin.buffer, "stdin", bad_line):  # type: ignore[arg-type]  # declared without its read1
         yield LineChunk(lines, "stdin", before)
         before += len(lines)
 

@@ -31,6 +31,10 @@ ReadProgress = Callable[[float], None]
 """Called now and then with the fraction of the input that has been read."""
 
 
+BadLine = Callable[[int, str], None]
+"""Called with the number of a line that is not UTF-8, counted from 1, and the reason; the line then counts as an empty one."""
+
+
 def ignore_progress(fraction: float) -> None:
     """Does nothing."""
 
@@ -60,7 +64,7 @@ def _version(path: str) -> str:
         filesystem, name = open_filesystem(path)
         with reading(path):
             return f"{path} {filesystem.checksum(name)}"
-    _check_file(Path(path))
+    check_file(path)
     found = os.stat(path)
     return f"{path} {found.st_size} {found.st_mtime_ns}"
 
@@ -70,18 +74,21 @@ def read_lines(path: str | Path) -> list[str]:
     return list(itertools.chain.from_iterable(line_chunks(path)))
 
 
-def line_chunks(path: str | Path, progress: ReadProgress = ignore_progress) -> Iterator[list[str]]:
+def line_chunks(
+    path: str | Path, progress: ReadProgress = ignore_progress, bad_line: BadLine | None = None
+) -> Iterator[list[str]]:
     """Yields the lines of a UTF-8 text file in chunks; gzip, bzip2, xz and zstd are known by content, not by name.
 
     A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it. The last line may lack its
     end. A byte order mark at the start is dropped. Empty lines count.
 
-    Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or not UTF-8 (with the line number).
+    Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or, without `bad_line`, not UTF-8 (with the line
+        number).
     """
     with contextlib.ExitStack() as stack:
         raw, size = _open(path, stack)
         stream, kind, errors = _decompressed(raw, str(path))
-        chunks, unpacked = stream_lines(stream, str(path)), 0
+        chunks, unpacked = stream_lines(stream, str(path), bad_line), 0
         while True:
             try:
                 lines = next(chunks, None)
@@ -110,7 +117,7 @@ def _open(path: str | Path, stack: contextlib.ExitStack) -> tuple[io.BufferedRea
         stack.enter_context(reading(str(path)))
         return io.BufferedReader(file), size
     path = Path(path)
-    _check_file(path)
+    check_file(path)
     try:
         return stack.enter_context(open(path, "rb")), path.stat().st_size
     except OSError as error:
@@ -163,13 +170,15 @@ class _ZstdStream:
         return text
 
 
-def stream_lines(stream: io.BufferedIOBase | _ZstdStream, name: str) -> Iterator[list[str]]:
+def stream_lines(
+    stream: io.BufferedIOBase | _ZstdStream, name: str, bad_line: BadLine | None = None
+) -> Iterator[list[str]]:
     """Yields the lines of a stream in chunks: the lines that have arrived, at most 256 KiB at once, without waiting for more.
 
     A program that writes a line and waits for the answer gets it, and a long text still comes in large chunks. Lines are
     those of `read_lines`; `name` stands for the stream in messages.
 
-    Raises: ValueError if a chunk is not UTF-8 (with the line number).
+    Raises: ValueError if a chunk is not UTF-8 (with the line number), without `bad_line`.
     """
     count, parts, held = 0, [b""], 0
     while chunk := stream.read1(2**18):
@@ -178,31 +187,50 @@ def stream_lines(stream: io.BufferedIOBase | _ZstdStream, name: str) -> Iterator
             raise ValueError(f"{name}:{count + 1}: a line of more than {LONGEST_LINE:,} bytes: split it")
         whole, end, rest = chunk.rpartition(b"\n")
         if end:
-            lines = _lines(b"".join([*parts, whole, end]), name, count)
+            lines = _lines(b"".join([*parts, whole, end]), name, count, bad_line)
             yield lines
             count += len(lines)
             parts, held = [], len(rest)
         parts.append(rest)
     if any(parts):
-        yield _lines(b"".join(parts), name, count)
+        yield _lines(b"".join(parts), name, count, bad_line)
 
 
-def _lines(content: bytes, name: str, before: int = 0) -> list[str]:
-    """Returns the lines of the bytes, which follow `before` other lines. Raises: ValueError if they are not UTF-8."""
+def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> list[str]:
+    """Returns the lines of the bytes, which follow `before` other lines.
+
+    Raises: ValueError if they are not UTF-8, without `bad_line`.
+    """
     if before == 0:
         content = content.removeprefix(codecs.BOM_UTF8)
     try:
-        text = content.decode()
+        lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
-        line = before + content.count(b"\n", 0, error.start) + 1
-        byte = f"byte 0x{content[error.start]:02x}"
-        raise ValueError(f"{name}:{line}: not UTF-8 ({byte}); convert it, for example with iconv") from None
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
+        if bad_line is None:
+            line = before + content.count(b"\n", 0, error.start) + 1
+            raise ValueError(f"{name}:{line}: {_not_utf8(error)}") from None
+        lines = [_good(line, number, bad_line) for number, line in enumerate(content.split(b"\n"), before + 1)]
+    lines = [line.removesuffix("\r") for line in lines]
     return lines[:-1] if lines[-1] == "" else lines
 
 
-def _check_file(path: Path) -> None:
-    """Raises: ValueError unless the path is a file, with a hint."""
+def _good(line: bytes, number: int, bad_line: BadLine) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError as error:
+        bad_line(number, _not_utf8(error))
+        return ""
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it, for example with iconv"
+
+
+def check_file(path: str | Path) -> None:
+    """Raises: ValueError unless the path is a file, with a hint; a URL is not looked at."""
+    if is_url(path):
+        return
+    path = Path(path)
     try:
         if path.is_dir():
             raise ValueError(f"{path}: a folder, not a file; name a file in it")

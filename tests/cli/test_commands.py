@@ -345,7 +345,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["translate", "{run}/nowhere"], ["does not exist", "flaxformer-lite train"]),
         (["translate", "{tmp}"], ["holds no run", "config.json"]),
         (["translate", "{run}", "{tmp}/three", "{tmp}/no-file"], ["{tmp}/no-file"]),
-        (["translate", "{run}", "{tmp}/latin"], ["{tmp}/latin:2: not UTF-8 (byte 0xfc)"]),
+        (["classify", "{run}", "{tmp}/latin"], ["{tmp}/latin:2: not UTF-8 (byte 0xfc)"]),
         (["translate", "{run}", "--beam", "0"], ["error: --beam is 0: it must be at least 1"]),
         (
             ["translate", "{run}", "--n-best", "5"],
@@ -386,9 +386,23 @@ def test_a_mistake_is_one_line_and_status_2(
         assert fill(word) in line
 
 
-def test_stdin_that_is_not_utf8_names_its_line(folder: Path, command):
-    status, _, err = command("translate", folder, stdin=b"20 nov 2026\n\xff\xfe\n")
-    assert (status, err) == (2, "error: stdin:2: not UTF-8 (byte 0xff); convert it, for example with iconv\n")
+def test_a_line_that_is_not_utf8_is_reported_and_keeps_its_place(folder: Path, command, tmp_path: Path):
+    """Also where lines arrive in a pipe; what is good is answered as without the bad lines."""
+    good = ["20 nov 2026", "1 May 1999"]
+    (tmp_path / "bad").write_bytes(b"20 nov 2026\n\xff\xfe\n1 May 1999\nGr\xfc\xdfe\n")
+    _, expected, _ = command("translate", folder, stdin="\n".join(good).encode())
+    first, second = expected.splitlines()
+    for name, words, stdin in (
+        (tmp_path / "bad", [tmp_path / "bad"], b""),
+        ("stdin", [], (tmp_path / "bad").read_bytes()),
+    ):
+        status, out, err = command("translate", folder, *words, stdin=stdin)
+        assert (status, out.split("\n")) == (0, [first, "", second, "", ""])
+        remedy = "; convert it, for example with iconv; its answer is empty"
+        assert [line for line in err.splitlines() if line.startswith("warning")] == [
+            f"warning: {name}, line 2: not UTF-8 (byte 0xff){remedy}",
+            f"warning: {name}, line 4: not UTF-8 (byte 0xfc){remedy}",
+        ]
 
 
 def test_no_stdin_and_no_stdout_are_mistakes(folder: Path, capsys: pytest.CaptureFixture, monkeypatch):

@@ -1,6 +1,7 @@
 """Translates lines from files, from a pipe, or typed.
 
-Only results go to stdout: one line for each input line, in order. The lines of a pipe are translated as they arrive. With --n-best
+Only results go to stdout: one line for each input line, in order. The lines of a pipe are translated as they arrive. A line that is
+not UTF-8 is reported, and its answer is empty. With --n-best
 each hypothesis is a line `index ||| text ||| score`; index counts input lines from 0.
 """
 
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    blocks = chosen_blocks(arguments.files, "translate")
+    blocks = chosen_blocks(arguments.files, "translate", keep_bad=True)
     loaded = load_runs(arguments)
     decode = decode_settings(loaded, arguments)
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
