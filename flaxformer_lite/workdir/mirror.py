@@ -159,7 +159,7 @@ class Mirror:
         self.pushed: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file as it was last copied by this process."""
         self.same: dict[int, tuple[int, int]] = {}
-        """Checkpoints that are known to be complete in the mirror, with the stamps of their digests: a rollback saves steps anew."""
+        """Checkpoints known to be complete in the mirror, with the stamps of their digests: a rollback saves steps anew."""
         self.failure: str | None = None
         """Why the last push failed."""
         self.last_activity = time.monotonic()
