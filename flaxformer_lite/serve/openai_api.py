@@ -55,6 +55,8 @@ class OpenAIApi:
         if asked.stream or generation.decode.keys() - {"num_hypotheses"} or asked.stop or generation.seed is not None:
             raise Refusal(422, f"{run.name} translates: leave out stream, stop, seed and the settings of sampling")
         texts: list[Any] = generation.prompts
+        if not all(isinstance(text, str) for text in texts):
+            raise Refusal(422, f"{run.name} translates texts, not token ids: send texts", param="prompt")
         num = asked.n or 1
         beams = max(num, run.run.config.decode.beam_size)
         options = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from flaxformer_lite.inference.generation import (
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.plots import attention_axes
-from flaxformer_lite.run.text_predictor import MASK, check_single_texts
+from flaxformer_lite.run.text_predictor import MASK, check_single_texts, encode_masked
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
@@ -135,8 +136,11 @@ class ServedRun:
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
+        encode = tokenizer.encode
+        if task == "fill-mask":
+            encode = functools.partial(encode_masked, tokenizer, mask_id=predictor.mask_id())
         groups = [(text,) if isinstance(text, str) else text for text in texts]
-        lengths = [len(tokenizer.with_special_tokens(*map(tokenizer.encode, group)).tokens) for group in groups]
+        lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
         self.check_lengths(lengths, predictor.max_tokens)
         return Job(Key(self.name, task), texts)
 

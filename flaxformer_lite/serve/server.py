@@ -18,6 +18,8 @@ MIN_TOKEN = 16
 """Characters of the shortest token."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
 LAST_CALL = 1.0
 """Seconds that a call to the model may take after the last request was answered."""
 DRAIN_EXTRA = 5.0
@@ -77,6 +79,7 @@ def serve(
         names = run_names([run.folder for run in runs])
         hosts = (*LOOPBACK, *allowed_hosts) if host in LOOPBACK else None
         app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
+        listener.listen(BACKLOG)
         shown = f"[{host}]" if ":" in host else host
         say(f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)")
         config = library.Config(

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -51,7 +50,7 @@ class Worker:
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
     ) -> None:
         self.model, self.max_together, self.max_streams, self.observe = model, max_together, max_streams, observe
-        self.queue, self.streams = JobQueue(max_waiting), deque[Stream]()
+        self.queue, self.streams = JobQueue(max_waiting), list[Stream]()
         self.changed, self.closed = threading.Condition(), False
         self.thread = threading.Thread(target=self.work, name="model", daemon=True)
         self.thread.start()
@@ -92,8 +91,9 @@ class Worker:
                 self.streams.append(Stream(jobs[0], self.model.stream(jobs[0].key, jobs[0].items[0])))
             elif jobs:
                 self.answer(jobs)
-            for _ in range(len(self.streams)):
-                self.advance(self.streams.popleft())
+            for stream in tuple(self.streams):
+                if not self.advance(stream):
+                    self.streams.remove(stream)
         waiting = [job for job in self.queue.jobs if job.future.set_running_or_notify_cancel()]
         for job in [*waiting, *(stream.job for stream in self.streams)]:
             job.future.set_exception(Stopped())
@@ -114,11 +114,11 @@ class Worker:
         for job, own in zip(jobs, found, strict=True):
             job.future.set_result(own)
 
-    def advance(self, stream: Stream) -> None:
-        """Emits the next part of a stream, which keeps its place in the round unless it is over or abandoned."""
+    def advance(self, stream: Stream) -> bool:
+        """Emits the next part of a stream; returns False once it is over or abandoned."""
         job, parts = stream
         if job.abandoned:
-            return
+            return False
         assert job.emit is not None
         try:
             job.emit(next(parts))
@@ -127,4 +127,5 @@ class Worker:
         except Exception as error:
             job.future.set_exception(error)
         else:
-            self.streams.append(stream)
+            return True
+        return False

@@ -82,6 +82,7 @@ def test_the_servers_own_endpoints(served: Served):
     assert served.answers("/api/generate", texts="Once")[0][0]["text"] == "ecnO"
     key, _ = served.model.calls[-1]
     assert key.settings.max_new_tokens == 12 and key.settings.sampling is None
+    served.answers("/api/fill-mask", texts=["a" * 15 + "[MASK]"])  # one token, not six characters
     masks = served.answers("/api/fill-mask", texts=["a[MASK]b[MASK]"], top=2)
     assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
     assert served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"] == {"a": 0.25, "b": 0.75}
@@ -176,6 +177,7 @@ def test_openai_shapes(served: Served):
         ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),
         ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),
+        ("/v1/completions", {"model": "pairs", "prompt": [3, 4]}, 422, "not token ids"),
         ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
         ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
         (

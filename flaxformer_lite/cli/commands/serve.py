@@ -5,7 +5,6 @@ FLAXFORMER_LITE_TOKEN. Ctrl-C and SIGTERM end it once the open requests are answ
 """
 
 import argparse
-import dataclasses
 import os
 
 from flaxformer_lite.console import note
@@ -53,7 +52,11 @@ def run(arguments: argparse.Namespace) -> None:
 
     if not 0 <= arguments.port < 2**16:
         raise ValueError(f"--port is {arguments.port}: it must be between 0 and 65535")
-    limits = dataclasses.replace(Limits(), **{name: getattr(arguments, name) for name in LIMIT_OPTIONS})
+    try:
+        limits = Limits(**{name: getattr(arguments, name) for name in LIMIT_OPTIONS})
+    except ValueError as error:
+        setting = str(error).split()[0]
+        raise ValueError(str(error).replace(setting, LIMIT_OPTIONS[setting.removeprefix("serve.")][0])) from None
     uvicorn()
     stopped = serve(
         arguments.folders,
