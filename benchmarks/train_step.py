@@ -9,7 +9,7 @@ pays for padding; PyTorch gets no padding mask at all. The columns:
   CPU s, wall s   of one step, the median over the rounds
   ratio           the peer's divided by ours, round by round: the median, and the least and the most
 
-With `--peak` it also prints which part of the machine's float32 matrix product the step reaches (operations by planning/flops.py).
+With `--peak` it also prints which part of the machine's float32 matrix product the step reaches (operations by training/flops.py).
 """
 
 import argparse
@@ -147,8 +147,8 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     from flaxformer_lite.model import Inputs
     from flaxformer_lite.objectives import Batch
     from flaxformer_lite.parallel import make_mesh
-    from flaxformer_lite.planning.flops import training_flops
     from flaxformer_lite.training import MeshRunner, TrainTask
+    from flaxformer_lite.training.flops import training_flops
 
     config = experiment(options.shape)
     source, target = random_tokens(config.model.vocab_size)

@@ -1,20 +1,24 @@
-"""Progress and warnings on stderr: a bar on a terminal, plain lines elsewhere; suggestions for mistyped names; quiet libraries."""
+"""Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere; suggestions for mistyped names."""
 
 import collections
 import difflib
 import logging
+import math
 import os
 import re
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, cast
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 
 class Failure(RuntimeError):
@@ -23,6 +27,21 @@ class Failure(RuntimeError):
 
 LONGEST_NOTE = 2000
 """Characters: the longest line on stderr."""
+WARNING = "warning: "
+"""The beginning of a line that `--quiet` leaves."""
+SECONDS_BETWEEN_LINES = 30
+"""The time after which a long work without a terminal writes a line."""
+
+
+@dataclass
+class Verbosity:
+    """The amount that this process writes to stderr, as its command line says."""
+
+    quiet: bool = False
+    """Whether only warnings and errors are written."""
+
+
+verbosity = Verbosity()
 
 
 class Stderr:
@@ -70,74 +89,160 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-class Progress:
-    """A bar over `total` steps and lines above it; lines are also appended to the file `log`, with the time of day.
+class Bar:
+    """One activity of a long work: its name, how much of it is done, and the time left."""
 
-    A silent one shows and writes nothing.
+    def __init__(self, activity: str, window: float) -> None:
+        self.activity, self.window = activity, window
+        self.count, self.fraction = "", math.nan
+        self.started = time.monotonic()
+        self.points: collections.deque[tuple[float, float]] = collections.deque()
+        """Times and fractions of the last `window` seconds, a hundredth of it apart."""
+
+    def move(self, fraction: float, count: str) -> None:
+        """Sets the fraction that is done, and the count that is shown."""
+        self.fraction, self.count, now = fraction, count, time.monotonic()
+        if not self.points or now - self.points[-1][0] >= self.window / 100:
+            self.points.append((now, fraction))
+        while len(self.points) > 2 and now - self.points[1][0] > self.window:
+            self.points.popleft()
+
+    @property
+    def left(self) -> str:
+        """The time left by the speed of the last `window` seconds; the time since the start where no fraction is known."""
+        now = time.monotonic()
+        if math.isnan(self.fraction):
+            return describe_seconds(now - self.started)
+        start, before = self.points[0]
+        if self.fraction <= before:
+            return ""
+        return f"{describe_seconds((1 - self.fraction) * (now - start) / (self.fraction - before))} left"
+
+    def __str__(self) -> str:
+        share = "" if math.isnan(self.fraction) else f"{self.fraction:.0%}"
+        return f"{self.activity}: {', '.join(filter(None, [self.count, share, self.left]))}"
+
+
+class Progress:
+    """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
+
+    An activity within the work, such as an evaluation, has a second bar. Without a terminal, what the bar would show is a line
+    every 30 seconds, if no other line was written meanwhile. Lines are also appended to the file `log`, with the time of day.
+
+    Args:
+        total: The number of steps; None: unknown.
+        silent: Show and write nothing.
     """
 
-    def __init__(self, total: int, log: Path | None = None, *, silent: bool = False):
-        self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True, quiet=silent)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[details]}"),
-            TimeRemainingColumn(compact=True),
-        )
-        self.bar = Bar(*columns, console=self.console, transient=True, disable=silent or not self.console.is_terminal)
-        self.task = self.bar.add_task("starting", total=total, details="")
+    def __init__(self, total: int | None = None, log: Path | None = None, *, silent: bool = False):
+        self.total, self.silent, self.quiet = total, silent, silent or verbosity.quiet
+        self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True)
+        self.work, self.inner, self.facts = Bar("starting", 3600), cast(Bar | None, None), dict[str, tuple[str, str]]()
+        on_terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.quiet
+        self.live = Live(
+            console=self.console,
+            get_renderable=self.view,
+            transient=True,
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),  # else rows for a file would go to the terminal
+        ) if on_terminal else None  # fmt: skip
+        self.said = time.monotonic()
         self.log = open(log, "a", encoding="utf-8") if log and not silent else None  # noqa: SIM115
 
     def __enter__(self) -> "Progress":
-        self.bar.start()
+        if self.live:
+            self.live.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.bar.disable:  # else Rich 13 writes an empty line
-            self.bar.stop()
+        if self.live:
+            self.live.stop()
         if self.log:
             self.log.close()
 
     def say(self, line: str) -> None:
-        """Writes a line that stays."""
-        self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
+        """Writes a line that stays; with `--quiet` only if it is a warning."""
+        self.said = time.monotonic()
+        if not (self.silent or (self.quiet and not line.startswith(WARNING))):
+            self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
         if self.log:
             self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
             self.log.flush()
 
-    def update(self, description: str, step: int | None = None, details: str | None = None) -> None:
-        """Updates the bar: the current activity, the step, and details."""
-        self.bar.update(self.task, description=description, completed=step)
-        if details is not None:
-            self.bar.update(self.task, details=details)
+    def warn(self, line: str) -> None:
+        """Writes a warning, which `--quiet` leaves."""
+        self.say(WARNING + line)
+
+    def update(self, activity: str, step: int | None = None) -> None:
+        """Sets the current activity and the step that was reached; ends an activity within it."""
+        if activity != self.work.activity:
+            self.work = Bar(activity, 3600)
+        if step is not None and self.total:
+            self.work.move(step / self.total, f"{step:,}/{self.total:,}")
+        self.inner = None
+        self._pace(self.work)
+
+    def within(self, activity: str, fraction: float = math.nan, count: str = "") -> None:
+        """Shows an activity within the work until the next `update`."""
+        if self.inner is None or self.inner.activity != activity:
+            self.inner = Bar(activity, 120)
+        if not math.isnan(fraction):
+            self.inner.move(fraction, count)
+        self._pace(self.inner)
+
+    def counting(self, activity: str) -> Callable[[float, int], None]:
+        """Returns a function that shows the fraction and the number of items that are done of an activity within the work."""
+        return lambda fraction, done: self.within(activity, fraction, f"{done:,}")
+
+    def show(self, label: str, text: str, picture: str = "") -> None:
+        """Shows a fact below the bar until it is replaced; its picture on a terminal only."""
+        self.facts[label] = text, picture
+
+    def view(self) -> Group:
+        """Returns the bars and the facts, as they are now."""
+        bars, facts = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+        for bar in filter(None, (self.work, self.inner)):
+            known = not math.isnan(bar.fraction)
+            line = ProgressBar(1.0, bar.fraction if known else 0.0, width=30, pulse=not known)
+            bars.add_row(printable(bar.activity), line, Text(bar.count), Text(bar.left))
+        for label, (text, picture) in list(self.facts.items()):
+            facts.add_row(Text(f"  {label}", "dim"), Text(printable(text)) + Text(f"  {picture}", "cyan"))
+        return Group(bars, facts)
+
+    def _pace(self, bar: Bar) -> None:
+        """Writes what the bar would show where there is none, and no line was written for a while."""
+        if self.live is None and not self.quiet and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+            self.say("; ".join([str(bar), *(f"{label} {text}" for label, (text, _) in self.facts.items())]))
 
 
-class Countdown:
-    """The progress of a long activity and its time left: on the bar, and where there is none as a line every 30 seconds."""
+class Curve:
+    """The course of a number as a line of small bars, all of it in 20 to 40 of them. `every` values are one bar's mean."""
 
-    def __init__(self, progress: Progress, activity: str) -> None:
-        self.progress, self.activity = progress, activity
-        self.said = time.monotonic()
-        self.points: collections.deque[tuple[float, float]] = collections.deque()
-        """Times and fractions of the last two minutes."""
+    BARS, MOST = "▁▂▃▄▅▆▇█", 40
 
-    def __call__(self, fraction: float, done: int) -> None:
-        """Shows the fraction and the number of items that are done."""
-        now = time.monotonic()
-        self.points.append((now, fraction))
-        while len(self.points) > 2 and now - self.points[1][0] > 120:
-            self.points.popleft()
-        start, before = self.points[0]
-        line = f"{self.activity}: {done:,}, {fraction:.0%}"
-        if fraction > before:
-            line += f", {describe_seconds((1 - fraction) * (now - start) / (fraction - before))} left"
-        self.progress.update(line)
-        if not self.progress.console.is_terminal and now - self.said >= 30:
-            self.said = now
-            self.progress.say(line)
+    def __init__(self) -> None:
+        self.means: list[float] = []
+        self.every, self.total, self.count = 1, 0.0, 0
+
+    def add(self, value: float) -> None:
+        """Adds the next value; one that is not finite is left out."""
+        if not math.isfinite(value):
+            return
+        self.total, self.count = self.total + value, self.count + 1
+        if self.count == self.every:
+            self.means.append(self.total / self.count)
+            self.total, self.count = 0.0, 0
+        if len(self.means) == self.MOST:
+            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
+            self.every *= 2
+
+    def __str__(self) -> str:
+        if not self.means:
+            return ""
+        low, high = min(self.means), max(self.means)
+        scale = (len(self.BARS) - 1) / (high - low) if high > low else 0.0
+        return "".join(self.BARS[round((mean - low) * scale)] for mean in self.means)
 
 
 def describe_seconds(seconds: float) -> str:
@@ -155,10 +260,16 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
 
 def warn(line: str) -> None:
     """Writes a one-line warning to stderr."""
-    note(f"warning: {line}")
+    write_line(WARNING + line)
 
 
 def note(line: str) -> None:
+    """Writes a line to stderr, unless the process is quiet."""
+    if not verbosity.quiet:
+        write_line(line)
+
+
+def write_line(line: str) -> None:
     """Writes a line to stderr: without line breaks, without its middle if it is long, and printable on a terminal."""
     stream, line = Stderr(), " ".join(line.splitlines())
     if len(line) > LONGEST_NOTE:

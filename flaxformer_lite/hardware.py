@@ -8,6 +8,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
@@ -17,6 +18,33 @@ GOOGLE = "0x1ae0"
 """The vendor of a TPU on the PCI bus; disks and network cards of Google's machines have it too, but other classes."""
 TPU_CLASSES = ("0xff", "0x12")
 """PCI classes of a TPU: none, and processing accelerator."""
+
+PEAK_FLOPS = {
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5e": 197e12,
+    "TPU v5": 459e12,
+    "TPU v5p": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU v6e": 918e12,
+    "TPU7x": 1153.5e12,
+    "Tesla T4": 65e12,
+    "Tesla V100": 125e12,
+    "Tesla V100-PCIE": 112e12,
+    "NVIDIA A10": 125e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA L4": 121e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA H100": 989.4e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA GH200": 989.4e12,
+    "NVIDIA B200": 2250e12,
+}
+"""Published operations per second of one device in bfloat16 without sparsity (T4 and V100: float16), by the first words of JAX's
+`device_kind`. A TPU v3 or TPU7x chip is two devices. Sources: Google's page of each TPU version, NVIDIA's data sheets."""
 
 
 class NvidiaGPU(NamedTuple):
@@ -63,6 +91,24 @@ def cpu_kind() -> str:
         return machine
     flags = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     return f"{machine}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns the published operations per second of a device of that kind; None if it is not known, as for CPUs."""
+    if device_kind.startswith("TPU"):  # "TPU v4 lite" is another chip than "TPU v4"
+        return PEAK_FLOPS.get(device_kind)
+    names = [name for name in PEAK_FLOPS if re.match(rf"{re.escape(name)}\b", device_kind)]
+    return PEAK_FLOPS[max(names, key=len)] if names else None
+
+
+def peak_process_memory() -> int | None:
+    """Returns the most bytes of memory that this process has used so far; None where Linux does not say it."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    return None if found is None else int(found[1]) * 1024
 
 
 def skip_missing_tpu(environment: MutableMapping[str, str]) -> None:

@@ -1,13 +1,25 @@
 """Oracles: lines written by hand. A closed terminal or pipe is tested with a whole training in tests/training/test_loop.py."""
 
 import io
+import math
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from flaxformer_lite import console
-from flaxformer_lite.console import LONGEST_NOTE, Countdown, Progress, Terminal, describe_seconds, suggest, warn
+from flaxformer_lite.console import (
+    LONGEST_NOTE,
+    Curve,
+    Progress,
+    Terminal,
+    describe_seconds,
+    note,
+    suggest,
+    verbosity,
+    warn,
+)
 
 
 def test_suggestions():
@@ -48,13 +60,101 @@ def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
     clock = [1000.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     with Progress(3) as progress:
-        countdown = Countdown(progress, "tokenizing data.train")
+        countdown = progress.counting("tokenizing data.train")
         for seconds, fraction in ((0, 0.5), (29, 0.51), (30, 0.52), (59, 0.53), (180, 0.6), (181, 1.0)):
             clock[0] = 1000.0 + seconds
             countdown(fraction, round(10_000 * fraction))
     first, second = capsys.readouterr().err.splitlines()
     assert first == "tokenizing data.train: 5,200, 52%, 12 min 0 s left"
     assert second == "tokenizing data.train: 6,000, 60%, 11 min 31 s left"
+
+
+def test_without_a_terminal_the_facts_are_in_the_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Oracle: worked by hand. A line that was said meanwhile puts the next one off; another activity starts its own time."""
+    clock = [1000.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    with Progress(2000) as progress:
+        progress.update("compiling", 1000)
+        for seconds, step in ((20, 1000), (40, 1100), (60, 1200), (89, 1300), (90, 1400)):
+            clock[0] = 1000.0 + seconds
+            if seconds == 60:
+                progress.say("step 1200")
+            progress.show("loss", "0.5", "▁█")
+            progress.update("training", step)
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 1,100/2,000, 55%, 3 min 0 s left; loss 0.5",
+        "step 1200",
+        "training: 1,400/2,000, 70%, 1 min 45 s left; loss 0.5",
+    ]
+
+
+def shown(progress: Progress) -> list[str]:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    screen.print(progress.view())
+    return [line.rstrip() for line in screen.export_text().splitlines()]
+
+
+def test_the_view_has_bars_and_facts(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: worked by hand. Bars of 30; a part whose size is unknown shows its time, and the next step ends it."""
+    clock = [1000.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    progress = Progress(2000)
+    progress.update("training", 0)
+    clock[0] += 60
+    progress.update("training", 500)
+    progress.show("loss", "0.25", "▁▂")
+    progress.show("note", "a\x1b[b]")
+    progress.within("evaluating")
+    clock[0] += 5
+    first, second, *facts = shown(progress)
+    assert first == f"training    {'━' * 7}╸{'━' * 22}  500/2,000  3 min 15 s left"
+    assert second == f"evaluating  {'━' * 30}             5 s"
+    assert facts == ["  loss  0.25  ▁▂", "  note  a\\x1b[b]"]
+    progress.update("training", 500)
+    assert len(shown(progress)) == 3
+
+
+def test_a_curve_stays_short():
+    """Oracle: worked by hand: 40 values become 20 means of two; one that is not finite is left out."""
+    curve = Curve()
+    assert str(curve) == ""
+    for value in (3.0, math.nan, 3.0, math.inf):
+        curve.add(value)
+    assert str(curve) == "▁▁"
+    for value in range(38):
+        curve.add(float(value))
+    assert len(curve.means) == 20 and curve.means[:2] == [3.0, 0.5] and curve.every == 2
+    assert str(curve)[0] == "▁" and str(curve)[-1] == "█"
+    curve.add(100.0)
+    assert len(curve.means) == 20
+    curve.add(200.0)
+    assert curve.means[20:] == [150.0]
+
+
+def test_quiet_leaves_warnings_and_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(verbosity, "quiet", True)
+    with Progress(3, tmp_path / "log") as progress:
+        progress.say("one")
+        progress.warn("two")
+    note("three")
+    warn("four")
+    assert capsys.readouterr() == ("", "warning: two\nwarning: four\n")
+    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["one", "warning: two"]
+
+
+def test_results_for_a_file_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch):
+    """Law: with stderr on a terminal and stdout not, what is printed goes to stdout while the view is there."""
+    screen, file = Screen(), io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", file)
+    with Progress(3) as progress:
+        assert progress.live
+        progress.update("working", 1)
+        print("a result")
+    assert file.getvalue() == "a result\n" and "a result" not in screen.getvalue() and "working" in screen.getvalue()
 
 
 def test_durations():

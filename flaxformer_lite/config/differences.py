@@ -23,13 +23,13 @@ MAY_CHANGE = frozenset(
                     "max_skipped_steps",
                     "max_rollbacks",
                 ),
-                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
+                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror", "trackers", "profile"),
             )
         ),
     ]
 )
-"""Settings that a resumed run may change: its length, its reports, its devices, its mirror and the place of its tokens, nothing
-that alters a step."""
+"""Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror and the place of its
+tokens, nothing that alters a step."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The settings of training: its length, its devices, its checkpoints and its reports."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -9,6 +10,7 @@ from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.parallel import MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +58,19 @@ class TrainConfig(Checked, at="train"):
     text_metrics: tuple[TextMetric, ...] = ()
     """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
+    trackers: tuple[TrackerName, ...] = ()
+    """Programs that get the rows of metrics.jsonl too: tensorboard, wandb, trackio. Each needs the extra of its name."""
+    profile: str | None = None
+    """Steps to trace with JAX's profiler: 100:110 writes the ten steps after step 100 to RUN/profile. None: no trace."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.profile is not None:
+            found = re.fullmatch(r"(\d+):(\d+)", self.profile)
+            if found is None or int(found[1]) >= int(found[2]):
+                raise ValueError(
+                    f"train.profile is {self.profile!r}: it must be two steps START:STOP with START below STOP, such as 100:110"
+                )
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "

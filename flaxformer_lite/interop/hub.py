@@ -25,7 +25,7 @@ from huggingface_hub import (
 from huggingface_hub.utils import logging
 from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars, tqdm
 
-from flaxformer_lite.console import warn
+from flaxformer_lite.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
 
@@ -99,7 +99,7 @@ def download(name: HubName) -> tuple[Path, str]:
         missing = [file for file in weights if not (folder / file).exists()]
         if missing:
             size = megabytes(sizes[file] for file in missing)
-            say(f"downloading {name} (commit {folder.name[:12]}): {', '.join(missing)}, {size}")
+            note(f"downloading {name} (commit {folder.name[:12]}): {', '.join(missing)}, {size}")
             show_progress()
             fetch(name, folder.name, missing)
     return folder, f"hf://{name.repo}@{folder.name}"
@@ -178,11 +178,11 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
                 raise ValueError(
                     f"--license is set, but {repo} has a README.md, which is kept: state the licence there"
                 )
-            say(f"{repo} has a README.md: it is kept")
+            note(f"{repo} has a README.md: it is kept")
             files.remove("README.md")
         old = [file for file in matching(there, [*TEXTS, WEIGHTS, SHARDS]) if file not in files]
         show_progress()
-        say(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
+        note(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
         # Not upload_folder, which divides a folder into several commits.
         api.create_commit(
             repo,
@@ -202,10 +202,6 @@ def matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
 
 def megabytes(sizes: Iterable[int]) -> str:
     return f"{sum(sizes) / 1e6:,.1f} MB"
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 # The library's words and errors ---------------------------------------------------------------------------------------

@@ -22,10 +22,10 @@ from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh
 from flaxformer_lite.planning.communication import Exchange, sum_collectives
-from flaxformer_lite.planning.flops import Operations, decoding_flops, training_flops
 from flaxformer_lite.planning.program import Program, read_program
 from flaxformer_lite.planning.topology import describe_slice
 from flaxformer_lite.training import MeshRunner, TrainTask, abstract_state
+from flaxformer_lite.training.flops import Operations, decoding_flops, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------
 

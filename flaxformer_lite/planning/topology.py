@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.experimental import topologies
 
+from flaxformer_lite.hardware import PEAK_FLOPS
+
 # Chips ------------------------------------------------------------------------------------------------------------------
 
 GIB = 2**30
@@ -68,11 +70,11 @@ CHIPS = {
     chip.name: chip
     for chip in (
         # In the order of the fields: name, flops, memory and its bandwidth, a link's bandwidth, torus, pod, sources, mode.
-        Chip("v4", 275e12, 32 * GIB, 1200e9, 50e9, 3, 4, 4096, (f"{DOCS}v4", LINKS_OF_V4), "megacore"),
-        Chip("v5e", 197e12, 16 * GIB, 819e9, 400e9 / 8, 2, 16, 256, (f"{DOCS}v5e",)),
-        Chip("v5p", 459e12, 95 * GIB, 2765e9, 1200e9 / 12, 3, 4, 8960, (f"{DOCS}v5p",), "megacore"),
-        Chip("v6e", 918e12, 32 * GIB, 1638e9, 800e9 / 8, 2, 16, 256, (f"{DOCS}v6e",)),
-        Chip("tpu7x", 2307e12, 192 * GIB, 7380e9, 1200e9 / 12, 3, 4, 9216, (f"{DOCS}tpu7x",)),
+        Chip("v4", PEAK_FLOPS["TPU v4"], 32 * GIB, 1200e9, 50e9, 3, 4, 4096, (f"{DOCS}v4", LINKS_OF_V4), "megacore"),
+        Chip("v5e", PEAK_FLOPS["TPU v5e"], 16 * GIB, 819e9, 400e9 / 8, 2, 16, 256, (f"{DOCS}v5e",)),
+        Chip("v5p", PEAK_FLOPS["TPU v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 3, 4, 8960, (f"{DOCS}v5p",), "megacore"),
+        Chip("v6e", PEAK_FLOPS["TPU v6e"], 32 * GIB, 1638e9, 800e9 / 8, 2, 16, 256, (f"{DOCS}v6e",)),
+        Chip("tpu7x", 2 * PEAK_FLOPS["TPU7x"], 192 * GIB, 7380e9, 1200e9 / 12, 3, 4, 9216, (f"{DOCS}tpu7x",)),
     )
 }
 """By the names that topologies start with. Each tpu7x chip is two devices."""

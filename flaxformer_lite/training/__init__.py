@@ -2,7 +2,8 @@
 
 `step.py` is one optimizer step as a pure function; `runners.py` compiles it for the devices; `loop.py` takes one step after the
 other, evaluates (`evaluation.py`) and saves. Before the first step, `setup.py` reads the data (`data.py`) and restores the state,
-with the loop's own numbers (`loop_state.py`). `signals.py` stops the loop; `multihost/` is for several processes.
+with the loop's own numbers (`loop_state.py`). `throughput.py` measures speed and memory, with operations by
+formula (`flops.py`). `signals.py` stops the loop; `multihost/` is for several processes.
 """
 
 from flaxformer_lite.training.evaluation import mean_metrics

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Countdown, Progress, warn
+from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import Pair, ParallelText
 from flaxformer_lite.data.dataset import Dataset, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.sources import Source
@@ -91,7 +91,7 @@ def stored_records(
     stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
 
     def make() -> tuple[Tokenizers, TokenStore]:
-        reading, tokenizing = (Countdown(progress, f"{what} data.train") for what in ("reading", "tokenizing"))
+        reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
         tokenizers = folder.tokenizers(
             config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
         )

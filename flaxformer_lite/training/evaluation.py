@@ -1,5 +1,6 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -18,6 +19,9 @@ from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
+
+EvaluationProgress = Callable[[str, int, int], None]
+"""Called with an activity, and with how many of its batches or texts are done and there are."""
 
 
 def mean_metrics(
@@ -64,28 +68,26 @@ class Evaluator:
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         self.decoder = Decoder(Transformer(config.model.for_use), greedy) if config.objective.translates else None
 
-    def evaluate(self, step: int, params: PyTree, activity: Callable[[str], None]) -> dict[str, float]:
-        """Returns the metrics of the parameters at `step`; `activity` is called with what is being done."""
-        activity("evaluating")
+    def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
+        """Returns the metrics of the parameters at `step`."""
+        progress("evaluating", 0, 1)
         metrics = mean_metrics(
-            self.runner, self.config.objective, params, self.data.dataset, lambda *_: activity("evaluating")
+            self.runner, self.config.objective, params, self.data.dataset, functools.partial(progress, "evaluating")
         )
         if self.decoder is None:
             return metrics
         decoder, local = self.decoder, self.processes.local_replica(params)
         return metrics | self.processes.metrics_of_first(
             self.config.train.text_metrics,
-            lambda: self._translate(decoder, local, f"eval-step-{step:08}", activity),
+            lambda: self._translate(decoder, local, f"eval-step-{step:08}", progress),
         )
 
-    def _translate(
-        self, decoder: Decoder, params: PyTree, name: str, activity: Callable[[str], None]
-    ) -> dict[str, float]:
+    def _translate(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
         metrics = self.config.train.text_metrics
         few = slice(None if metrics else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
-        answers = translate(decoder, params, sources, self.tokenizers, lambda i, n: activity(f"translating {i}/{n}"))
+        answers = translate(decoder, params, sources, self.tokenizers, functools.partial(progress, "translating"))
         texts = [best[0].text for best in answers]
         if not metrics:
             self.folder.write_samples(name, pairs, texts)

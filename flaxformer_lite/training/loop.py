@@ -19,10 +19,14 @@ from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.finite import is_finite
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import current_processes
+from flaxformer_lite.training.profile import Profiler
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
 from flaxformer_lite.training.spikes import describe_spike
+from flaxformer_lite.training.throughput import Throughput
+from flaxformer_lite.training.view import TrainView, metrics_in_words
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
+from flaxformer_lite.workdir.trackers import Trackers
 
 RowCallback = Callable[[dict[str, Any]], None]
 """Called with a copy of each row of metrics.jsonl once it is written; docs/training.md lists what a row holds."""
@@ -42,6 +46,7 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         processes.lock(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
+        Trackers(config.train.trackers, folder, config) as trackers,
         mirroring(config, folder, progress),
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         processes.exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
@@ -59,8 +64,9 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         if setup.data.eval is not None:
             evaluator = Evaluator(config, setup.data.eval, setup.data.tokenizers, setup.runner, folder, processes)
         with kernels.report_choices(progress.say):
-            trainer = Trainer(config, setup, evaluator, folder, checkpoints, progress, stop, on_row)
-            trainer.run()
+            trainer = Trainer(config, setup, evaluator, folder, checkpoints, progress, stop, trackers, on_row)
+            with contextlib.closing(trainer.profiler):
+                trainer.run()
         finished = why_finished(config, checkpoints)
         if finished is None:
             step = checkpoints.latest()
@@ -95,18 +101,22 @@ class Trainer:
         checkpoints: Checkpoints,
         progress: Progress,
         stop: StopRequest,
+        trackers: Trackers,
         on_row: RowCallback | None,
     ):
         self.config, self.data, self.runner = config, setup.data.train, setup.runner
         self.state, self.loop_state = setup.state, setup.loop_state
         self.evaluator, self.folder, self.checkpoints = evaluator, folder, checkpoints
-        self.progress, self.stop, self.on_row = progress, stop, on_row
+        self.progress, self.stop, self.trackers, self.on_row = progress, stop, trackers, on_row
+        self.view = TrainView(config.train, progress)
+        self.profiler = Profiler(config.train.profile, folder.path / "profile")
         self.row_error: Exception | None = None
         """The exception of the last call of `on_row`."""
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
         self.pending: list[dict[str, jax.Array]] = []
         """Measurements of the newest steps, not yet fetched from the devices."""
-        self.row_started, self.row_tokens = time.perf_counter(), 0.0
+        devices, params = self.runner.mesh.devices, self.runner.abstract_state.params
+        self.throughput = Throughput(config, params, self.data.plan, devices)
 
     def run(self) -> None:
         """Trains to the last step, an early stop or a signal. The last action is always a checkpoint."""
@@ -114,12 +124,17 @@ class Trainer:
         step = int(self.state.step)
         if step and self.must_save_again(step):
             self.evaluate_and_save(step)
+        self.view.show_history(self.folder.rows(), self.loop_state.best)
         self.progress.update("compiling", step)
         batches = self.batches_after(step)
         while step < train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
-            self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
+            self.profiler.before(step)
+            with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
+                self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
             step += 1
             self.pending.append(measured)
+            if self.profiler.after(step, lambda: jax.block_until_ready(self.state)):
+                self.progress.say(f"step {step:>6}  a trace is in {self.profiler.folder}")
             self.show_progress(step)
             self.stop.exchange()
             try:
@@ -182,7 +197,8 @@ class Trainer:
             f"step {wrong.last:>6}  returned to the checkpoint of step {start}; batches {first} to {last} are left out "
             f"(rollback {len(self.loop_state.rollbacks)} of {self.config.train.max_rollbacks})"
         )
-        self.row_started, self.row_tokens = time.perf_counter(), 0.0
+        self.view.show_history(self.folder.rows(), self.loop_state.best)
+        self.throughput.reset()
         return start
 
     # Evaluations and checkpoints
@@ -207,23 +223,24 @@ class Trainer:
                 metrics = self.evaluate(step)
         interim = not (self.evaluation_due(step) or self.checkpoint_due(step))
         self.checkpoints.save(step, self.state, dataclasses.asdict(self.loop_state), metrics, interim=interim)
-        self.row_started += time.perf_counter() - started
+        self.throughput.leave_out(time.perf_counter() - started)
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""
         assert self.evaluator is not None
         train = self.config.train
-        metrics = self.evaluator.evaluate(step, self.state.params, self.show_activity)
+        metrics = self.evaluator.evaluate(step, self.state.params, self.show_evaluation)
         best = self.loop_state.update_best(metrics[train.best_metric], train.best_mode, train.patience)
-        self.write_row({"step": step, "split": "eval", **metrics})
-        values = "  ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self.progress.say(f"step {step:>6}  eval  {values}" + " *" * best)
+        row = {"step": step, "split": "eval", **metrics}
+        self.write_row(row)
+        self.progress.say(f"step {step:>6}  eval  {metrics_in_words(row)}" + " *" * best)
+        self.view.show_evaluation(row, best=best)
         return metrics
 
-    def show_activity(self, what: str) -> None:
+    def show_evaluation(self, activity: str, done: int, total: int) -> None:
         """Shows what an evaluation does now. Raises: Interrupted if the run is to stop."""
         self.stop.raise_if_agreed()
-        self.progress.update(what)
+        self.progress.within(activity, done / total, f"{done:,}/{total:,}")
 
     # Reports on training
 
@@ -235,7 +252,7 @@ class Trainer:
         first = int(self.state.step) - len(self.pending) + 1
         pending, self.pending = jax.device_get(self.pending), []
         for step, measured in enumerate(pending, first):
-            self.row_tokens += float(measured["tokens"])
+            self.throughput.add(self.loop_state.batch_of(step), float(measured["tokens"]))
             if not self.loop_state.add_step(step, measured):
                 self.report_skipped(step, measured)
             elif spike := describe_spike(self.loop_state.recent_losses, float(measured["loss"])):
@@ -253,7 +270,7 @@ class Trainer:
         in_a_row, count = self.loop_state.skipped_in_a_row, len(self.loop_state.skipped_steps)
         if in_a_row >= self.config.train.max_skipped_steps:
             if self.can_roll_back(step - in_a_row + 1):
-                self.progress.say(f"warning: {numbers}, the last of {in_a_row} steps in a row without an update")
+                self.progress.warn(f"{numbers}, the last of {in_a_row} steps in a row without an update")
                 raise RollBack(step - in_a_row + 1, step)
             raise Failure(
                 f"{numbers}, the last of {in_a_row} steps in a row without an update: lower optimizer.schedule.peak_rate or "
@@ -261,17 +278,12 @@ class Trainer:
                 f"--debug-step {step} finds the first NaN"
             )
         batch = self.loop_state.batch_of(step)
-        self.progress.say(f"warning: {numbers}: its update was skipped (batch {batch}; {count} skipped so far)")
+        self.progress.warn(f"{numbers}: its update was skipped (batch {batch}; {count} skipped so far)")
 
     def show_progress(self, step: int) -> None:
         """Moves the progress bar. Waits for the step before `step`, so that at most one step is in progress behind it."""
         if len(self.pending) > 1:
-            loss = float(self.pending[-2]["loss"])
-            tokens = self.row_tokens + sum(float(measured["tokens"]) for measured in self.pending[:-1])
-            speed = tokens / (time.perf_counter() - self.row_started)
-            self.progress.update(
-                "training", step, f"loss {loss:.3f}  {speed:,.0f} tokens/s  rate {float(self.rate(step - 1)):.2e}"
-            )
+            self.view.show_step(step, float(self.pending[-2]["loss"]))
 
     def write_train_row(self, step: int, measured: dict[str, jax.Array]) -> None:
         """Writes the `train` row at `step`: the mean loss and the speed since the row before."""
@@ -285,7 +297,7 @@ class Trainer:
             "learning_rate": float(self.rate(step - 1 - skipped)),
             "gradient_norm": norm if math.isfinite(norm) else None,
             "epoch": self.loop_state.batch_of(step + 1) / self.data.plan.batches_per_epoch,
-            "tokens_per_second": self.row_tokens / (time.perf_counter() - self.row_started),
+            **self.throughput.row(),
         }
         counts = {"skipped_steps": skipped, "rollbacks": len(self.loop_state.rollbacks)}
         self.write_row(row | {name: count for name, count in counts.items() if count})
@@ -293,11 +305,13 @@ class Trainer:
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {'none' if loss is None else f'{loss:.4f}'}  "
             f"{row['tokens_per_second']:,.0f} tokens/s  rate {row['learning_rate']:.2e}"
         )
-        self.row_started, self.row_tokens = time.perf_counter(), 0.0
+        self.view.show_row(row)
+        self.throughput.reset()
 
     def write_row(self, row: dict[str, Any]) -> None:
         """Adds a row to metrics.jsonl and calls `on_row` in the process that writes; an exception there asks the run to stop."""
         self.folder.append(row)
+        self.trackers.write(row)
         if self.on_row is None or self.folder.silent or self.row_error is not None:
             return
         try:

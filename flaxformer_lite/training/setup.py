@@ -77,7 +77,7 @@ def set_up(
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
     for warning in device_warnings(config.model.dtype):
-        progress.say(f"warning: {warning}")
+        progress.warn(warning)
     return Setup(data, runner, state, loop_state)
 
 

@@ -12,7 +12,6 @@ A push reads from a snapshot of the run folder made of hard links, so training m
 """
 
 import contextlib
-import functools
 import os
 import shutil
 import threading
@@ -65,9 +64,9 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             return
         theirs = from_json(remote.read("config.json"), f"{remote.url}/config.json")
         if not (different := differences(theirs, config)) and newest > newest_here:
-            with Progress(1) as progress:
+            with Progress() as progress:
                 progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
-                show = functools.partial(progress.update, step=0)
+                show = progress.within
                 remote.fetch(folder.path, lambda step: step <= newest_here, lambda name: show(f"copying {name}"))
     except Exception as error:
         problem = f"train.mirror {remote.url} cannot be used ({describe_error(error)})"
@@ -87,7 +86,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
 
 def push_once(folder: RunFolder, config: Config) -> None:
     """Brings the mirror to the state of the run folder. Raises: ValueError if that fails: other hosts need the mirror."""
-    mirror = Mirror(str(config.train.mirror), folder.path, Progress(1, silent=True))
+    mirror = Mirror(str(config.train.mirror), folder.path, Progress(silent=True))
     try:
         mirror.push()
     except Exception as error:
@@ -107,7 +106,7 @@ def follow_mirror(folder: RunFolder, config: Config) -> Iterator[None]:
     """
     remote = RemoteRun(str(config.train.mirror))
     with folder.lock(config):
-        with reading(f"train.mirror {remote.url}"), Progress(1, silent=True) as progress:
+        with reading(f"train.mirror {remote.url}"), Progress(silent=True) as progress:
             steps = remote.fetch(
                 folder.path,
                 lambda step: why_damaged(folder.checkpoints, step) is None,
@@ -186,8 +185,8 @@ class Mirror:
         else:
             shutil.rmtree(self.snapshot, ignore_errors=True)
         if self.failure is not None:
-            self.progress.say(
-                f"warning: train.mirror {self.remote.url} is not up to date at the end ({self.failure}); "
+            self.progress.warn(
+                f"train.mirror {self.remote.url} is not up to date at the end ({self.failure}); "
                 f"missing there: {', '.join(self.missing())}. The same command copies it"
             )
 
@@ -247,7 +246,7 @@ class Mirror:
         mark = stamp(self.snapshot / name)
         if name not in there or self.pushed.get(name) != mark:
             if self._stop.is_set():
-                self.progress.update(f"copying {name} to the mirror")
+                self.progress.within(f"copying {name} to the mirror")
             self.remote.put(self.snapshot / name, name)
             self.pushed[name] = mark
             self.last_activity = time.monotonic()
@@ -308,8 +307,8 @@ class Mirror:
         before, self.failure = self.failure, failure
         name = f"train.mirror {self.remote.url}"
         if before is None and failure is not None and not self._stop.is_set():
-            self.progress.say(
-                f"warning: {name} cannot be written ({failure}): training continues, and it is copied as soon as that works"
+            self.progress.warn(
+                f"{name} cannot be written ({failure}): training continues, and it is copied as soon as that works"
             )
         elif before is not None and failure is None:
             self.progress.say(f"{name} works again: checkpoints {', '.join(map(str, sorted(self.same)))} are there")

@@ -169,7 +169,7 @@ def open_run(path: str | Path) -> RunFolder:
         return RunFolder(path)
     remote, copy = RemoteRun(path), cache_folder(path)
     copy.parent.mkdir(parents=True, exist_ok=True)
-    with reading(path), Progress(1) as progress, FileLock(f"{copy}.lock"):
+    with reading(path), Progress() as progress, FileLock(f"{copy}.lock"):
         is_run = "config.json" in remote.files()
         if is_run:
             steps = remote.fetch(copy, lambda _: True, lambda name: progress.update(f"copying {name} from {path}"))

@@ -26,9 +26,9 @@ from flaxformer_lite.config.load import load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.planning import plan as plan_module
-from flaxformer_lite.planning.flops import Operations
 from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
 from flaxformer_lite.planning.program import read_program
+from flaxformer_lite.training.flops import Operations
 from tests.support import needs
 from tests.support.paths import ROOT
 

@@ -92,9 +92,10 @@ def train_losses(config: Config, steps: int) -> list[float]:
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics.jsonl, without what the clock decides."""
+    """The rows of a run's metrics.jsonl, without what the machine decides."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k != "tokens_per_second"} for line in lines]
+    measured = ("tokens_per_second", "mfu", "peak_memory_bytes")
+    return [{k: v for k, v in json.loads(line).items() if k not in measured} for line in lines]
 
 
 def saved(folder: Path) -> list[str]:

@@ -19,6 +19,12 @@ ctranslate2 = pytest.mark.skipif(importlib.util.find_spec("ctranslate2") is None
 altair = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("altair", "vl_convert")), reason=f"Altair {TEST_ALL}"
 )
+tensorboard = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorboardX")),
+    reason=f"tensorboard or tensorboardX {TEST_ALL}",
+)
+wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason=f"wandb {TEST_ALL}")
+trackio = pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason=f"trackio {TEST_ALL}")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 chromium = pytest.mark.skipif(
     CHROMIUM is None or importlib.util.find_spec("playwright") is None,

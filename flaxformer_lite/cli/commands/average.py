@@ -5,9 +5,9 @@ Every command does the same without a new folder by `--weights average:N`.
 
 import argparse
 import dataclasses
-import sys
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.console import note
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir import RunFolder, open_run
 
@@ -29,4 +29,4 @@ def run(arguments: argparse.Namespace) -> None:
     config = dataclasses.replace(loaded.config, weights="last")
     with atomic_write(output.path) as unfinished:
         write_run(RunFolder(unfinished), config, loaded.step, loaded.params, origin, tokenizers=loaded.tokenizers)
-    print(f"{origin} is in {output.path}", file=sys.stderr)
+    note(f"{origin} is in {output.path}")

@@ -7,13 +7,12 @@ The system must support the model. An imported run is exported bit for bit.
 
 import argparse
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import require_absent
-from flaxformer_lite.console import warn
+from flaxformer_lite.console import note, warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.ctranslate2.check import check_folder
@@ -74,9 +73,9 @@ def run(arguments: argparse.Namespace) -> None:
         arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
         write_weights(arguments.output, arrays)
         count = len(arrays)
-    for note in notes:
-        warn(note)
-    print(f"{count} arrays of step {loaded.step} are in {arguments.output}", file=sys.stderr)
+    for line in notes:
+        warn(line)
+    note(f"{count} arrays of step {loaded.step} are in {arguments.output}")
 
 
 def check_options(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ run can be inspected, used, trained further (`--train.init-from RUN`) and export
 """
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import jax
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import note
+from flaxformer_lite.console import Progress, note
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
@@ -51,12 +50,16 @@ def run(arguments: argparse.Namespace) -> None:
             )
         name = hub_name(arguments.weights)
         folder, source = (Path(arguments.weights), arguments.weights) if name is None else download(name)
-        count, arrays = import_folder(folder, source, output)
+        with Progress() as progress:
+            progress.update(f"importing {source}")
+            count, arrays = import_folder(folder, source, output)
     elif arguments.config is None:
         raise ValueError(f"--config is missing: {arguments.system} needs it to know the model's shape")
     else:
-        count, arrays = import_file(arguments.system, arguments.weights, arguments.config, output)
-    print(f"{count:,} parameters in {arrays} arrays are in {output.path}", file=sys.stderr)
+        with Progress() as progress:
+            progress.update(f"importing {arguments.weights}")
+            count, arrays = import_file(arguments.system, arguments.weights, arguments.config, output)
+    note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
 
 
 def import_file(name: str, weights: str, config_file: str, output: RunFolder) -> tuple[int, int]:

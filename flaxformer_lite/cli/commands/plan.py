@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
+from flaxformer_lite.console import Progress
 from flaxformer_lite.planning import Plan, make_plan
 
 
@@ -40,7 +41,9 @@ def run(arguments: argparse.Namespace) -> None:
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
-    plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
+    with Progress() as progress:
+        progress.update(f"compiling for {arguments.topology}")
+        plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
     print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
 
 

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
-    from flaxformer_lite.console import Countdown, Progress
+    from flaxformer_lite.console import Progress
     from flaxformer_lite.data.store import PairStream, TokenStore, list_stores, train_tokenizers
 
     part = parse_part(arguments.part)
@@ -34,8 +34,9 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
         )
-    with Progress(1) as progress:
-        reading, tokenizing = (Countdown(progress, f"{what} data.train") for what in ("reading", "tokenizing"))
+    with Progress() as progress:
+        progress.update("preparing")
+        reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
         tokenizers = train_tokenizers(data, config.tokenizer_sizes, PairStream(source, "data.train", reading))
         store = TokenStore.of(Path(data.store), source, tokenizers)
         whole = store.build(PairStream(source, "data.train"), tokenizers, tokenizing, part)

@@ -5,11 +5,10 @@ The page holds all it shows. With --png the charts are also written as files. Ne
 
 import argparse
 import re
-import sys
 from pathlib import Path
 
 from flaxformer_lite.charts import altair
-from flaxformer_lite.console import Progress
+from flaxformer_lite.console import Progress, note
 from flaxformer_lite.report import make_report, write_page, write_png
 
 
@@ -31,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     if output.is_dir():
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
     altair()
-    with Progress(1) as progress:
+    with Progress() as progress:
         report = make_report(arguments.folders, arguments.sentence, lambda part: progress.update(part))
         progress.update("writing the page")
         write_page(report, output)
@@ -40,8 +39,8 @@ def run(arguments: argparse.Namespace) -> None:
             write_png(chart, Path(arguments.png) / f"{file_name(name)}.png")
     print(output)
     for tab, notes in report.notes.items():
-        for note in notes:
-            print(f"left out of {tab}: {note}", file=sys.stderr)
+        for line in notes:
+            note(f"left out of {tab}: {line}")
 
 
 def file_name(name: str) -> str:

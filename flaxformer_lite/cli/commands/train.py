@@ -6,7 +6,9 @@ every setting is listed. The same command again continues from the last checkpoi
 """
 
 import argparse
+import json
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.remote_files import is_url
 
@@ -33,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="train nothing and write nothing: show the config, the model, the batches, the memory of a step, and one example",
     )
+    parser.add_argument("--json", action="store_true", help="write each row of metrics.jsonl to stdout too")
     group = parser.add_argument_group("several processes (docs/scaling.md)")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where all meet: an address of the first process")
     group.add_argument("--num-processes", type=int, metavar="N", help="number of processes that meet there")
@@ -69,11 +72,16 @@ def run(arguments: argparse.Namespace) -> None:
         return
     join(processes)
     if arguments.debug_step is None:
-        train(config, workdir)
+        train(config, workdir, print_row if arguments.json else None)
     else:
         from flaxformer_lite.training.debug_step import debug_step
 
         print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Writes a row of metrics.jsonl to stdout, at once."""
+    print(json.dumps(row), flush=True)
 
 
 def default_workdir(config: Path, index: int | None = None) -> Path:

@@ -6,7 +6,7 @@ from flaxformer_lite.data.batch_plan import Bucket, Lengths
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.planning.flops import decoding_flops, head_sum
+from flaxformer_lite.training.flops import decoding_flops, head_sum
 
 MODEL = ModelConfig(vocab_size=11, d_model=6, num_heads=2, d_ff=5, num_encoder_layers=0, num_decoder_layers=3)
 

@@ -1,0 +1,63 @@
+"""Oracle: figures worked by hand for a plan of two shapes on devices that are not there."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
+from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.training import throughput
+from flaxformer_lite.training.throughput import Throughput
+from tests.support.experiments import tiny_config
+
+BUCKETS = [Bucket(Lengths(4, 4), 2), Bucket(Lengths(8, 8), 2)]
+
+
+def device(kind: str, platform: str, peak: int | None) -> SimpleNamespace:
+    stats = None if peak is None else {"peak_bytes_in_use": peak}
+    return SimpleNamespace(device_kind=kind, platform=platform, process_index=0, memory_stats=lambda: stats)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(throughput, "zero_batch", lambda objective, bucket: bucket)
+    monkeypatch.setattr(
+        throughput, "training_flops", lambda model, params, bucket: (1e12 * bucket.lengths.source, 1e12)
+    )
+    return now
+
+
+def test_speed_mfu_and_memory_by_hand(clock: list[float]):
+    """Two v5e of 197e12 each; 5 of 9 seconds are steps, of which each short one has 5e12 operations and each long one 9e12."""
+    plan = BatchPlan([Lengths(4, 4)] * 2 + [Lengths(8, 8)] * 2, BUCKETS, 0)
+    devices = np.array([device("TPU v5 lite", "tpu", 3), device("TPU v5 lite", "tpu", 5 * 2**30)])
+    counted = Throughput(tiny_config(), {}, plan, devices)
+    counted.add(0, 10.0)
+    counted.add(1, 20.0)
+    clock[0] += 9
+    counted.leave_out(4)
+    row = counted.row()
+    assert row == {"tokens_per_second": 6.0, "mfu": 14e12 / 5 / (2 * 197e12), "peak_memory_bytes": 5 * 2**30}
+    counted.reset()
+    clock[0] += 1
+    assert counted.row()["tokens_per_second"] == 0
+
+
+def test_what_is_not_known_is_no_field(clock: list[float]):
+    plan = BatchPlan([Lengths(4, 4)], BUCKETS, 0)
+    counted = Throughput(tiny_config(), {}, plan, np.array([device("a new chip", "gpu", None)]))
+    counted.add(0, 10.0)
+    clock[0] += 2
+    assert counted.row() == {"tokens_per_second": 5.0}
+
+
+def test_on_a_cpu_the_memory_is_that_of_the_process(clock: list[float], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(throughput, "peak_process_memory", lambda: 7)
+    counted = Throughput(
+        tiny_config(), {}, BatchPlan([Lengths(4, 4)], BUCKETS, 0), np.array([device("cpu", "cpu", None)])
+    )
+    clock[0] += 2
+    assert counted.row()["peak_memory_bytes"] == 7

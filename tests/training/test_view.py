@@ -1,0 +1,32 @@
+"""Oracle: facts written by hand for a few rows."""
+
+from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.console import Progress
+from flaxformer_lite.training.view import TrainView, metrics_in_words
+
+
+def row(step: int, loss: float | None, **more: float) -> dict[str, object]:
+    return {"step": step, "split": "train", "loss": loss, "learning_rate": 1e-3, "tokens_per_second": 1234.5, **more}
+
+
+def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
+    progress = Progress(2000, silent=True)
+    view = TrainView(TrainConfig(best_metric="accuracy"), progress)
+    evaluations = [{"step": s, "split": "eval", "loss": 1.5, "accuracy": a} for s, a in ((500, 0.75), (1000, 0.5))]
+    view.show_history([row(50, 2.0), evaluations[0], row(100, None), row(150, 1.0), evaluations[1]], 0.75)
+    view.show_step(1001, 0.25)
+    view.show_row(row(1050, 1.5, mfu=0.4123, peak_memory_bytes=3 * 2**29))
+    assert {label: text for label, (text, _) in progress.facts.items()} == {
+        "loss": "0.2500",
+        "speed": "1,234 tokens/s  MFU 41.2%  1.50 GiB at most  rate 1.00e-03",
+        "eval": "step 1,000  loss 1.5000  accuracy 0.5000",
+        "best": "step 500  accuracy 0.7500",
+    }
+    assert progress.facts["loss"][1] == "█▁" and view.curve.means == [2.0, 1.0, 1.5]
+    assert progress.work.count == "1,001/2,000"
+    view.show_history([row(50, 2.0)], None)
+    assert view.curve.means == [2.0]
+
+
+def test_what_is_no_number_is_left_out():
+    assert metrics_in_words({"step": 1, "split": "eval", "loss": 2, "note": "x", "f1": None}) == "loss 2.0000"
