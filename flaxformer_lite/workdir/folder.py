@@ -5,8 +5,10 @@ metrics.jsonl        one JSON object per line: step, split, and every metric by 
 checkpoints/         one folder per step, written by Orbax
 tokenizer.*          trained on the training text; target_tokenizer.* if the target has its own
 samples/             source, reference and translation of a few sentences, a file for each of the last 20 evaluations
-hypotheses/          all translations of an evaluation, one per line, of the same evaluations
+hypotheses/          all translations of an evaluation, one per line, of the same evaluations; sources and references of `evaluate`
 evaluations/         the scores of `evaluate`, one JSON file per split
+tensorboard/         event files of train.trackers; wandb/ those of Weights & Biases; trackers.json the names of the runs there
+profile/             traces of train.profile
 imported.json        the origin of weights from another system, with that system's config
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
@@ -16,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import secrets
 import sys
 import time
@@ -76,6 +79,11 @@ def locked(path: Path, mark: str) -> Iterator[None]:
         file.flush()
         os.fsync(file.fileno())  # processes on other hosts read it
         yield
+
+
+def as_lines(texts: Iterable[str]) -> str:
+    """Returns the texts as lines: line breaks inside a text, which would move the lines after it, become spaces."""
+    return "".join(re.sub(r"[\r\n]+", " ", text) + "\n" for text in texts)
 
 
 class RunFolder:
@@ -266,8 +274,13 @@ class RunFolder:
 
     def write_hypotheses(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
         """Writes all hypotheses, one per line, and samples of them."""
-        self._write(self.path / "hypotheses" / f"{name}.txt", "".join(hypothesis + "\n" for hypothesis in hypotheses))
+        self._write(self.path / "hypotheses" / f"{name}.txt", as_lines(hypotheses))
         self.write_samples(name, pairs, hypotheses)
+
+    def write_references(self, name: str, pairs: Sequence[Pair]) -> None:
+        """Writes the sources and the references of hypotheses, line by line, for programs that score them."""
+        self._write(self.path / "hypotheses" / f"{name}.source", as_lines([pair.source for pair in pairs]))
+        self._write(self.path / "hypotheses" / f"{name}.reference", as_lines([pair.target for pair in pairs]))
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
         """Writes the first hypotheses with their sources and references."""

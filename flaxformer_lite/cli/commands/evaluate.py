@@ -1,25 +1,35 @@
 """Scores a run on its test data or on files, and writes the scores as JSON.
 
 The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match. Translations are
-saved in RUN/hypotheses/, scores in RUN/evaluations/. With --ensemble, the objective's metrics are left out.
+saved in RUN/hypotheses/, scores in RUN/evaluations/. With --ensemble, the objective's metrics are left out. Translations of further
+runs are compared with those of the first: BLEU and chrF with 95 % intervals, and p by paired bootstrap of 1,000 resamples.
 """
 
 import argparse
 import json
-import sys
+from functools import partial
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.cli import translation
 from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
-from flaxformer_lite.console import Progress, warn
+from flaxformer_lite.config import Config
+from flaxformer_lite.console import Progress, note, warn
 from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.inference.metrics import bleu, chrf, exact_match
-from flaxformer_lite.run import Run
+from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.workdir import open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
+    parser.add_argument(
+        "others",
+        metavar="RUN2",
+        nargs="*",
+        default=[],
+        help="other runs, to compare with the first on the same sentences",
+    )
     parser.add_argument(
         "--split", choices=("eval", "test"), help="data.eval or data.test; default: test, if the config has it"
     )
@@ -35,12 +45,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    if arguments.others:
+        report = compare_runs(arguments)
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return
     loaded = load_runs(arguments)
     if arguments.tune_alpha is not None:
         tune_alpha(loaded, arguments)
         return
-    name, pairs = chosen_pairs(loaded, arguments)
+    name, pairs = chosen_pairs(loaded.config, arguments)
     name += "-ensemble" * bool(arguments.ensemble)
+    report, hypotheses = score(loaded, name, pairs, arguments)
+    print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
+    save(loaded, report, pairs, hypotheses)
+
+
+def score(
+    loaded: Run, name: str, pairs: list[Pair], arguments: argparse.Namespace
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Returns the report on a run, and its translations if it makes any."""
     decode = decode_settings(loaded, arguments)
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
@@ -51,41 +74,111 @@ def run(arguments: argparse.Namespace) -> None:
         with Progress(len(pairs)) as progress:
             scores = {
                 loaded.config.objective.unit: len(pairs),
-                **loaded.metrics(pairs, progress=lambda *_: progress.update("scoring")),
+                **loaded.metrics(pairs, progress=partial(show_batches, progress)),
             }
     weights = arguments.weights or loaded.config.weights
-    report = json.dumps(
-        {
-            "run": str(loaded.folder.path),
-            "split": name,
-            "weights": weights,
-            "step": loaded.step,
-            **used_settings(arguments),
-            **scores,
-        },
-        indent=2,
-        ensure_ascii=False,
-    )
-    print(report, flush=True)
+    report = {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step}
+    return report | used_settings(arguments) | scores, hypotheses
+
+
+def save(loaded: Run, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:
+    """Writes the report and the translations to the run folder; a warning if that fails."""
+    name = report["split"]
     try:
         if hypotheses is not None:
             loaded.folder.write_hypotheses(name, pairs, hypotheses)
-        write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report + "\n")
+            loaded.folder.write_references(name, pairs)
+        report_text = json.dumps(report, indent=2, ensure_ascii=False)
+        write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report_text + "\n")
     except OSError as error:
-        warn(f"nothing was saved in {loaded.folder.path} ({error.strerror}): the scores above are all there is")
+        warn(f"nothing was saved in {loaded.folder.path} ({error.strerror}): the printed scores are all there is")
 
 
-def chosen_pairs(loaded: Run, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
+# Several runs ---------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Scores runs on the same sentences, and compares each with the first by paired bootstrap; returns reports and comparisons.
+
+    Raises: ValueError, before anything is translated, if the runs cannot be compared.
+    """
+    paths = [arguments.folder, *arguments.others]
+    if arguments.ensemble or arguments.tune_alpha is not None:
+        raise ValueError("--ensemble and --tune-alpha are for one RUN: leave them out, or the other runs")
+    if len(set(paths)) < len(paths):
+        raise ValueError(f"the runs are {', '.join(paths)}: name each of them once")
+    name, pairs, tokenized = same_data(paths, arguments)
+    reports, systems = [], {}
+    for path in paths:
+        loaded = load(path, weights=arguments.weights)
+        report, hypotheses = score(loaded, name, pairs, arguments)
+        save(loaded, report, pairs, hypotheses)
+        reports.append(report)
+        systems[path] = hypotheses or []
+    compared = compare(systems, [pair.target for pair in pairs], tokenized=tokenized)
+    note_table(compared)
+    return {"split": name, "sentences": len(pairs), "runs": reports, "comparison": [c._asdict() for c in compared]}
+
+
+def same_data(paths: list[str], arguments: argparse.Namespace) -> tuple[str, list[Pair], bool]:
+    """Returns the name of the data that all runs are scored on, its pairs, and whether they are tokenized.
+
+    Raises: ValueError naming the first run that does not translate, or that has other sentences.
+    """
+    found: tuple[str, list[Pair], bool] | None = None
+    for path in paths:
+        config = open_run(path).config()
+        if not config.objective.translates:
+            raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
+        here = (*chosen_pairs(config, arguments), config.data.tokenized)
+        if found is not None and here != found:
+            what = "data.tokenized" if here[:2] == found[:2] else f"data.{here[0]}: {difference(found[1], here[1])}"
+            raise ValueError(
+                f"{path} and {paths[0]} differ in {what}. Scores on different data cannot be compared: give the same files to all "
+                "by --source and --target, or another --split"
+            )
+        found = found or here
+    assert found is not None
+    return found
+
+
+def difference(first: list[Pair], second: list[Pair]) -> str:
+    """Returns in words how the pairs of two runs differ."""
+    if len(first) != len(second):
+        return f"{len(second):,} sentences, not {len(first):,}"
+    number = next((i for i, (a, b) in enumerate(zip(first, second, strict=True), 1) if a != b), 0)
+    return f"sentence {number} is another one" if number else "another split"
+
+
+def note_table(compared: list[Comparison]) -> None:
+    """Writes the comparison as a table: score, half of its 95 % confidence interval, and p against the first run."""
+    width = max(len(found.system) for found in compared)
+    for found in compared:
+        p = "" if found.p_value is None else f"   p = {found.p_value:.4f}"
+        note(f"{found.metric:<6} {found.system:<{width}}  {found.score:6.2f} ± {found.interval:.2f}{p}")
+    for signature in dict.fromkeys(f"{found.metric}|{found.signature}" for found in compared):
+        note(signature)
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
+
+def show_batches(progress: Progress, done: int, total: int) -> None:
+    """Shows how many batches are scored."""
+    progress.within("scoring", done / total, f"{done:,}/{total:,} batches")
+
+
+def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
     """Returns a name for the data to score, and its pairs. Raises: ValueError if there is no such split or file."""
     if arguments.source or arguments.target:
         if arguments.split or not (arguments.source and arguments.target):
             raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
-        if not loaded.config.objective.translates:
+        if not config.objective.translates:
             raise ValueError(
                 "--source and --target are for translations, which this run does not make: set data.test in the config"
             )
         return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
-    data = loaded.config.data
+    data = config.data
     split = arguments.split or ("test" if data.test is not None else "eval")
     source = getattr(data, split)
     if source is None:
@@ -113,7 +206,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     if arguments.split == "test":
         raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
     arguments.split = "eval"
-    name, pairs = chosen_pairs(loaded, arguments)
+    name, pairs = chosen_pairs(loaded.config, arguments)
     decode, scores = decode_settings(loaded, arguments), []
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for alpha in alphas:
@@ -126,7 +219,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
             )
         score = bleu([best[0].text for best in answers], references, tokenized=loaded.config.data.tokenized)
         scores.append({"alpha": alpha, "bleu": score.value, "hypothesis_words": score.hypothesis_words})
-        print(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}", file=sys.stderr)
+        note(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}")
     best = max(scores, key=lambda found: found["bleu"])
     report = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, **used_settings(arguments)}
     report |= {"reference_words": score.reference_words, "signature": score.signature, "alphas": scores, "best": best}
@@ -142,7 +235,7 @@ def evaluate(
         metrics = {}
         if not loaded.others:
             metrics = loaded.metrics(
-                pairs, progress=lambda done, of: progress.update("scoring"), warn=lambda line: warn(f"{name}: {line}")
+                pairs, progress=partial(show_batches, progress), warn=lambda line: warn(f"{name}: {line}")
             )
         # `metrics` has already warned of sources that are too long.
         answers = loaded.hypotheses(
@@ -156,7 +249,7 @@ def evaluate(
         "chrf": chrf(hypotheses, references),
     }
     for metric, score in scores.items():
-        print(f"{metric} {score.value:.2f}  {score.signature}", file=sys.stderr)
+        note(f"{metric} {score.value:.2f}  {score.signature}")
     return hypotheses, {
         "sentences": len(pairs),
         "exact_match": exact_match(hypotheses, references).value,
