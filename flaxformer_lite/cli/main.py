@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
-from flaxformer_lite.console import Failure, Terminal, note, suggest
+from flaxformer_lite.console import Failure, Terminal, suggest, verbosity, write_line
 
 COMMANDS = {
     "train": "train",
@@ -39,10 +39,11 @@ COMMANDS = {
     "export": "export",
     "configs": "configs",
     "doctor": "doctor",
+    "completion": "completion",
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("configs", "doctor", "import")
+READ_NO_RUN = ("configs", "doctor", "import", "completion")
 """The commands that read no run, and so need no classes of its config."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
@@ -93,6 +94,13 @@ def docstring(file: str) -> str:
     return ast.get_docstring(ast.parse(source)) or ""
 
 
+def add_common(parser: argparse.ArgumentParser, name: str) -> None:
+    """Adds the options that every command has."""
+    if name not in READ_NO_RUN:
+        add_imports(parser)
+    parser.add_argument("--quiet", action="store_true", help="write only results, warnings and errors: no progress")
+
+
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
     command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
@@ -106,10 +114,10 @@ def run(name: str, words: Sequence[str]) -> None:
         add_help=not takes_settings,
     )
     command.add_arguments(parser)
-    if name not in READ_NO_RUN:
-        add_imports(parser)
+    add_common(parser, name)
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
+    verbosity.quiet = arguments.quiet
     if takes_settings:
         arguments.flags = unknown
     elif unknown:
@@ -158,5 +166,5 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def fail(message: str, status: int = 2) -> NoReturn:
-    note(f"error: {message}")
+    write_line(f"error: {message}")
     sys.exit(status)
