@@ -55,7 +55,9 @@ def main() -> None:
     )
     try:
         port = wait_for_port(server)
-        asyncio.run(load(port, list(expected), options.clients * 8, options.clients, 0))  # compiles
+        warm_up = options.requests // 10
+        for clients in (1, 4, options.clients):  # compiles
+            asyncio.run(load(port, list(expected), warm_up, clients, 0))
         before = counted_calls(port)
         started = time.perf_counter()
         outcomes, gone = asyncio.run(load(port, list(expected), options.requests, options.clients, options.gone))

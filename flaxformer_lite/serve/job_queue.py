@@ -33,10 +33,11 @@ class JobQueue:
 
     Args:
         max_items: items of all waiting jobs together.
+        well_filled: the number of items to answer by one call, of so many that wait under one key.
     """
 
-    def __init__(self, max_items: int) -> None:
-        self.max_items, self.num_items = max_items, 0
+    def __init__(self, max_items: int, well_filled: Callable[[int], int] = lambda count: count) -> None:
+        self.max_items, self.well_filled, self.num_items = max_items, well_filled, 0
         self.jobs: dict[Job, None] = {}
 
     def put(self, job: Job) -> None:
@@ -53,7 +54,8 @@ class JobQueue:
             self.num_items -= len(job.items)
 
     def take(self, max_items: int, *, streams: bool = True) -> list[Job]:
-        """Removes and returns the jobs to answer next: the oldest, and later ones with its key, in order, up to `max_items`.
+        """Removes and returns the jobs to answer next: the oldest, and later ones with its key, in order, up to `max_items` or
+        `well_filled`.
 
         A stream is returned alone; without `streams` it keeps waiting, and the oldest other job is taken.
         """
@@ -65,6 +67,10 @@ class JobQueue:
             if job is not first and job.emit is None and job.key == first.key and len(job.items) <= room:
                 taken.append(job)
                 room -= len(job.items)
+        count = max_items - room
+        most = self.well_filled(count)
+        while count > most and len(taken) > 1:
+            count -= len(taken.pop().items)
         for job in taken:
             self.remove(job)
         return taken

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.serve.job_queue import Job, JobQueue
 
 
@@ -50,7 +51,7 @@ class Worker:
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
     ) -> None:
         self.model, self.max_together, self.max_streams, self.observe = model, max_together, max_streams, observe
-        self.queue, self.streams = JobQueue(max_waiting), list[Stream]()
+        self.queue, self.streams = JobQueue(max_waiting, well_filled), list[Stream]()
         self.changed, self.closed = threading.Condition(), False
         self.thread = threading.Thread(target=self.work, name="model", daemon=True)
         self.thread.start()

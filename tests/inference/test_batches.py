@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.inference.batches import map_batches, pad_rows, plan_batches
+from flaxformer_lite.inference.batches import map_batches, pad_rows, plan_batches, well_filled
 
 
 def test_plan_batches_by_hand():
@@ -11,6 +11,23 @@ def test_plan_batches_by_hand():
     assert plan_batches([8] * 11, 64) == [(list(range(8)), 8, 8), ([8, 9, 10], 8, 8)]
     assert plan_batches([100, 5], 64) == [([0], 1, 128), ([1], 1, 8)]
     assert plan_batches([], 64) == []
+
+
+def test_what_is_answered_at_once_fills_half_of_its_rows():
+    """Oracle: worked by hand: 1, 8 or 64 rows; of 20 sequences 8 are answered, then 8, then 4."""
+    assert [well_filled(count) for count in (0, 1, 3, 4, 8, 9, 20, 31, 32, 64, 65)] == [
+        0,
+        1,
+        1,
+        4,
+        8,
+        8,
+        8,
+        8,
+        32,
+        64,
+        64,
+    ]
 
 
 def test_plan_batches_has_few_shapes():

@@ -31,6 +31,16 @@ def test_a_call_gets_no_more_items_than_allowed_and_later_jobs_fill_the_rest():
     assert queue.take(2) == [bigger]  # alone it is always taken
 
 
+def test_a_call_is_as_large_as_fills_its_batch():
+    """Worked by hand: of 5 items 4 are wanted, and a job is not split; the oldest job is always taken."""
+    jobs = [*jobs_of("a", items=2), *jobs_of("a"), *jobs_of("a", items=2)]
+    queue = JobQueue(9, well_filled=lambda count: 4 if count == 5 else 1)
+    for job in jobs:
+        queue.put(job)
+    assert queue.take(9) == jobs[:2] and queue.num_items == 2
+    assert queue.take(9) == jobs[2:]
+
+
 def test_room_is_counted_in_items_and_freed_by_removal():
     first, second, third = *jobs_of("a", items=3), *jobs_of("a", items=2), *jobs_of("b")
     queue = filled(first, second, max_items=5)

@@ -63,15 +63,15 @@ def test_the_fault_of_one_job_is_not_the_others():
     model = Doubling()
     worker = started(model)
     held(model, worker)
-    good, bad, gone = Job("a", [1]), Job("a", [-1]), Job("a", [5])
+    good, bad, gone = Job("a", [1, 2]), Job("a", [-1, 3]), Job("a", [5])
     for job in (good, bad, gone):
         worker.submit(job)
     gone.future.cancel()
     model.may_go.set()
-    assert good.future.result(WAIT) == [2]
+    assert good.future.result(WAIT) == [2, 4]
     with pytest.raises(ArithmeticError):
         bad.future.result(WAIT)
-    assert model.calls == [[0], [1, -1], [1], [-1]]
+    assert model.calls == [[0], [1, 2, -1, 3], [1, 2], [-1, 3]]
     assert worker.close(WAIT)
 
 
