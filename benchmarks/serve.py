@@ -49,15 +49,13 @@ def main() -> None:
     options = parser.parse_args()
     expected, bare = bare_decoder(options)
     server = subprocess.Popen(
-        [sys.executable, "-m", "flaxformer_lite", "serve", options.run, "--port", "0"],
+        [sys.executable, "-m", "flaxformer_lite", "serve", options.run, "--port", "0", "--warm-up"],
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         port = wait_for_port(server)
-        warm_up = options.requests // 10
-        for clients in (1, 4, options.clients):  # compiles
-            asyncio.run(load(port, list(expected), warm_up, clients, 0))
+        asyncio.run(load(port, list(expected), options.requests // 10, options.clients, 0))
         before = counted_calls(port)
         started = time.perf_counter()
         outcomes, gone = asyncio.run(load(port, list(expected), options.requests, options.clients, options.gone))

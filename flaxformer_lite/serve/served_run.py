@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.inference.batches import ROWS_FACTOR, plan_batches
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.inference.generation import (
@@ -177,6 +178,28 @@ class ServedRun:
             if length > most:
                 message = f"text {number} has {length} tokens, but {self.name} reads at most {most}: shorten it"
                 raise Refusal(413, message, code="context_length_exceeded")
+
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """Compiles the programs that requests with default settings need if the run translates or generates."""
+        if "translate" in self.tasks:
+            job = self.translation_job([], max_new_tokens=None, beam_size=None, num_hypotheses=None)
+            longest = self.run.config.data.longest.source
+        elif "generate" in self.tasks:
+            job, longest = self.generation_job([], {}), self.max_prompt_tokens
+        else:
+            return
+        assert isinstance(job.key, Key) and job.key.settings is not None
+        lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
+        shapes = dict.fromkeys(
+            (batch.rows, batch.length)
+            for length in lengths
+            for count in (1, ROWS_FACTOR, self.limits.texts)
+            for batch in plan_batches([length] * count, job.key.settings.batch_tokens)
+        )
+        for number, (rows, length) in enumerate(shapes, 1):
+            say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
+            prompt = Prompt((self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest), limit=1)
+            self.decode(job.key.settings, [prompt] * rows)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 

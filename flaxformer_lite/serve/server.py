@@ -59,6 +59,7 @@ def serve(
     port: int,
     allowed_hosts: Sequence[str],
     weights: str | None,
+    warm_up: bool,
     say: Callable[[str], None],
 ) -> bool:
     """Serves runs until SIGTERM or SIGINT, answers the open requests, and returns whether the model has stopped computing.
@@ -79,6 +80,8 @@ def serve(
         names = run_names([run.folder for run in runs])
         hosts = (*LOOPBACK, *allowed_hosts) if host in LOOPBACK else None
         app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
+        for served in app.state.service.runs.by_name.values() if warm_up else ():
+            served.warm_up(say)
         listener.listen(BACKLOG)
         shown = f"[{host}]" if ":" in host else host
         say(f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)")

@@ -64,6 +64,22 @@ def served(three_runs: dict[str, Run]) -> Iterator[Served]:
     made.service.worker.close(5)
 
 
+def test_warming_up_uses_every_shape_that_requests_may_need(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand: at most 4 texts in a call, 20 source tokens, 60 prompt tokens and positions."""
+    for name, shapes in (
+        ("pairs", [(1, 8), (8, 8), (4, 8), (1, 16), (8, 16), (4, 16), (1, 20), (8, 20), (4, 20)]),
+        ("documents", [(n, length) for length in (8, 16, 32, 60) for n in (1, 8, 4)]),
+        ("texts", []),
+    ):
+        run, found, said = served.service.runs.by_name[name], [], []
+        monkeypatch.setattr(
+            run, "decode", lambda _, prompts, found=found: found.append((len(prompts), len(prompts[0].ids)))
+        )
+        run.warm_up(said.append)
+        assert sorted(set(found)) == sorted({(8 if n == 4 else n, length) for n, length in shapes})
+        assert len(said) == len(found)
+
+
 def test_each_run_offers_what_it_can_do(served: Served):
     found = served.client.get("/api/runs").json()
     assert {run["name"]: (run["tasks"], run["chat"]) for run in found["runs"]} == {

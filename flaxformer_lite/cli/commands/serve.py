@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a further name of this server, such as that of the proxy before it; may be repeated",
     )
     parser.add_argument("--weights", help="last, best, ema or average:N; by default each config's weights")
+    parser.add_argument(
+        "--warm-up",
+        action="store_true",
+        help="compile what requests with default settings need before listening; default: at the first request of a shape",
+    )
     defaults = Limits()
     for name, (option, metavar, about) in LIMIT_OPTIONS.items():
         default = getattr(defaults, name)
@@ -65,6 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         port=arguments.port,
         allowed_hosts=arguments.allow_host,
         weights=arguments.weights,
+        warm_up=arguments.warm_up,
         say=note,
     )
     if not stopped:
