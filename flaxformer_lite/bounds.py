@@ -75,7 +75,7 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    legal = "finite" if accepted else _legal(hint)
+    legal = "finite" if accepted else legal_values(hint)
     if _beyond(value) and "below" not in legal and "at most" not in legal:
         legal += f" and at most {LARGEST}"
     return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies])
@@ -125,17 +125,17 @@ def _accepts(hint: Any, value: Any) -> bool:
     return True
 
 
-def _legal(hint: Any) -> str:
+def legal_values(hint: Any) -> str:
     """Returns the legal values of an annotation, in words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         limits = [f"{words} {limit}" for _, words, limit in _limits(hint) if limit not in (-math.inf, math.inf)]
         finite = ["finite"] * any(limit == math.inf for *_, limit in _limits(hint))
-        return " and ".join(limits + finite) or _legal(arguments[0])
+        return " and ".join(limits + finite) or legal_values(arguments[0])
     if origin in (typing.Union, types.UnionType):
-        return ", or ".join(_legal(argument) for argument in arguments)
+        return ", or ".join(legal_values(argument) for argument in arguments)
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
-        return f"values that are each {_legal(arguments[0])}"
+        return f"values that are each {legal_values(arguments[0])}"
     return {bool: "True or False", type(None): "None"}.get(hint, getattr(hint, "__name__", str(hint)))

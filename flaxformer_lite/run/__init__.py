@@ -4,6 +4,7 @@
 texts to `text_predictor.py`; `attention.py` returns attention weights. `plots.py` draws them, curves, and the lengths that
 `text_lengths.py` counts. `train.py` trains, then returns the run. `ensemble.py` makes one of several runs. `description.py` says in
 a few lines what a run is. `write.py` writes a run folder for imported or averaged parameters.
+`harness.py` is a run as lm-evaluation-harness asks models.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights

@@ -1,0 +1,178 @@
+"""Law: the commands in README.md and docs/ run as they stand there.
+
+All of them are parsed by the parser of their command, and their settings read into a config. `-m slow` runs them on toy runs in a
+folder of its own; those that this machine cannot run are in `NOT_RUN`, with the reason.
+"""
+
+import argparse
+import importlib
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import flaxformer_lite
+from flaxformer_lite.cli import main as cli
+from flaxformer_lite.cli.experiments import config_of, parse_mesh
+from flaxformer_lite.config import load_config
+from tests.support import needs
+from tests.support.doc_commands import PAGES, DocCommand, commands_of
+from tests.support.paths import ROOT
+
+COMMANDS = {str(page.relative_to(ROOT)): list(dict.fromkeys(commands_of(page))) for page in PAGES}
+COMMANDS = {page: commands for page, commands in COMMANDS.items() if commands}
+
+STAND_IN = {
+    "CONFIG": "quickstart",
+    "CONFIG.py": "quickstart",
+    "RUN/config.json": "quickstart",
+    "runs/mine/config.json": "quickstart",
+    "configs/mine.py": "quickstart",
+    "my_config.py": "quickstart",
+    "sentiment.py": "quickstart",
+    "llama_1b.py": "llama_1b",
+    "mine.py": "multi30k_en_de_raw",
+}
+"""Config files that a page describes and the repository does not have, and one that takes the same settings."""
+
+WORDS = {"RUN": "runs/quickstart", "SYSTEM": "paddle", "S": "1", "$i": "0", "ID": "mit", "FAMILY": "marian"}
+"""Words in capitals that stand for a value, and a value."""
+
+
+class Parsed(Exception):
+    """Ends a command once it is parsed."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+
+
+def stop(arguments: argparse.Namespace) -> None:
+    raise Parsed(arguments)
+
+
+def parsed(command: DocCommand, monkeypatch: pytest.MonkeyPatch) -> tuple[argparse.Namespace, bool]:
+    """Returns the arguments that a command was called with, and whether its options are settings too."""
+    words = [WORDS.get(word, word) for word in command.words if word not in ("--help", "overrides")]
+    module = importlib.import_module(f"flaxformer_lite.cli.commands.{cli.COMMANDS[words[0]]}")
+    monkeypatch.setattr(module, "run", stop)
+    monkeypatch.setattr(cli, "import_typed", lambda arguments: None)
+    with pytest.raises(Parsed) as found:
+        cli.main(words)
+    return found.value.arguments, hasattr(module, "TAKES_SETTINGS")
+
+
+def check(command: DocCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raises: ValueError or SystemExit if a command, an option, a setting or a config file does not exist."""
+    arguments, takes_settings = parsed(command, monkeypatch)
+    config = STAND_IN.get(getattr(arguments, "config", None) or "", getattr(arguments, "config", None))
+    monkeypatch.chdir(ROOT)
+    if takes_settings:
+        load_config(str(config), arguments.flags)
+    elif command.words[0] == "plan":
+        overrides = [f"--{setting}" for setting in arguments.overrides]
+        config_of(str(config), [word for setting in overrides for word in setting.split("=")])
+    if getattr(arguments, "mesh", None):
+        parse_mesh(arguments.mesh)
+
+
+@pytest.mark.parametrize("page", COMMANDS)
+def test_every_command_is_one_with_its_options_and_settings(page: str, monkeypatch: pytest.MonkeyPatch):
+    for command in COMMANDS[page]:
+        try:
+            check(command, monkeypatch)
+        except (ValueError, SystemExit) as error:
+            pytest.fail(f"{page}: {command.text}: {error}")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train quickstart --train.stops 3",
+        "translate RUN --beams 4",
+        "plan bert_base --topology v5e:1x1 model.dtyp=float32",
+    ],
+)
+def test_a_wrong_option_is_found(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    with pytest.raises((ValueError, SystemExit)):
+        check(DocCommand("README.md", f"flaxformer-lite {words}"), monkeypatch)
+
+
+# Running them ---------------------------------------------------------------------------------------------------------
+
+NOT_RUN = {
+    r"ORG/N|google-bert|--push": "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
+    r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
+    r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
+    r"--topology|--sharding": "compiles or lays out a model of full size; tests/planning and tests/cli run it on small ones",
+    r"--coordinator": "needs several processes; tests/training/multihost runs them",
+    r"configs/(multi30k|char_lm|tiny_mlm|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
+    r"/data/|mine\.py|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it on small ones",
+    r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
+    r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
+    r"configs/mine\.py|SYSTEM|torch-transformer": "reads weights of another system; tests/interop/systems runs it on theirs",
+    r"generate runs/imported|imported FOLDER2": "needs a downloaded decoder; tests/interop/hf runs it on small ones",
+    r"runs/mine/config|--help": "is read by the fast test alone",
+}
+"""Patterns of commands that are not run, and why; the fast test parses them."""
+
+TOY = "--train.steps 2 --train.checkpoint-every 1 --train.eval-every 2 --optimizer.schedule.warmup-steps 0"
+TOY += " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40 --model.d-model 16 --model.d-ff 16"
+TOY += " --model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.scan-unroll 1"
+
+
+def reason(command: DocCommand) -> str | None:
+    return next((why for pattern, why in NOT_RUN.items() if re.search(pattern, command.text)), None)
+
+
+def test_every_reason_is_needed():
+    """And most commands of use are run."""
+    everything = [command for commands in COMMANDS.values() for command in commands]
+    for pattern in NOT_RUN:
+        assert any(re.search(pattern, command.text) for command in everything), f"no command has {pattern}"
+    run = {command.words[0] for command in everything if reason(command) is None}
+    assert run >= {"train", "translate", "evaluate", "inspect", "report", "attention", "average", "configs", "doctor"}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with toy runs under the names that the pages use, and their input files."""
+    folder = tmp_path_factory.mktemp("reader")
+    config = load_config("quickstart", TOY.split())
+    flaxformer_lite.train(config, folder / "runs" / "quickstart")
+    for name in ("first", "second", "one_layer", "mine"):
+        shutil.copytree(folder / "runs" / "quickstart", folder / "runs" / name)
+    (folder / "configs").symlink_to(ROOT / "configs")
+    (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
+    return folder
+
+
+def words_to_type(command: DocCommand) -> list[str]:
+    """Returns a command's words with values for those in capitals; a training is a toy's."""
+    values = WORDS | {"CONFIG": "quickstart", "SOURCE": "20 nov 2026", "TARGET": "2026-11-20", "FILE": "map.html"}
+    words = [values.get(word, word) for word in command.words if word != "overrides"]
+    if words[:2] == ["train", "RUN/config.json"]:
+        words[1] = "runs/quickstart/config.json"
+        return words
+    return words + TOY.split() * (words[0] in ("train", "prepare"))
+
+
+@pytest.mark.slow
+@needs.altair
+@pytest.mark.parametrize("page", COMMANDS)
+def test_commands_run(
+    page: str, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """On a copy of the runs for each page, in the page's order; a status other than 0 is a failure."""
+    runnable = [command for command in COMMANDS[page] if reason(command) is None]
+    shutil.copytree(workspace, tmp_path / "here", symlinks=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for command in runnable:
+        with open("new.en", encoding="utf-8") as stdin, monkeypatch.context() as patched:
+            patched.setattr("sys.stdin", stdin)
+            status = 0
+            try:
+                cli.main(words_to_type(command))
+            except SystemExit as end:
+                status = int(end.code or 0)
+            assert status == 0, f"{command.text}: {capsys.readouterr().err}"
