@@ -51,15 +51,16 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
     return batches
 
 
-def well_filled(count: int) -> int:
-    """Returns how many of `count` sequences to answer at once while others may come: all, or fewer if they fill a smaller batch.
+def well_filled(count: int, call_rows: float) -> int:
+    """Returns how many of `count` sequences to answer at once while others may come: all, or as many as fill a smaller batch.
 
-    Less than half of a batch is not worth its padding: on a CPU, 64 rows take as long as 8 batches of 8 rows.
+    A call costs the time of its rows, padding included, and of `call_rows` rows more.
     """
     rows = 1
     while rows < count:
         rows *= ROWS_FACTOR
-    return count if 2 * count >= rows else rows // ROWS_FACTOR
+    smaller = max(1, rows // ROWS_FACTOR)
+    return count if call_rows + rows <= -(-count // smaller) * (call_rows + smaller) else smaller
 
 
 def map_batches(

@@ -1,13 +1,17 @@
 """From a request to its answer: checks, the queue, deadlines, clients that go, streams. The event loop only waits here."""
 
 import asyncio
+import functools
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
 
+import jax
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
+from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.run import Run
 from flaxformer_lite.serve.job_queue import Job, QueueFull
 from flaxformer_lite.serve.limits import Limits
@@ -20,6 +24,8 @@ from flaxformer_lite.serve.worker import Stopped, Worker
 
 Result = TypeVar("Result")
 Shape = TypeVar("Shape", bound=Asked)
+CALL_ROWS = {"cpu": 3}
+"""Cost of a call in rows. On a CPU 1, 8 and 64 rows of the quick start take 6, 15 and 107 ms; elsewhere rows cost little."""
 OVER = None
 """Ends the parts of a stream."""
 
@@ -35,6 +41,7 @@ class Service:
             max_waiting=limits.queue,
             max_together=limits.texts,
             max_streams=limits.streams,
+            together=functools.partial(well_filled, call_rows=CALL_ROWS.get(jax.default_backend(), math.inf)),
             observe=self.metrics.observe_call,
         )
         self.metrics.watch(self.worker)

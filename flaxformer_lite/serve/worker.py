@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.serve.job_queue import Job, JobQueue
 
 
@@ -38,6 +37,7 @@ class Worker:
         max_waiting: items that wait at most.
         max_together: items that are answered by one call at most.
         max_streams: streams that are open at once; further ones wait.
+        together: the items to answer by one call, of so many that wait.
         observe: called after each call with its key, its number of items, and its seconds.
     """
 
@@ -48,10 +48,11 @@ class Worker:
         max_waiting: int,
         max_together: int,
         max_streams: int,
+        together: Callable[[int], int] = lambda count: count,
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
     ) -> None:
         self.model, self.max_together, self.max_streams, self.observe = model, max_together, max_streams, observe
-        self.queue, self.streams = JobQueue(max_waiting, well_filled), list[Stream]()
+        self.queue, self.streams = JobQueue(max_waiting, together), list[Stream]()
         self.changed, self.closed = threading.Condition(), False
         self.thread = threading.Thread(target=self.work, name="model", daemon=True)
         self.thread.start()

@@ -1,5 +1,7 @@
 """Batches by hand, and their laws."""
 
+import math
+
 import numpy as np
 
 from flaxformer_lite.inference.batches import map_batches, pad_rows, plan_batches, well_filled
@@ -13,21 +15,11 @@ def test_plan_batches_by_hand():
     assert plan_batches([], 64) == []
 
 
-def test_what_is_answered_at_once_fills_half_of_its_rows():
-    """Oracle: worked by hand: 1, 8 or 64 rows; of 20 sequences 8 are answered, then 8, then 4."""
-    assert [well_filled(count) for count in (0, 1, 3, 4, 8, 9, 20, 31, 32, 64, 65)] == [
-        0,
-        1,
-        1,
-        4,
-        8,
-        8,
-        8,
-        8,
-        32,
-        64,
-        64,
-    ]
+def test_what_is_answered_at_once_is_worth_its_padding():
+    """Oracle: worked by hand: 8 rows cost 11 and 64 cost 67, so 48 sequences are six calls and 49 are one."""
+    counts = (1, 2, 3, 8, 9, 48, 49, 64, 65)
+    assert [well_filled(count, 3) for count in counts] == [1, 1, 3, 8, 8, 8, 49, 64, 64]
+    assert [well_filled(count, math.inf) for count in counts] == list(counts)
 
 
 def test_plan_batches_has_few_shapes():
