@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 
@@ -32,7 +33,7 @@ def program(words: Sequence[str] | None = None) -> None:
 
     skip_missing_tpu(os.environ)
     keep_programs(os.environ)
-    sys.excepthook = report_uncaught
+    sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
     try:
         main(words)
     except SystemExit as end:
@@ -52,6 +53,19 @@ def report_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
     """
     if not (kind is RuntimeError and str(error) == "Event loop is closed"):
         sys.__excepthook__(kind, error, trace)
+
+
+def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
+    """Prints an exception that Python ignores where it was raised; Ctrl-C comes again there, a moment later.
+
+    JAX has a callback of the garbage collector in which it would be lost.
+    """
+    if ignored.exc_type is KeyboardInterrupt and sys.platform != "win32":
+        again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(ignored)
 
 
 def use_huge_pages() -> None:

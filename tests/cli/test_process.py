@@ -1,16 +1,18 @@
 """Laws of a process that starts once more for huge pages: only where there are some, once, with its words; and of its cache."""
 
+import gc
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite import hardware
 from flaxformer_lite.cli import process
-from flaxformer_lite.cli.process import has_huge_pages, keep_programs, report_uncaught, use_huge_pages
+from flaxformer_lite.cli.process import has_huge_pages, keep_programs, report_ignored, report_uncaught, use_huge_pages
 from tests.support.paths import ROOT
 
 
@@ -142,3 +144,24 @@ def test_ctrl_c_waits_for_the_second_start(monkeypatch: pytest.MonkeyPatch, star
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     use_huge_pages()
     assert started and masks == [(signal.SIG_BLOCK, [signal.SIGINT])]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytest.CaptureFixture) -> None:
+    """Python prints an exception there, and goes on; another exception is printed as ever."""
+
+    def interrupted(phase: str, facts: dict[str, int]) -> None:
+        gc.callbacks.remove(interrupted)
+        raise KeyboardInterrupt
+
+    before, sys.unraisablehook = sys.unraisablehook, report_ignored
+    gc.callbacks.append(interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            print(gc.collect(), time.sleep(5))
+        assert capsys.readouterr().err == ""
+        gc.callbacks.append(lambda phase, facts: gc.callbacks.pop() and 1 / 0)
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
