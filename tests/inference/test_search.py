@@ -12,9 +12,11 @@ import pytest
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
-from flaxformer_lite.inference.search import decode_loop
+from flaxformer_lite.inference.search import SearchInputs, SearchSettings, decode_loop, prefill
 from flaxformer_lite.model.cache import KeyValue, LayerCache
 from flaxformer_lite.model.config import SlidingWindow
+from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import replicated
 from flaxformer_lite.text.special_ids import EOS
@@ -184,3 +186,24 @@ def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
     found = jax.eval_shape(run, state)
     assert asked == stages
     assert found.cache.own.key.shape[2] == maximum
+
+
+@pytest.mark.parametrize(
+    ("length", "attention", "read"), [(4, "causal", [3]), (1, "causal", []), (4, "full", [4]), (1, "full", [])]
+)
+def test_all_of_a_prompt_but_its_last_token_is_in_the_cache(monkeypatch, length, attention, read):
+    """By hand: the last token of a prompt is read too where the others attend to it, but gets no slot."""
+    model, shapes = Transformer(ALONE), []
+    original = Transformer.decode_step
+
+    def recorded(self, tokens, *rest, **options):
+        shapes.append(tokens.shape[1])
+        return original(self, tokens, *rest, **options)
+
+    params = jax.eval_shape(model.init, jax.random.key(0), example_inputs(ALONE))
+    monkeypatch.setattr(Transformer, "decode_step", recorded)
+    batch = SearchInputs(jnp.ones((2, length), jnp.int32), jnp.ones((2, length), bool), jnp.ones(2, jnp.int32))
+    settings = SearchSettings(DecodeConfig(), 3, attention)
+    inputs, cache = jax.eval_shape(lambda params: prefill(model, params, batch, settings), params)
+    assert shapes == read
+    assert cache.own.key.shape[2] == inputs.tokens.shape[1] - 1 == length - 1
