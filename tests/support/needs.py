@@ -25,6 +25,10 @@ tensorboard = pytest.mark.skipif(
 )
 wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason=f"wandb {TEST_ALL}")
 trackio = pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason=f"trackio {TEST_ALL}")
+transformers = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
+    reason="PyTorch or transformers is not installed",
+)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 chromium = pytest.mark.skipif(
     CHROMIUM is None or importlib.util.find_spec("playwright") is None,

@@ -6,16 +6,19 @@ The system must support the model. An imported run is exported bit for bit.
 """
 
 import argparse
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import require_absent
 from flaxformer_lite.console import note, warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
+from flaxformer_lite.interop.ctranslate2 import check as ctranslate2
 from flaxformer_lite.interop.ctranslate2 import export
-from flaxformer_lite.interop.ctranslate2.check import check_folder
+from flaxformer_lite.interop.hf import check as hf
 from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import read_json
@@ -62,11 +65,8 @@ def run(arguments: argparse.Namespace) -> None:
     elif arguments.system == "ctranslate2":
         output = Path(arguments.output)
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, output)
-        try:
-            check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
-        except BaseException:
-            shutil.rmtree(output)
-            raise
+        with kept_if_good(output):
+            ctranslate2.check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
     else:
         fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
         chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
@@ -76,6 +76,16 @@ def run(arguments: argparse.Namespace) -> None:
     for line in notes:
         warn(line)
     note(f"{count} arrays of step {loaded.step} are in {arguments.output}")
+
+
+@contextlib.contextmanager
+def kept_if_good(folder: Path) -> Iterator[None]:
+    """Deletes the folder if what is done within it fails."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
 
 
 def check_options(arguments: argparse.Namespace) -> None:
@@ -112,6 +122,8 @@ def export_hf(loaded: Run, origin: dict[str, Any], arguments: argparse.Namespace
         if arguments.push:
             output, about = Path(made, "model"), about._replace(name=arguments.output)
         count, more = export_run(loaded.config, loaded.params, origin, files, arguments.family, output, about)
+        with kept_if_good(output):
+            hf.check_folder(output, loaded.config.model, loaded.config.decode, loaded.params)
         if arguments.push:
             push(output, arguments.output, private=arguments.private, keep_card=arguments.license is None)
     return count, notes + more

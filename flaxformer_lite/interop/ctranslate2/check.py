@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Float, PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.ctranslate2.export import token_names
-from flaxformer_lite.model import Transformer
+from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text import Tokenizers
 
 ROWS, LENGTH = 3, 5
@@ -48,7 +49,7 @@ def score_pairs(
 ) -> tuple[LogProbs, LogProbs]:
     """Returns the log-probabilities of answers to sources, theirs and ours."""
     source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
-    rows, answers = (texts(config, size) for size in config.model.vocab_sizes)
+    rows, answers = (texts(config.model, config.decode, size) for size in config.model.vocab_sizes)
     names = [token_names(one, size) for one, size in zip((source, target), config.model.vocab_sizes, strict=True)]
     found = reader.score_batch(named(rows, names[0]), named(answers, names[1]))
     logits = logits_of(
@@ -66,19 +67,18 @@ def score_texts(
 ) -> tuple[LogProbs, LogProbs]:
     """Returns the log-probabilities of each next token of texts, theirs and ours."""
     size = config.model.vocab_sizes[1]
-    rows = texts(config, size)
+    rows = texts(config.model, config.decode, size)
     names = token_names(None if tokenizers is None else tokenizers.target, size)
     theirs, ours = np.asarray(reader.forward_batch(named(rows, names))), logits_of(config, params, input_ids=rows)
     following = [row[1:] for row in rows]
     return log_probs(theirs[:, :-1], following), log_probs(ours[:, :-1], following)
 
 
-def texts(config: Config, size: int) -> list[list[int]]:
+def texts(model: ModelConfig, decode: DecodeConfig, size: int) -> list[list[int]]:
     """Returns random token ids below `size`, none of them special, no longer than a sliding window."""
-    window, decode = config.model.sliding_window, config.decode
     special = {decode.pad_id, decode.bos_id, *decode.eos_ids, *decode.suppress_ids}
     usual = sorted(set(range(size)) - special) or [0]
-    length = LENGTH if window is None else min(LENGTH, window.size)
+    length = LENGTH if model.sliding_window is None else min(LENGTH, model.sliding_window.size)
     return np.random.default_rng(size).choice(usual, (ROWS, length)).tolist()
 
 
