@@ -1,6 +1,9 @@
 """Compares translation on the CPU with CTranslate2 or Hugging Face: the same weights, the same sentences, the same beam.
 
 python benchmarks/decode.py RUN --sentences FILE --peer ctranslate2 [--beam 1 5] [--batch 64] [--threads 1] [--rounds 5]
+python benchmarks/decode.py --shape m30k --peer ctranslate2
+
+With `--shape` a model of that size with random weights translates 64 sources of 15 random tokens, and every answer has 20 tokens.
 
 Needs ctranslate2, or torch and transformers. The run is exported to the peer first. Both sides get token ids, run in processes of
 their own on the same cores, and take turns. The first pass over the sentences compiles and is not counted. The columns:
@@ -26,6 +29,11 @@ from sides import ask, start
 PEERS = ("ctranslate2", "hf")
 MAX_LENGTH = 128
 """The most tokens of an answer."""
+SHAPES = {"tiny": (4, 128, 256, 4), "m30k": (3, 256, 1024, 4), "base": (6, 512, 2048, 8)}
+"""Layers on each side, width, feed-forward width and heads of a model with random weights."""
+VOCAB_SIZE = 8000
+SOURCES, SOURCE_LENGTH, ANSWER_LENGTH = 64, 15, 20
+"""Random sources, their tokens, and the tokens of an answer to them, its end included."""
 
 Ids = list[list[int]]
 Translate = Callable[[Ids], Ids]
@@ -41,8 +49,9 @@ class Times(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--sentences", required=True, metavar="FILE", help="one sentence a line")
+    parser.add_argument("run", metavar="RUN", nargs="?", help="a run folder; or --shape")
+    parser.add_argument("--sentences", metavar="FILE", help="one sentence a line; with RUN")
+    parser.add_argument("--shape", choices=SHAPES, help="random weights and tokens, in place of RUN and FILE")
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--beam", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--batch", type=int, default=64, help="sentences of a batch, on both sides")
@@ -54,7 +63,11 @@ def main() -> None:
     if options.measure:
         measure(options)
         return
+    if (options.run is None) == (options.shape is None) or (options.run is None) == (options.sentences is not None):
+        parser.error("either RUN and --sentences, or --shape")
     with tempfile.TemporaryDirectory() as folder:
+        if options.shape:
+            options.run = random_run(options.shape, Path(folder))
         for beam in options.beam:
             compare(options, beam, Path(folder))
 
@@ -81,6 +94,49 @@ def compare(options: argparse.Namespace, beam: int, folder: Path) -> None:
     report(beam, rounds, answers)
 
 
+def random_run(shape: str, folder: Path) -> str:
+    """Writes a run with random weights, and `ids.json` with random sources; returns the run folder."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from flaxformer_lite.config import Config
+    from flaxformer_lite.data import DataConfig, ParallelText
+    from flaxformer_lite.model import POST_NORM, Inputs, LayerNorm, ModelConfig, Normal, Transformer
+    from flaxformer_lite.model.positions import Sinusoidal
+    from flaxformer_lite.objectives import Seq2Seq
+    from flaxformer_lite.run import write_run
+    from flaxformer_lite.workdir import RunFolder
+
+    layers, d_model, d_ff, num_heads = SHAPES[shape]
+    model = ModelConfig(  # Marian's kind, which both peers have
+        residual=POST_NORM,
+        norm=LayerNorm(epsilon=1e-5),
+        positions=Sinusoidal(layout="half_split"),
+        initializer=Normal(stddev=0.02),
+        vocab_size=VOCAB_SIZE,
+        d_model=d_model,
+        d_ff=d_ff,
+        num_heads=num_heads,
+        num_encoder_layers=layers,
+        num_decoder_layers=layers,
+    )
+    nowhere = ParallelText(source="-", target="-")
+    config = Config(model=model, objective=Seq2Seq(), data=DataConfig(train=nowhere, eval=nowhere, tokenizer=None))
+    tokens = jnp.ones((1, 2), jnp.int32)
+    init = jax.jit(Transformer(model).init)
+    variables = init(jax.random.key(0), Inputs(source_tokens=tokens, target_tokens=tokens))
+    write_run(RunFolder(folder / "run"), config, 0, variables["params"], "random")
+    sources = np.random.default_rng(0).integers(4, VOCAB_SIZE, (SOURCES, SOURCE_LENGTH))
+    (folder / "ids.json").write_text(json.dumps(sources.tolist()))
+    return str(folder / "run")
+
+
+def lengths(options: argparse.Namespace) -> tuple[int, int]:
+    """Returns the fewest and the most tokens of an answer, its end included."""
+    return (ANSWER_LENGTH, ANSWER_LENGTH) if options.shape else (0, MAX_LENGTH)
+
+
 def encode(options: argparse.Namespace, ids: Path) -> None:
     """Writes the token ids of the sentences, with the end that the model reads."""
     import flaxformer_lite
@@ -92,7 +148,7 @@ def encode(options: argparse.Namespace, ids: Path) -> None:
 
 def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> list[str]:
     """Returns the words that start the process of one side."""
-    words = [__file__, path, "--sentences", options.sentences, "--measure", side, str(ids)]
+    words = [__file__, path, *(["--shape", options.shape] if options.shape else []), "--measure", side, str(ids)]
     return [*words, "--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
 
 
@@ -133,7 +189,8 @@ def ours(options: argparse.Namespace) -> Translate:
     import flaxformer_lite
 
     run, beam = flaxformer_lite.load(options.run), options.beam[0]
-    settings = {"beam_size": beam, "num_hypotheses": 1, "max_new_tokens": MAX_LENGTH}
+    fewest, most = lengths(options)
+    settings = {"beam_size": beam, "num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most}
 
     def translate(sources: Ids) -> Ids:
         longest = max(map(len, sources))
@@ -153,11 +210,16 @@ def ctranslate2(options: argparse.Namespace) -> Translate:
     source, target = ("source", "target") if (folder / "source_vocabulary.json").exists() else ("shared", "shared")
     names, ids_of = (json.loads((folder / f"{side}_vocabulary.json").read_text()) for side in (source, target))
     numbers = {name: number for number, name in enumerate(ids_of)}
+    fewest, most = lengths(options)
 
     def translate(sources: Ids) -> Ids:
         tokens = [[names[i] for i in row] for row in sources]
         results = translator.translate_batch(
-            tokens, beam_size=options.beam[0], max_batch_size=options.batch, max_decoding_length=MAX_LENGTH
+            tokens,
+            beam_size=options.beam[0],
+            max_batch_size=options.batch,
+            min_decoding_length=fewest,
+            max_decoding_length=most,
         )
         return [[numbers[name] for name in result.hypotheses[0]] for result in results]
 
@@ -171,6 +233,7 @@ def hugging_face(options: argparse.Namespace) -> Translate:
     torch.set_num_threads(options.threads)
     model = AutoModelForSeq2SeqLM.from_pretrained(options.run).eval()
     pad, end = model.generation_config.pad_token_id, model.generation_config.eos_token_id
+    fewest, most = lengths(options)
 
     def translate(sources: Ids) -> Ids:
         order = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
@@ -184,7 +247,8 @@ def hugging_face(options: argparse.Namespace) -> Translate:
                     input_ids=tokens,
                     attention_mask=(tokens != pad).long(),
                     num_beams=options.beam[0],
-                    max_length=MAX_LENGTH,
+                    min_new_tokens=fewest,
+                    max_new_tokens=most,
                 )
             for i, row in zip(members, found[:, 1:].tolist(), strict=True):
                 answers[i] = row[: row.index(end)] if end in row else row

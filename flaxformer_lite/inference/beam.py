@@ -33,11 +33,12 @@ from flaxformer_lite.inference.search import (
     is_end,
     prefill,
 )
+from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
 from flaxformer_lite.model.masks import combine_masks, padding_mask
-from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
 
 
 class BeamState(NamedTuple):
@@ -82,14 +83,15 @@ def beam_search(
     members = [(model, variables), *zip(other_models, other_variables, strict=True)]
     filled = [prefill(*member, batch, settings) for member in members]
     inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
-    shared = caches[0].own.key.shape[2]
+    shared = caches[0].room
+    kernels = [output_kernel(*member) for member in members]
 
     def step(state: BeamState) -> BeamState:
         ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))
         state = state._replace(ancestors=ancestors)
         found = [
-            beam_log_probs(model.bind(variables), state, cache, inputs, shared)
-            for (model, variables), cache in zip(members, state.cache, strict=True)
+            beam_log_probs(model.bind(variables), state, cache, inputs, shared, kernel)
+            for (model, variables), cache, kernel in zip(members, state.cache, kernels, strict=True)
         ]
         token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
         history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
@@ -101,6 +103,12 @@ def beam_search(
     state = init_beam_state(inputs, caches, settings)
     state = decode_loop(step, state, settings.max_new_tokens, lambda steps: shared + steps * k)
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
+
+
+def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:
+    """Returns the head's kernel in the layout of the product, which a tied table is not in: it is moved once, not in each step."""
+    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
+    return jax.lax.optimization_barrier(model.bind(variables).scores(hidden).kernel.astype(hidden.dtype))
 
 
 def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:
@@ -143,14 +151,19 @@ def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) ->
 
 
 def beam_log_probs(
-    model: Transformer, state: BeamState, cache: LayerCache, inputs: DecodeInputs, shared: int
+    model: Transformer,
+    state: BeamState,
+    cache: LayerCache,
+    inputs: DecodeInputs,
+    shared: int,
+    kernel: Float[Array, "D V"],
 ) -> tuple[Float[Array, "B K V"], LayerCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 
     `model` is bound and `cache` is its own; the first `shared` slots of the cache hold the prompt.
     """
     batch, k, _ = state.ancestors.shape
-    num_steps = (cache.own.key.shape[2] - shared) // k
+    num_steps = (cache.room - shared) // k
     position, first = inputs.prefill_length + state.step, inputs.first_positions[:, None]
     key_positions = cache_positions(inputs.prefill_length, shared, num_steps, k)
     own = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)
@@ -170,7 +183,7 @@ def beam_log_probs(
     query_positions = jnp.broadcast_to(position - first, (len(first), k))
     hidden, new_cache = model.decoder(embedded, query_positions, context, cache)
     assert new_cache is not None
-    logits = model.logits(hidden)
+    logits = model.logits(hidden, kernel)
     return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), new_cache
 
 
@@ -184,9 +197,7 @@ def beam_step(
     batch, k, vocab_size = token_log_probs.shape
     length = state.step + 1
     candidates = (state.log_probs[..., None] + token_log_probs).reshape(batch, k * vocab_size)
-    # Without barriers XLA sorts the whole vocabulary on a CPU; one for both arrays aborts JAX 0.10 on several devices.
-    best = jax.lax.top_k(candidates, (1 + len(config.eos_ids)) * k)
-    log_probs, flat = map(jax.lax.optimization_barrier, best)
+    log_probs, flat = top_k(candidates, (1 + len(config.eos_ids)) * k)
     beam, token = flat // vocab_size, flat % vocab_size
     end, limit = is_end(token, config), (length == max_lengths)[:, None]
 

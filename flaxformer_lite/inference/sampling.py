@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.top_k import top_k
 
 # Processing: rules of `DecodeConfig` --------------------------------------------------------------------------------------
 
@@ -48,8 +49,8 @@ def process_logits(
     if config.suppress_ids:
         logits = logits.at[..., jnp.asarray(config.suppress_ids)].set(-jnp.inf)
     if config.min_new_tokens and config.eos_ids:
-        endless = logits.at[..., jnp.asarray(config.eos_ids)].set(-jnp.inf)
-        logits = jnp.where(step < config.min_new_tokens, endless, logits)
+        ends = (jnp.arange(vocab_size)[:, None] == jnp.asarray(config.eos_ids)).any(-1)
+        logits = jnp.where(ends & (step < config.min_new_tokens), -jnp.inf, logits)
     if (forced := forced_ids(step, is_last, config)) is not None:
         only_forced = jnp.where(jnp.arange(vocab_size) == forced[..., None], 0.0, -jnp.inf).astype(logits.dtype)
         logits = jnp.where(forced[..., None] >= 0, only_forced, logits)
@@ -112,7 +113,7 @@ def sample_token(
 ) -> Int[Array, "B"]:
     """Returns each row's most probable token, the lowest id of equals; with a `sampling`, one drawn with the row's key."""
     if sampling is None or sampling.temperature == 0:
-        return jax.lax.top_k(logits, 1)[1][:, 0]  # on a CPU argmax takes several times as long
+        return top_k(logits, 1)[1][:, 0]
     assert keys is not None
     step_keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
     return jax.vmap(jax.random.categorical)(step_keys, warp_logits(logits, sampling)).astype(jnp.int32)

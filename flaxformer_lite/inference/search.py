@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.cache import KeyValue, LayerCache
+from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
 
 
 class Decoded(NamedTuple):
@@ -110,7 +110,7 @@ def prefill(
     if inputs.prefill_length:
         _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=inputs.left_padding, causal=causal)
     if not causal:
-        cache = cache._replace(own=KeyValue(*(x[:, :, : inputs.prefill_length] for x in cache.own)))
+        cache = cache._replace(own=CachedKeyValue(*(x[..., : inputs.prefill_length, :] for x in cache.own)))
     return inputs, cache
 
 
@@ -144,10 +144,10 @@ def grow_cache(cache: Caches, capacity: int) -> Caches:
     """Returns the cache, or each of several models' caches, with `capacity` slots for the decoder's own keys and values."""
 
     def grow(x: Array) -> Array:
-        return jnp.pad(x, [(0, capacity - size if axis == 2 else 0) for axis, size in enumerate(x.shape)])
+        return jnp.pad(x, [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)])
 
     def grow_own(cache: LayerCache) -> LayerCache:
-        return LayerCache(own=KeyValue(*map(grow, cache.own)), memory=cache.memory)
+        return LayerCache(own=CachedKeyValue(*map(grow, cache.own)), memory=cache.memory)
 
     grown: Caches = jax.tree.map(grow_own, cache, is_leaf=lambda node: isinstance(node, LayerCache))
     return grown

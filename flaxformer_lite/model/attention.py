@@ -72,6 +72,14 @@ def weighted_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K
     return mixed.reshape(batch, length, num_heads, -1)
 
 
+def cached_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K Hv"]) -> Float[Array, "B T N Hv"]:
+    """Returns `weighted_values` of few queries: a product with the values as a cache holds them, which moves only the answer."""
+    batch, num_heads, length, num_slots = weights.shape
+    by_head = value.swapaxes(1, 2)
+    mixed = weights.reshape(batch, by_head.shape[1], -1, num_slots) @ by_head
+    return mixed.reshape(batch, num_heads, length, -1).swapaxes(1, 2)
+
+
 # Variants ---------------------------------------------------------------------------------------------------------------
 
 
@@ -131,7 +139,7 @@ class Attention(Checked, at="model.attention"):
         check_heads_divide(d_model, num_heads, setting)
 
     def heads(self, d_model: int, num_heads: int) -> Heads:
-        """Returns the sizes of the heads. The decode cache is `[B, S, num_kv_heads, d_key]` and `[…, d_value]`."""
+        """Returns the sizes of the heads. The decode cache is `[B, num_kv_heads, S, d_key]` and `[…, d_value]`."""
         return Heads(num_heads, d_model // num_heads, d_model // num_heads)
 
     def width(self, num_heads: int, d_head: int) -> int:
@@ -333,7 +341,8 @@ class MultiHeadAttention(nn.Module):
             weights = v.weights(heads, key_value.key, mask=mask, bias=bias, param=self.param)
             self.sow("intermediates", "weights", weights)
             weights = apply_dropout(self, weights.astype(self.dtype), self.dropout_rate)
-            mixed = v.mix(weights, key_value.value, self.param)
+            plain = cached and type(v).mix is Attention.mix
+            mixed = cached_values(weights, key_value.value) if plain else v.mix(weights, key_value.value, self.param)
         return self.out(mixed.reshape(*mixed.shape[:2], -1))
 
     def choose_kernel(self, call: kernels.AttentionCall) -> kernels.KernelChoice:

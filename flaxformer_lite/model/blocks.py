@@ -8,7 +8,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 
 from flaxformer_lite.model.attention import MultiHeadAttention
-from flaxformer_lite.model.cache import KeyValue, LayerCache
+from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
@@ -49,18 +49,18 @@ class Block(nn.Module):
         cache: LayerCache | None,
         is_local: Bool[Array, ""] | None,
         context: LayerContext,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """Returns the layer's output, and the cache with the new keys and values.
+    ) -> tuple[Float[Array, "B T D"], CachedKeyValue | None]:
+        """Returns the layer's output and, with a cache, the keys and values that the stack writes into it.
 
         is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
         """
-        h, cache = self.self_attention(self.pre("attention", x), cache, is_local, context)
+        h, new = self.self_attention(self.pre("attention", x), cache, is_local, context)
         x = self.post("attention", h, x)
         if self.cross:
             x = self.post("cross_attention", self.memory_attention(self.pre("cross_attention", x), cache, context), x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
-        return x, cache
+        return x, new
 
     def self_attention(
         self,
@@ -68,8 +68,8 @@ class Block(nn.Module):
         cache: LayerCache | None,
         is_local: Bool[Array, ""] | None,
         context: LayerContext,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
-        """Returns the attention of the tokens to themselves and to the cache, and the cache with their keys and values."""
+    ) -> tuple[Float[Array, "B T D"], CachedKeyValue | None]:
+        """Returns the attention of the tokens to themselves and to the cache and, with a cache, their keys and values."""
         rotate = functools.partial(self.rotate, is_local=is_local, context=context)
         mask = context.mask
         if is_local is not None:
@@ -79,25 +79,27 @@ class Block(nn.Module):
         if context.structure is not None and is_local is not None:
             assert context.local_structure is not None
             structure = ByLayer(is_local, context.local_structure, context.structure)
-        own = self.attention.key_value(h, rotate=rotate)
-        if cache is not None and context.slots is not None:
-            own, cache = cache.own.concat(own), cache._replace(own=cache.own.write_window(own, context.slots))
-        elif cache is not None:
+        own, new = self.attention.key_value(h, rotate=rotate), None
+        if cache is not None:
             assert context.index is not None
-            own = cache.own.write(own, context.index)
-            cache = cache._replace(own=own)
+            new = own.by_head()
+            own = (cache.own.write(new, context.index) if context.slots is None else cache.own.concat(new)).by_slot()
         cached = cache is not None
         h = self.attention.attend(
             h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
         )
-        return h, cache
+        return h, new
 
     def memory_attention(
         self, h: Float[Array, "B T D"], cache: LayerCache | None, context: LayerContext
     ) -> Float[Array, "B T D"]:
         """Returns the attention of the tokens to the memory."""
-        memory = self.memory_key_value(None, None, None, context)[1] if cache is None else cache.memory
-        assert memory is not None
+        if cache is None:
+            assert context.memory is not None
+            memory = self.cross_attention.key_value(context.memory)
+        else:
+            assert cache.memory is not None
+            memory = cache.memory.by_slot()
         mask, structure = context.memory_mask, context.memory_structure
         return self.cross_attention.attend(h, memory, mask=mask, structure=structure, cached=cache is not None)
 
@@ -114,10 +116,10 @@ class Block(nn.Module):
 
     def memory_key_value(
         self, carry: None, cache: None, is_local: None, context: LayerContext
-    ) -> tuple[None, KeyValue]:
+    ) -> tuple[None, CachedKeyValue]:
         """Returns keys and values of the memory, once a sentence in decoding. The signature is that of `__call__`, for the scan."""
         assert context.memory is not None
-        return carry, self.cross_attention.key_value(context.memory)
+        return carry, self.cross_attention.key_value(context.memory).by_head()
 
     def pre(self, sublayer: str, x: Array) -> Array:
         norm = getattr(self, f"{sublayer}_pre_norm")

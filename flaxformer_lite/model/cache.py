@@ -16,31 +16,56 @@ from jaxtyping import Array, Float, Int
 
 
 class KeyValue(NamedTuple):
-    """Projected keys and values, in heads. In a decode cache S is the room, not the number of tokens."""
+    """Projected keys and values, in heads."""
 
     key: Float[Array, "B S K H"]
     value: Float[Array, "B S K Hv"]
 
-    def write(self, new: "KeyValue", slot: Int[Array, ""]) -> "KeyValue":
+    def by_head(self) -> "CachedKeyValue":
+        """Returns them in the layout of a cache."""
+        return CachedKeyValue(self.key.swapaxes(1, 2), self.value.swapaxes(1, 2))
+
+
+class CachedKeyValue(NamedTuple):
+    """Keys and values in a decode cache, of one layer or of all: S is the room, not the number of tokens.
+
+    The slots of a head are one matrix, so a step's products read them where they are.
+    """
+
+    key: Float[Array, "*L B K S H"]
+    value: Float[Array, "*L B K S Hv"]
+
+    def write(self, new: "CachedKeyValue", slot: Int[Array, ""]) -> "CachedKeyValue":
         """Returns the cache with `new` (one position or more) in consecutive slots from `slot` on."""
-        return KeyValue(
-            *(jax.lax.dynamic_update_slice_in_dim(old, n, slot, 1) for old, n in zip(self, new, strict=True))
+        return CachedKeyValue(
+            *(jax.lax.dynamic_update_slice_in_dim(old, n, slot, -2) for old, n in zip(self, new, strict=True))
         )
 
-    def write_window(self, new: "KeyValue", slots: Int[Array, "_"]) -> "KeyValue":
+    def write_window(self, new: "CachedKeyValue", slots: Int[Array, "_"]) -> "CachedKeyValue":
         """Returns the cache with the last positions of `new`, as many as there are `slots`, in these slots."""
-        return KeyValue(*(old.at[:, slots].set(n[:, -len(slots) :]) for old, n in zip(self, new, strict=True)))
+        return CachedKeyValue(
+            *(old.at[..., slots, :].set(n[..., -len(slots) :, :]) for old, n in zip(self, new, strict=True))
+        )
 
-    def concat(self, new: "KeyValue") -> "KeyValue":
+    def concat(self, new: "CachedKeyValue") -> "CachedKeyValue":
         """Returns the keys and values of the cache, followed by `new`."""
-        return KeyValue(*(jnp.concatenate(pair, 1) for pair in zip(self, new, strict=True)))
+        return CachedKeyValue(*(jnp.concatenate(pair, -2) for pair in zip(self, new, strict=True)))
+
+    def by_slot(self) -> KeyValue:
+        """Returns one layer's keys and values in the layout of attention."""
+        return KeyValue(self.key.swapaxes(1, 2), self.value.swapaxes(1, 2))
 
 
 class LayerCache(NamedTuple):
     """Keys and values of the decoder's own tokens and of the memory, stacked over the layers."""
 
-    own: KeyValue
-    memory: KeyValue | None
+    own: CachedKeyValue
+    memory: CachedKeyValue | None
+
+    @property
+    def room(self) -> int:
+        """The number of slots for the decoder's own tokens."""
+        return self.own.key.shape[-2]
 
 
 def slot_positions(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:

@@ -5,7 +5,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.model.blocks import remat_block, residual_commands
-from flaxformer_lite.model.cache import KeyValue, LayerCache
+from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import apply_dropout
@@ -79,7 +79,12 @@ class Stack(nn.Module):
         window = self.config.sliding_window if self.causal else None
         some = None if window is None else window.layers
         is_local = None if some is None else jnp.asarray([i in some for i in range(self.num_layers)])
-        x, cache = self.layers(x, cache, is_local, context)
+        x, new = self.layers(x, cache, is_local, context)
+        if cache is not None:
+            assert new is not None and context.index is not None
+            slots = context.slots
+            own = cache.own.write(new, context.index) if slots is None else cache.own.write_window(new, slots)
+            cache = cache._replace(own=own)
         return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x), cache
 
     def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
@@ -87,8 +92,10 @@ class Stack(nn.Module):
         c = self.config
         heads = c.attention.heads(c.d_model, c.num_heads)
         sizes = (heads.d_key, heads.d_value)
-        own = [jnp.zeros((self.num_layers, batch, room, heads.num_kv_heads, h), DTYPES[c.dtype]) for h in sizes]
+        own = CachedKeyValue(
+            *(jnp.zeros((self.num_layers, batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes)
+        )
         if memory is None:
-            return LayerCache(own=KeyValue(*own), memory=None)
+            return LayerCache(own=own, memory=None)
         _, memory_kv = self.layers.memory_key_value(None, None, None, LayerContext(memory=memory))
-        return LayerCache(own=KeyValue(*own), memory=memory_kv)
+        return LayerCache(own=own, memory=memory_kv)

@@ -4,6 +4,8 @@ With both stacks it is the encoder–decoder; with one of them the encoder or th
 `blocks.py` has the layer, `contexts.py` builds the masks, `config.py` has the settings.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
@@ -106,8 +108,10 @@ class Transformer(nn.Module):
             x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
-    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-        return self.scores(hidden).logits()
+    def logits(self, hidden: Float[Array, "B T D"], kernel: Float[Array, "D V"] | None = None) -> Float[Array, "B T V"]:
+        """Returns the logits; `kernel` is the head's, where the caller has it in the layout of the product."""
+        scores = self.scores(hidden)
+        return (scores if kernel is None else dataclasses.replace(scores, kernel=kernel)).logits()
 
     def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:
         table = self.target_table if self.config.share_target_output else None
@@ -143,7 +147,7 @@ class Transformer(nn.Module):
 
         Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
         """
-        room = cache.own.key.shape[2]
+        room = cache.room
         positions, context = step_context(self.config, index, tokens.shape[1], room, source_mask, padded, causal)
         hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
         assert filled is not None

@@ -86,8 +86,8 @@ def cached_decoding(case: Case) -> Arrays:
     found = {"out/memory": memory, "out/logits": jnp.concatenate(logits, 1)}
     for part, keys, values in (("self", *cache.own), ("cross", *cache.memory)):
         for i, (key, value) in enumerate(zip(keys, values, strict=True)):
-            found[f"out/cache_{i}_{part}_key"] = key.transpose(0, 2, 3, 1)
-            found[f"out/cache_{i}_{part}_value"] = value.transpose(0, 2, 1, 3)
+            found[f"out/cache_{i}_{part}_key"] = key.transpose(0, 1, 3, 2)
+            found[f"out/cache_{i}_{part}_value"] = value
     return found
 
 
