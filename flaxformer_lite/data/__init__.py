@@ -1,7 +1,7 @@
 """Data sources, and batches as a function of (seed, step).
 
-`records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `sources`) read pairs of
-texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).
+`records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `mixture` → `sources`) read
+pairs of texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).
 `packing` helps objectives to fill rows with documents. `config` has the settings.
 """
 
@@ -9,6 +9,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.hub import HubDataset, Parquet
+from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
@@ -21,6 +22,7 @@ __all__ = [
     "HubDataset",
     "JSONLines",
     "Lengths",
+    "Mixture",
     "Pair",
     "ParallelText",
     "Parquet",

@@ -5,11 +5,12 @@ them into batches, and permutes the batches.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer
 
 from flaxformer_lite.data.records import Lengths
 
@@ -72,14 +73,34 @@ class Epoch(NamedTuple):
     """The number of the batch, in the order of `examples`, that each step of the epoch takes."""
 
 
-class BatchPlan:
-    """The batches of every epoch, planned from the lengths of the examples and a seed. It holds arrays, no list of batches."""
+class Shares(NamedTuple):
+    """The sources of the examples, which follow each other, and the share of the rows of an epoch that each has."""
 
-    def __init__(self, lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket], seed: int):
+    sizes: Sequence[int]
+    shares: Float[np.ndarray, "P"]
+
+
+class BatchPlan:
+    """The batches of every epoch, planned from the lengths of the examples and a seed. It holds arrays, no list of batches.
+
+    With `shares` an epoch has as many rows as examples fit, drawn from each source by its share.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"],
+        buckets: Sequence[Bucket],
+        seed: int,
+        shares: Shares | None = None,
+    ):
         self.seed = seed
         self._which = bucket_indices(lengths, buckets)
         self._num_shapes = len(buckets)
         counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
+        self._drawn = None if shares is None else draws(self._which, shares, len(buckets))
+        if self._drawn is not None:
+            counts = self._drawn.sum(0)
+        self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
         self._filled = np.flatnonzero(counts).tolist()
         self._counts = counts[self._filled]
         self.buckets = [buckets[i] for i in self._filled]
@@ -116,9 +137,52 @@ class BatchPlan:
         examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
         for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
             members, filled = examples[start : start + count], 0
-            for part in slices(len(self._which)):
+            if self._drawn is not None:
+                members[:] = self._drawn_members(epoch, i)
+            for part in slices(len(self._which)) if self._drawn is None else ():
                 found = np.flatnonzero(self._which[part] == i) + part.start
                 members[filled : filled + len(found)] = found
                 filled += len(found)
             generator.shuffle(members)
         return Epoch(examples, generator.permutation(self.batches_per_epoch))
+
+    def _drawn_members(self, epoch: int, bucket: int) -> Int[np.ndarray, "M"]:
+        """Returns the examples of a bucket in one epoch of a mixture, source after source.
+
+        A source's examples come in one endless line of permutations; each epoch takes the next ones.
+        """
+        assert self._drawn is not None
+        found = [np.zeros(0, np.int64)]
+        for part, (start, stop) in enumerate(itertools.pairwise(self._parts)):
+            members, count = np.flatnonzero(self._which[start:stop] == bucket) + start, int(self._drawn[part, bucket])
+            at = epoch * count
+            while at < (epoch + 1) * count:
+                turn, offset = divmod(at, len(members))
+                key, counter = [self.seed, turn], [0, bucket, part, 4]
+                order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(members)
+                found.append(order[offset : offset + (epoch + 1) * count - at])
+                at += len(found[-1])
+        return np.concatenate(found)
+
+
+def draws(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: int) -> Int[np.ndarray, "P N"]:
+    """Returns how many rows of an epoch come from each source and bucket: as many in all as examples fit."""
+    parts = np.split(which, np.cumsum(shares.sizes)[:-1])
+    counts = np.stack([np.bincount(part, minlength=num_buckets)[:num_buckets] for part in parts])
+    filled = np.where(counts.any(1), shares.shares, 0)
+    of_parts = apportion(int(counts.sum()), filled)
+    return np.stack([apportion(int(n), row.astype(np.float64)) for n, row in zip(of_parts, counts, strict=True)])
+
+
+def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
+    """Returns whole numbers in the ratio of the weights, whose sum is `number`: the largest remainders are rounded up.
+
+    Reference: Hamilton's method of apportionment.
+    """
+    if not weights.any():
+        return np.zeros(len(weights), np.int64)
+    exact = number * weights / weights.sum()
+    found = np.floor(exact).astype(np.int64)
+    most = np.argsort(found - exact, kind="stable")[: number - int(found.sum())]
+    found[most] += 1
+    return found

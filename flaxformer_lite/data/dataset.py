@@ -1,6 +1,8 @@
 """From records to batches: tokenizes all text once, then makes any batch on demand."""
 
+import bisect
 import hashlib
+import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
 
@@ -10,8 +12,9 @@ from absl import logging
 from jaxtyping import Int
 
 from flaxformer_lite.console import Quiet
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares
 from flaxformer_lite.data.config import DataConfig, batch_shapes
+from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
@@ -101,7 +104,8 @@ class Dataset(Generic[Example]):
         if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
         records = TokenArrays.of(records)
-        rows = objective.make_rows(records, config.longest, seed or 0, tokenizer)
+        made = [objective.make_rows(part, config.longest, seed or 0, tokenizer) for part in records.parts]
+        rows = made[0] if len(made) == 1 else concat_rows(made, objective)
         self.records: Sequence[Any] = rows
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
@@ -111,7 +115,11 @@ class Dataset(Generic[Example]):
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
-        self.plan = BatchPlan(planned, batch_shapes(objective, config), seed or 0)
+        shares = None
+        if isinstance(records, MixedRecords) and seed is not None:
+            sizes = [len(part) for part in made]
+            shares = Shares(sizes, records.mixture.shares(sizes))
+        self.plan = BatchPlan(planned, batch_shapes(objective, config), seed or 0, shares)
         placed = self.plan.placed
         self.dropped = len(rows) - int(placed.sum())
         if not placed.any():
@@ -120,6 +128,9 @@ class Dataset(Generic[Example]):
                 f"data.max_target_length {config.max_target_length}: raise them, or check the data"
             )
         self.fingerprint = records.fingerprint()
+        if shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
+            first = self.plan.epoch(0).examples
+            placed = first[first != PADDING_ROW]
         self.padding = 1 - int(lengths[placed].sum(dtype=np.int64)) / self.plan.positions_per_epoch
 
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
@@ -161,6 +172,38 @@ def make_samplers(config: DataConfig, tokenizers: Tokenizers) -> tuple[SubwordSa
     source = SubwordSampler(tokenizers.source, config.subword_sampling)
     joint = tokenizers.source is tokenizers.target
     return source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
+
+
+class MixedRecords(TokenArrays):
+    """The records of all sources of a mixture, one source after the other."""
+
+    def __init__(self, parts: Sequence[TokenArrays], mixture: Mixture) -> None:
+        super().__init__([shard for part in parts for shard in part.shards])
+        self._parts, self.mixture = parts, mixture
+
+    @property
+    def parts(self) -> Sequence[TokenArrays]:
+        return self._parts
+
+    def fingerprint(self) -> str:
+        """Returns a hash of the sources' fingerprints and of what decides their shares."""
+        settings = [[part.fingerprint() for part in self._parts], self.mixture.weights, self.mixture.temperature]
+        return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+
+
+def concat_rows(made: Sequence[Sequence[Any]], objective: RowMaker[Any]) -> Rows:
+    """Returns the rows of all sources, one source after the other."""
+    firsts = np.cumsum([0, *map(len, made)]).tolist()
+    lengths = [
+        part.lengths if isinstance(part, Rows) else np.array([objective.lengths(row) for row in part], np.int32)
+        for part in made
+    ]
+
+    def make(i: int) -> Any:
+        part = bisect.bisect_right(firsts, i) - 1
+        return made[part][i - firsts[part]]
+
+    return Rows(np.concatenate([part.reshape(-1, 2) for part in lengths]), make)
 
 
 def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) -> Int[np.ndarray, "I 2"]:

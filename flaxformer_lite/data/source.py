@@ -20,7 +20,7 @@ class DataSource(ABC):
 
     A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`. Two calls of
     `open` return the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in a
-    config file or on the command line, list it in `SourceKinds` (sources.py).
+    config file or on the command line, list it in `MixedKinds` (mixture.py).
     """
 
     kind: str
@@ -41,6 +41,11 @@ class DataSource(ABC):
             yield pair
             if number % 1024 == 0:
                 progress(number / len(pairs))
+
+    @property
+    def parts(self) -> Sequence["DataSource"]:
+        """The sources that this one mixes; of other kinds, the source itself."""
+        return (self,)
 
     def versions(self) -> list[str] | None:
         """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.

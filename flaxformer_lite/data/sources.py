@@ -4,11 +4,8 @@ from typing import Annotated
 
 from pydantic import Discriminator
 
-from flaxformer_lite.data.corpora import PlainText, PythonDocs
-from flaxformer_lite.data.dates import Dates
-from flaxformer_lite.data.hub import HubDataset, Parquet
-from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.data.mixture import MixedKinds, Mixture
 
-SourceKinds = ParallelText | TSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
+SourceKinds = MixedKinds | Mixture
 Source = Annotated[SourceKinds, Discriminator("kind")]
 OptionalSource = Annotated[SourceKinds | None, Discriminator("kind")]

@@ -81,6 +81,11 @@ class TokenArrays(Lazy[TokenPair]):
         return cls([TokenShard(ids, starts, labels)])
 
     @property
+    def parts(self) -> Sequence["TokenArrays"]:
+        """The records of each source of a mixture; without one, these records."""
+        return (self,)
+
+    @property
     def sizes(self) -> Int[np.ndarray, "I 2"]:
         """The number of source and target tokens of every record."""
         return np.concatenate([np.diff(shard.starts).reshape(-1, 2).astype(np.int32) for shard in self.shards])

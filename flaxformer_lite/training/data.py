@@ -5,12 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data import Pair, ParallelText
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, make_samplers, tokenize
+from flaxformer_lite.data import DataSource, Mixture, Pair, ParallelText, TokenPair
+from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
+from flaxformer_lite.data.mixture import part_setting
 from flaxformer_lite.data.sources import Source
-from flaxformer_lite.data.store import PairStream, TokenStore
+from flaxformer_lite.data.store import PairStream, StoredRecords, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress
 from flaxformer_lite.inference import DecodeConfig
@@ -26,13 +29,28 @@ class EvalData:
 
     def __init__(self, config: Config, tokenizers: Tokenizers, warn: Callable[[str], None]):
         assert config.data.eval is not None
-        self.pairs = list(config.data.eval.open("data.eval"))
+        source = config.data.eval
+        opened = [part.open(part_setting(source, "data.eval", i)) for i, part in enumerate(source.parts)]
+        self.pairs = [pair for pairs in opened for pair in pairs]
         self.records = evaluation_records(
             self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
         )
-        self.dataset = Dataset(
-            self.records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id
-        )
+
+        def dataset(records: Sequence[TokenPair]) -> Dataset:
+            return Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
+
+        self.dataset = dataset(self.records)
+        self.parts: dict[str, slice] = {}
+        """The pairs of each source of a mixture, by its name; empty without a mixture."""
+        if isinstance(source, Mixture):
+            stops = np.cumsum([0, *map(len, opened)]).tolist()
+            self.parts = dict(zip(source.part_names, map(slice, stops, stops[1:]), strict=True))
+        self.datasets = [dataset(self.records[part]) for part in self.parts.values()] or [self.dataset]
+
+    @property
+    def num_shapes(self) -> int:
+        """The number of shapes of its batches."""
+        return len({bucket for dataset in self.datasets for bucket in dataset.plan.buckets})
 
 
 @dataclass(frozen=True)
@@ -61,15 +79,18 @@ def read_data(
     if source is None or config.data.tokenizer is None:
         raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
-    stream = PairStream(source, "data.train")
-    pairs = processes.on_all(lambda: None if config.data.store else stream.if_small())
-    if pairs is None:
-        tokenizers, records = stored_records(config, folder, progress, processes, raise_if_stopped)
+    parts = processes.on_all(lambda: None if config.data.store else small_parts(source))
+    if parts is None:
+        tokenizers, stored = stored_records(config, folder, progress, processes, raise_if_stopped)
+        records = together(stored, source)
     else:
+        pairs = [pair for part in parts for pair in part]
         agree_on_texts(processes, "data.train", source, pairs)
         progress.update("tokenizing")
         tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-        records = processes.on_all(lambda: TokenArrays.of(tokenize(pairs, tokenizers)))
+        records = processes.on_all(
+            lambda: together([TokenArrays.of(tokenize(part, tokenizers)) for part in parts], source)
+        )
     data = processes.on_all(lambda: make_datasets(config, records, tokenizers, processes.is_first))
     processes.agree(
         lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
@@ -79,10 +100,26 @@ def read_data(
     return data
 
 
+def small_parts(source: DataSource) -> list[list[Pair]] | None:
+    """Returns the pairs of each part of the training data; None if one does not fit a shard."""
+    parts = []
+    for i, part in enumerate(source.parts):
+        pairs = PairStream(part, part_setting(source, "data.train", i)).if_small()
+        if pairs is None:
+            return None
+        parts.append(pairs)
+    return parts
+
+
+def together(parts: Sequence[TokenArrays], source: DataSource) -> TokenArrays:
+    """Returns the records of all parts of a source."""
+    return MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
+
+
 def stored_records(
     config: Config, folder: RunFolder, progress: Progress, processes: Processes, raise_if_stopped: Callable[[], None]
-) -> tuple[Tokenizers, TokenArrays]:
-    """Returns the run's tokenizers and its training data from the token store, both made first if they are missing.
+) -> tuple[Tokenizers, list[StoredRecords]]:
+    """Returns the run's tokenizers and each part of its training data from its token store, all made first if they are missing.
 
     The first process makes them; the others find them there, or make their own if they do not share the folder.
     """
@@ -90,14 +127,16 @@ def stored_records(
     assert source is not None
     stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
 
-    def make() -> tuple[Tokenizers, TokenStore]:
+    def make() -> tuple[Tokenizers, list[TokenStore]]:
         reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
         tokenizers = folder.tokenizers(
             config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
         )
-        store = TokenStore.of(stores, source, tokenizers)
-        store.build(PairStream(source, "data.train"), tokenizers, stoppable(tokenizing))
-        return tokenizers, store
+        made = [TokenStore.of(stores, part, tokenizers) for part in source.parts]
+        for i, (store, part) in enumerate(zip(made, source.parts, strict=True)):
+            stream = PairStream(part, part_setting(source, "data.train", i))
+            store.build(stream, tokenizers, stoppable(tokenizing))
+        return tokenizers, made
 
     def stoppable(show: BuildProgress) -> BuildProgress:
         def shown(fraction: float, done: int) -> None:
@@ -106,15 +145,19 @@ def stored_records(
 
         return shown
 
-    tokenizers, store = processes.first_then_others(make)
-    facts, records = processes.on_all(lambda: (store.facts, store.records))
-    assert facts is not None
-    name = getattr(source, "path", source.kind)
+    tokenizers, made = processes.first_then_others(make)
+    facts, records = processes.on_all(
+        lambda: ([store.facts or {} for store in made], [store.records for store in made])
+    )
+    settings = [part_setting(source, "data.train", i) for i in range(len(made))]
+    names = [f"{at} {getattr(part, 'path', part.kind)}" for at, part in zip(settings, source.parts, strict=True)]
+    texts = [f"{fact['records']:,} texts with SHA-256 {' '.join(fact['texts'])}" for fact in facts]
     processes.agree(
-        lambda: {f"data.train {name}": f"{facts['records']:,} texts with SHA-256 {' '.join(facts['texts'])}"},
+        lambda: dict(zip(names, texts, strict=True)),
         "Give all hosts the same data, and the same versions of the packages that read it",
     )
-    progress.say(f"tokens of data.train: {store.folder}, {facts['source_tokens'] + facts['target_tokens']:,}")
+    for setting, store, fact in zip(settings, made, facts, strict=True):
+        progress.say(f"tokens of {setting}: {store.folder}, {fact['source_tokens'] + fact['target_tokens']:,}")
     return tokenizers, records
 
 

@@ -22,6 +22,8 @@ from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
 
 EvaluationProgress = Callable[[str, int, int], None]
 """Called with an activity, and with how many of its batches or texts are done and there are."""
+BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
+"""For each metric the sums and counts of every batch."""
 
 
 def mean_metrics(
@@ -32,14 +34,25 @@ def mean_metrics(
     Args:
         progress: called with the number of batches done and of all batches.
     """
+    return report(objective, count(runner, params, dataset, progress))
+
+
+def count(runner: Runner, params: PyTree, dataset: Dataset, progress: Callable[[int, int], None]) -> BatchCounts:
+    """Returns each metric's sums and counts of every batch."""
     batches = dataset.plan.batches_per_epoch
-    counted: dict[str, list[LossTerm | PerRowMetric]] = {}
+    counted: BatchCounts = {}
     for i in range(batches):
         found = runner.eval_step(params, runner.shard_batch(dataset.batch(i, runner.local_rows)))
         for name, of_batch in jax.device_get(found).items():
             counted.setdefault(name, []).append(of_batch)
         progress(i + 1, batches)
-    return objective.report({name: merge_counts(parts) for name, parts in counted.items()})
+    return counted
+
+
+def report(objective: BaseObjective, *counted: BatchCounts) -> dict[str, float]:
+    """Returns the objective's metrics over one dataset, or over several together."""
+    parts = {name: [part for counts in counted for part in counts[name]] for name in counted[0]}
+    return objective.report({name: merge_counts(found) for name, found in parts.items()})
 
 
 def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowMetric:
@@ -69,16 +82,19 @@ class Evaluator:
         self.decoder = Decoder(Transformer(config.model.for_use), greedy) if config.objective.translates else None
 
     def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
-        """Returns the metrics of the parameters at `step`."""
+        """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""
         progress("evaluating", 0, 1)
-        metrics = mean_metrics(
-            self.runner, self.config.objective, params, self.data.dataset, functools.partial(progress, "evaluating")
-        )
+        objective, show = self.config.objective, functools.partial(progress, "evaluating")
+        counted = [count(self.runner, params, dataset, show) for dataset in self.data.datasets]
+        metrics = report(objective, *counted)
+        for part, counts in zip(self.data.parts, counted, strict=False):
+            metrics |= {f"{part}/{name}": value for name, value in report(objective, counts).items()}
         if self.decoder is None:
             return metrics
         decoder, local = self.decoder, self.processes.local_replica(params)
+        names = self.config.train.text_metrics
         return metrics | self.processes.metrics_of_first(
-            self.config.train.text_metrics,
+            [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
             lambda: self._translate(decoder, local, f"eval-step-{step:08}", progress),
         )
 
@@ -93,4 +109,9 @@ class Evaluator:
             self.folder.write_samples(name, pairs, texts)
             return {}
         self.folder.write_hypotheses(name, pairs, texts)
-        return text_metrics(metrics, texts, [pair.target for pair in pairs], tokenized=self.config.data.tokenized)
+        targets, tokenized = [pair.target for pair in pairs], self.config.data.tokenized
+        found = text_metrics(metrics, texts, targets, tokenized=tokenized)
+        for part, where in self.data.parts.items():
+            of_part = text_metrics(metrics, texts[where], targets[where], tokenized=tokenized)
+            found |= {f"{part}/{name}": value for name, value in of_part.items()}
+        return found

@@ -61,7 +61,7 @@ def set_up(
             TrainTask.of(config),
             mesh,
             train_shapes=len(data.train.plan.buckets),
-            eval_shapes=len(data.eval.dataset.plan.buckets) if data.eval else 0,
+            eval_shapes=data.eval.num_shapes if data.eval else 0,
         )
     )
     if checkpoints.latest() is None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import chex
 import pytest
 
 from flaxformer_lite.console import Progress
-from flaxformer_lite.data import shards, workers
+from flaxformer_lite.data import Dates, Mixture, shards, workers
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
@@ -99,3 +100,27 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     monkeypatch.setattr(workers, "write_shard", None)
     assert read("large").train.fingerprint == small.train.fingerprint
     assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it
+
+
+def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: fingerprint and batches; each source has a store of its own. Evaluation has the pairs of each source under its name."""
+    dates = [Dates(num_examples=n, seed=n) for n in (30, 20)]
+    mixture = Mixture(sources=tuple(dates), names=("large", "small"), weights=(1.0, 2.0))
+    config = tiny_config(data=replace(tiny_config().data, train=mixture, eval=mixture))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+    def read(name: str, store: str | None) -> RunData:
+        (tmp_path / name).mkdir()
+        settings = replace(config, data=replace(config.data, store=store))
+        with Progress(1, silent=True) as progress:
+            return read_data(settings, RunFolder(tmp_path / name), progress, Processes(), lambda: None)
+
+    small, stored = read("small", None), read("stored", str(tmp_path / "tokens"))
+    assert len(list((tmp_path / "tokens").glob("tokens-*"))) == 2
+    assert small.train.fingerprint == stored.train.fingerprint
+    for step in range(small.train.plan.batches_per_epoch):
+        chex.assert_trees_all_equal(small.train.batch(step), stored.train.batch(step))
+    assert small.eval is not None
+    assert small.eval.parts == {"large": slice(0, 30), "small": slice(30, 50)}
+    assert small.eval.pairs[small.eval.parts["small"]] == list(dates[1].open())
+    assert [len(dataset.records) for dataset in small.eval.datasets] == [30, 20]

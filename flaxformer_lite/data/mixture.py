@@ -1,0 +1,106 @@
+"""A mixture of data sources, each with a share of the rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from jaxtyping import Float
+from pydantic import Discriminator
+
+from flaxformer_lite.bounds import PositiveFloat
+from flaxformer_lite.data.corpora import PlainText, PythonDocs
+from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.hub import HubDataset, Parquet
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.text.files import ReadProgress, ignore_progress
+
+MixedKinds = ParallelText | TSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
+MixedSource = Annotated[MixedKinds, Discriminator("kind")]
+"""The sources that a config file can mix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixture(DataSource):
+    """Several sources: an epoch has as many rows as all of them together, of which each source has a share.
+
+    In training a row of a source that is drawn often comes again before the epoch ends, and one of a source that is drawn rarely
+    comes in a later epoch: over all epochs the rows of a source come equally often. A pack has documents of one source.
+    Evaluation reads every row of every source once, and reports each source and all together.
+
+    Reference: Arivazhagan et al. 2019, arXiv:1907.05019, section 4 (temperature).
+    """
+
+    kind: Literal["mixture"] = "mixture"
+    sources: tuple[MixedSource, ...]
+    """The sources, at least one."""
+    names: tuple[str, ...] = ()
+    """Name of each source in metrics, such as `de/loss`; (): source0, source1 and so on."""
+    weights: tuple[PositiveFloat, ...] | None = None
+    """Weight of each source; its share of the rows is its weight divided by their sum. None: shares by size, see temperature."""
+    temperature: PositiveFloat = 1.0
+    """Shares are proportional to size^(1/temperature), the size in rows. 1: as if the sources were one file; larger values
+    favour small sources. Without weights."""
+
+    def __post_init__(self) -> None:
+        number = len(self.sources)
+        if number == 0:
+            raise ValueError("mixture.sources is (): it must have at least one source")
+        for name, values in (("names", self.names), ("weights", self.weights)):
+            if values and len(values) != number:
+                raise ValueError(
+                    f"mixture.{name} has {len(values)} values but mixture.sources has {number}: give one for each source"
+                )
+        if self.weights is not None and not self.weights:
+            raise ValueError("mixture.weights is (): give one for each source, or None")
+        if len(set(self.part_names)) < number or any("/" in name or not name for name in self.part_names):
+            raise ValueError(
+                f"mixture.names is {self.names}: names must differ, and have at least one character and no /"
+            )
+        for name, value in (("temperature", self.temperature), *(("weights", w) for w in self.weights or ())):
+            if not (0 < value < np.inf):
+                raise ValueError(f"mixture.{name} has {value}: it must be a finite number above 0")
+        if self.weights is not None and self.temperature != 1:
+            raise ValueError(
+                f"mixture.temperature is {self.temperature}, but mixture.weights is {self.weights}: set one of them only"
+            )
+
+    @property
+    def parts(self) -> Sequence[DataSource]:
+        return self.sources
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The name of each source."""
+        return self.names or tuple(f"source{i}" for i in range(len(self.sources)))
+
+    def shares(self, sizes: Sequence[int]) -> Float[np.ndarray, "P"]:
+        """Returns each source's share of the rows; `sizes` are the numbers of rows that it has."""
+        if self.weights is not None:
+            found = np.array(self.weights, np.float64)
+        else:
+            found = (np.array(sizes, np.float64) / max(1, *sizes)) ** (1 / self.temperature)
+        return found / found.sum()
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        """Returns the pairs of all sources, one source after the other. Raises: ValueError for anything wrong with the data."""
+        return list(self.stream(setting))
+
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        for number, source in enumerate(self.sources):
+
+            def report(fraction: float, number: int = number) -> None:
+                progress((number + fraction) / len(self.sources))
+
+            yield from source.stream(setting and part_setting(self, setting, number), report)
+
+    def versions(self) -> list[str] | None:
+        versions = [source.versions() for source in self.sources]
+        return None if None in versions else [version for some in versions for version in some or ()]
+
+
+def part_setting(source: DataSource, setting: str, i: int) -> str:
+    """Returns the path in the config of a source's part."""
+    return f"{setting}.sources.{i}" if isinstance(source, Mixture) else setting
