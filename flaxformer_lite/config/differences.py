@@ -23,7 +23,8 @@ MAY_CHANGE = frozenset(
                     "max_skipped_steps",
                     "max_rollbacks",
                 ),
-                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror", "trackers", "profile"),
+                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
+                *("sample_prompts", "trackers", "profile"),
             )
         ),
     ]

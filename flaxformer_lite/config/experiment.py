@@ -125,6 +125,11 @@ class Config:
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
                 "it to ()"
             )
+        if train.sample_prompts and (self.objective.command != "generate" or data.eval is None):
+            raise ValueError(
+                f"train.sample_prompts is {train.sample_prompts}, but it is for evaluations of a language model: set it to (), or "
+                "set data.eval and an objective of kind causal_lm"
+            )
         evaluations = train.text_metrics or train.patience is not None or train.best_metric != "loss"
         if data.eval is None and (evaluations or train.keep_best > 1):
             raise ValueError(

@@ -58,6 +58,8 @@ class TrainConfig(Checked, at="train"):
     text_metrics: tuple[TextMetric, ...] = ()
     """Metrics of greedy translations of `data.eval`, reported at each evaluation. BLEU and chrF are sacreBLEU's."""
 
+    sample_prompts: tuple[str, ...] = ()
+    """Prompts that a language model continues at each evaluation, by the settings of `decode`; the texts are in samples/."""
     trackers: tuple[TrackerName, ...] = ()
     """Programs that get the rows of metrics.jsonl too: tensorboard, wandb, trackio. Each needs the extra of its name."""
     profile: str | None = None

@@ -110,7 +110,7 @@ def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
                 right = "✓" if sample.hypothesis == sample.reference else ""
                 lines.append([run.name, f"{step:,}", sample.hypothesis, right])
     return [
-        Table(source, ["run", "step", "translation", ""], lines, f"reference: {reference}")
+        Table(source, ["run", "step", "translation", ""], lines, reference and f"reference: {reference}")
         for (source, reference), lines in sentences.items()
     ]
 

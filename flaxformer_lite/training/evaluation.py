@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.data import Pair
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.inference import Decoder, translate
+from flaxformer_lite.inference.generation import generate_texts, generation_settings
 from flaxformer_lite.inference.metrics import text_metrics
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
@@ -64,7 +66,7 @@ def merge_counts(parts: Sequence[LossTerm | PerRowMetric]) -> LossTerm | PerRowM
 
 
 class Evaluator:
-    """Evaluates parameters on `data.eval` and, if the objective translates, writes translations to the run folder."""
+    """Evaluates parameters on `data.eval`; writes translations, or what continues `train.sample_prompts`, to the run folder."""
 
     def __init__(
         self,
@@ -79,11 +81,13 @@ class Evaluator:
         self.runner, self.folder, self.processes = runner, folder, processes
         # Decoding during training is greedy: fast, and close enough to rank checkpoints.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
-        self.decoder = Decoder(Transformer(config.model.for_use), greedy) if config.objective.translates else None
+        settings = greedy if config.objective.translates else generation_settings(greedy, {})
+        answers = config.objective.translates or config.train.sample_prompts
+        self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
 
     def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""
-        progress("evaluating", 0, 1)
+        progress("evaluating", 0, self.data.datasets[0].plan.batches_per_epoch)
         objective, show = self.config.objective, functools.partial(progress, "evaluating")
         counted = [count(self.runner, params, dataset, show) for dataset in self.data.datasets]
         metrics = report(objective, *counted)
@@ -93,10 +97,19 @@ class Evaluator:
             return metrics
         decoder, local = self.decoder, self.processes.local_replica(params)
         names = self.config.train.text_metrics
+        answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(
             [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
-            lambda: self._translate(decoder, local, f"eval-step-{step:08}", progress),
+            lambda: answer(decoder, local, f"eval-step-{step:08}", progress),
         )
+
+    def _continue(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
+        """Writes the texts that continue the prompts under `name`; returns no metrics."""
+        prompts, tokenizer = self.config.train.sample_prompts, self.tokenizers.target
+        show = functools.partial(progress, "generating")
+        found = generate_texts(decoder, params, tokenizer, prompts, stop=(), seed=0, first_index=0, progress=show)
+        self.folder.write_samples(name, [Pair(prompt, "") for prompt in prompts], [texts[0].text for texts in found])
+        return {}
 
     def _translate(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""

@@ -283,11 +283,13 @@ class RunFolder:
         self._write(self.path / "hypotheses" / f"{name}.reference", as_lines([pair.target for pair in pairs]))
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
-        """Writes the first hypotheses with their sources and references."""
-        blocks = [
-            f"source:     {pair.source}\nreference:  {pair.target}\nhypothesis: {hypothesis}\n"
-            for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]
-        ]
+        """Writes the first hypotheses with their sources and references; ⏎ stands for line breaks in them."""
+        blocks = []
+        for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]:
+            source, reference, answer = (
+                re.sub(r"[\r\n]+", "⏎", text) for text in (pair.source, pair.target, hypothesis)
+            )
+            blocks.append(f"source:     {source}\nreference:  {reference}\nhypothesis: {answer}\n")
         self._write(self.path / "samples" / f"{name}.txt", "\n".join(blocks))
         self._delete_old_answers()
 
