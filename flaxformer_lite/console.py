@@ -196,7 +196,7 @@ class Progress:
         return lambda fraction, done: self.within(activity, fraction, f"{done:,}")
 
     def show(self, label: str, text: str, picture: str = "") -> None:
-        """Shows a fact below the bar until it is replaced; its picture on a terminal only."""
+        """Shows a fact below the bar until it is replaced, an empty one not at all; its picture on a terminal only."""
         self.facts[label] = text, picture
 
     def view(self) -> Group:
@@ -206,14 +206,14 @@ class Progress:
             known = not math.isnan(bar.fraction)
             line = ProgressBar(1.0, bar.fraction if known else 0.0, width=30, pulse=not known)
             bars.add_row(printable(bar.activity), line, Text(bar.count), Text(bar.left))
-        for label, (text, picture) in list(self.facts.items()):
+        for label, (text, picture) in [(label, fact) for label, fact in list(self.facts.items()) if fact[0]]:
             facts.add_row(Text(f"  {label}", "dim"), Text(printable(text)) + Text(f"  {picture}", "cyan"))
         return Group(bars, facts)
 
     def _pace(self, bar: Bar) -> None:
         """Writes what the bar would show where there is none, and no line was written for a while."""
         if self.live is None and not self.quiet and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-            self.say("; ".join([str(bar), *(f"{label} {text}" for label, (text, _) in self.facts.items())]))
+            self.say("; ".join([str(bar), *(f"{label} {text}" for label, (text, _) in self.facts.items() if text)]))
 
 
 class Curve:

@@ -1,8 +1,15 @@
 """Oracles: lines written by hand. A closed terminal or pipe is tested with a whole training in tests/training/test_loop.py."""
 
+import contextlib
+import fcntl
 import io
 import math
+import os
+import pty
+import re
+import struct
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -193,3 +200,37 @@ def test_a_long_line_loses_its_middle(capsys: pytest.CaptureFixture):
     warn("first " + "x" * 10_000_000 + "\nlast")
     line = capsys.readouterr().err
     assert line.startswith("warning: first xxx") and line.endswith("x last\n") and len(line) < LONGEST_NOTE + 9
+
+
+SESSION = """
+import time
+from flaxformer_lite.console import Progress, warn
+with Progress(4) as progress:
+    for step in range(5):
+        progress.update("training", step)
+        progress.show("loss", f"{1 / (step + 1):.3f}", "█▄")
+        time.sleep(0.3)
+    progress.within("evaluating", 0.5, "1/2")
+    progress.say("a line")
+    warn("careful")
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_real_terminal_the_view_moves_and_leaves_only_the_lines():
+    """Law: a pseudo-terminal sees bars and facts while they are there; lines and warnings stay, and the cursor comes back."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execve(sys.executable, [sys.executable, "-c", SESSION], {**os.environ, "TERM": "xterm-256color"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    written = b""
+    with contextlib.suppress(OSError):  # the end of the session
+        while part := os.read(terminal, 4096):
+            written += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    text = written.decode()
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert "2/4" in seen and "evaluating" in seen and "0.333  █▄" in seen and " left" in seen
+    assert seen.count("a line") == 1 and seen.count("warning: careful") == 1
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l") and text.rindex("\x1b[2K") > text.rindex("evaluating")

@@ -17,6 +17,8 @@ class TrainView:
     def show_history(self, rows: Iterable[dict[str, Any]], best: float | None) -> None:
         """Shows the rows from before, in place of what was shown; `best` is the best value of `train.best_metric` in them."""
         self.curve = Curve()
+        for label in ("loss", "speed", "eval", "best"):  # in this order
+            self.progress.show(label, "")
         for row in rows:
             if row["split"] == "train":
                 self.curve.add(row.get("loss") or math.nan)
@@ -35,7 +37,7 @@ class TrainView:
         if "mfu" in row:
             words.append(f"MFU {row['mfu']:.1%}")
         if "peak_memory_bytes" in row:
-            words.append(f"{row['peak_memory_bytes'] / 2**30:.2f} GiB at most")
+            words.append(f"peak memory {row['peak_memory_bytes'] / 2**30:.2f} GiB")
         self.progress.show("speed", "  ".join([*words, f"rate {row['learning_rate']:.2e}"]))
 
     def show_evaluation(self, row: dict[str, Any], *, best: bool) -> None:

@@ -18,14 +18,14 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     view.show_row(row(1050, 1.5, mfu=0.4123, peak_memory_bytes=3 * 2**29))
     assert {label: text for label, (text, _) in progress.facts.items()} == {
         "loss": "0.2500",
-        "speed": "1,234 tokens/s  MFU 41.2%  1.50 GiB at most  rate 1.00e-03",
+        "speed": "1,234 tokens/s  MFU 41.2%  peak memory 1.50 GiB  rate 1.00e-03",
         "eval": "step 1,000  loss 1.5000  accuracy 0.5000",
         "best": "step 500  accuracy 0.7500",
     }
     assert progress.facts["loss"][1] == "█▁" and view.curve.means == [2.0, 1.0, 1.5]
     assert progress.work.count == "1,001/2,000"
     view.show_history([row(50, 2.0)], None)
-    assert view.curve.means == [2.0]
+    assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
 
 
 def test_what_is_no_number_is_left_out():
