@@ -1,5 +1,6 @@
 """Law: the notebooks run from top to bottom, and are kept with what they show: a badge, an install, pictures."""
 
+import inspect
 import json
 import os
 import re
@@ -41,16 +42,64 @@ def test_its_cells_are_short(path: Path):
         assert len(cell["source"].splitlines()) <= 30, cell["source"]
 
 
+SMALL = "--model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.scan-unroll 1"
+DATES = "--data.bucket-lengths 40 --data.train.num-examples 2000 --data.eval.num-examples 20"
+TOYS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
+    "quickstart": ({"quickstart": f"{SMALL} {DATES}"}, {"STEPS = 600": "STEPS = 20"}),
+    "read_attention": ({"quickstart": DATES}, {"STEPS = 600": "STEPS = 20"}),
+    "your_parallel_text": ({"multi30k_en_de_raw": SMALL}, {"STEPS = 200": "STEPS = 20", "(16, 32)": "(32,)"}),
+    "language_model": ({"char_lm": "--model.num-decoder-layers 1"}, {"STEPS = 600": "STEPS = 20"}),
+    "finetune_bert": (
+        {"bert_base": "--model.num-encoder-layers 1"},
+        {"STEPS = 300": "STEPS = 20", "FINE_STEPS = 120": "FINE_STEPS = 8", "range(8_000)": "range(800)"},
+    ),
+    "many_devices_and_plan": (
+        {},
+        {
+            "STEPS = 12": "STEPS = 2",
+            'NAMES = ["transformer_base_wmt14", ': "NAMES = [",
+            "else:\n    main": "elif False:\n    main",
+        },
+    ),
+}
+"""The toy size of a notebook: flags that are added to those of a config, and texts that are replaced in its cells."""
+
+
+def toy(source: str, replaced: dict[str, str]) -> str:
+    """Returns a cell's source with a toy's numbers in the place of its own."""
+    for text, other in replaced.items():
+        source = re.sub(rf"(?m)(?<!\w){re.escape(text)}", other, source)
+    return source
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_its_toy_replaces_is_in_it(path: Path):
+    _, replaced = TOYS[path.stem]
+    source = "\n\n".join(cell["source"] for cell in cells(path, "code"))
+    assert [text for text, other in replaced.items() if toy(source, {text: other}) == source] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_from_top_to_bottom(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """At toy size, in an empty folder, with this checkout's package."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    for name, value in (("FLAXFORMER_LITE_TOY", "1"), ("PYTHONPATH", str(ROOT))):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", os.environ["FLAXFORMER_LITE_TEST_CACHE"])
     monkeypatch.delenv("XLA_FLAGS")  # one device, as a user has, or as many as the notebook asks for
-    notebook = nbformat.read(path, as_version=4)
+    notebook, (flags, replaced) = nbformat.read(path, as_version=4), TOYS[path.stem]
+    for cell in notebook.cells:
+        cell.source = toy(cell.source, replaced)
+    if flags:
+        cell = f"""
+            import flaxformer_lite.config
+
+            def with_toy(name, words=(), load=flaxformer_lite.config.load_config, toys={flags!r}):
+                return load(name, [*words, *toys.get(name, "").split()])
+
+            flaxformer_lite.config.load_config = with_toy
+        """
+        notebook.cells.insert(0, nbformat.v4.new_code_cell(inspect.cleandoc(cell)))
     client = nbclient.NotebookClient(
         notebook, timeout=900, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )

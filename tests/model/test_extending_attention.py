@@ -118,6 +118,7 @@ def trained(variant: Attention):
     return task, state, moments[0], losses
 
 
+@pytest.mark.slow
 @each_variant
 def test_the_train_step_lowers_the_loss_and_moves_the_variants_own_parameters(variant):
     _, state, first, losses = trained(variant)

@@ -121,13 +121,10 @@ def measured(name: str, chunk: int | None):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chunk"),
-    [
-        pytest.param(name, n, marks=pytest.mark.slow)
-        for name, n in (("tied", 5), ("own_bias_cap", 1), ("own_bias_cap", 99))
-    ]
-    + [("own_bias_cap", 5)],
+    [("tied", 5), ("own_bias_cap", 1), ("own_bias_cap", 5), ("own_bias_cap", 99)],
 )
 def test_losses_in_chunks_equal_those_of_all_logits(name, chunk):
     """Law: cross-entropy with smoothing, z-loss and accuracy, and the gradient of every parameter, in float64."""
