@@ -41,6 +41,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     # What the rest of the package asks of an objective: class constants, not settings.
     unit: ClassVar[str] = "documents"
     """The name of the records, in the plural."""
+    counted: ClassVar[str] = "tokens"
+    """The name of what the loss counts, in the plural; the speed of a training is in these per second."""
     command: ClassVar[str] = "evaluate"
     """The command that uses a model trained with this objective."""
     translates: ClassVar[bool] = False

@@ -23,7 +23,7 @@ class WholeTexts(BaseObjective):
     Texts are truncated to `data.max_source_length` together, the longest first.
     """
 
-    unit = "examples"
+    unit = counted = "examples"
 
     def packed_row(self, longest: Lengths) -> None:
         return None

@@ -24,7 +24,7 @@ from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
 from flaxformer_lite.training.spikes import describe_spike
 from flaxformer_lite.training.throughput import Throughput
-from flaxformer_lite.training.view import TrainView, metrics_in_words
+from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
 from flaxformer_lite.workdir.trackers import Trackers
 
@@ -303,7 +303,7 @@ class Trainer:
         self.write_row(row | {name: count for name, count in counts.items() if count})
         self.progress.say(
             f"step {step:>6}  epoch {row['epoch']:.2f}  loss {'none' if loss is None else f'{loss:.4f}'}  "
-            f"{row['tokens_per_second']:,.0f} tokens/s  rate {row['learning_rate']:.2e}"
+            f"{speed_in_words(row)}  rate {row['learning_rate']:.2e}"
         )
         self.view.show_row(row)
         self.throughput.reset()

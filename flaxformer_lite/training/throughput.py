@@ -20,6 +20,7 @@ class Throughput:
     def __init__(self, config: Config, params: PyTree, plan: BatchPlan, devices: np.ndarray) -> None:
         self.plan, self.local = plan, [d for d in devices.flat if d.process_index == jax.process_index()]
         peak = peak_flops(devices.flat[0].device_kind)
+        self.name = f"{config.objective.counted}_per_second"
         self.peak = None if peak is None else peak * devices.size
         """Operations per second of all devices in bfloat16, as published; None: not known."""
         self.operations = {} if peak is None else {
@@ -32,7 +33,7 @@ class Throughput:
         self.started, self.tokens, self.flops = time.perf_counter(), 0.0, 0.0
 
     def add(self, batch: int, tokens: float) -> None:
-        """Counts a step on that batch of the plan, with its predicted tokens."""
+        """Counts a step on that batch of the plan, with its predicted tokens or examples."""
         self.tokens += tokens
         if self.peak:
             self.flops += self.operations[self.plan.batch(batch).bucket]
@@ -42,12 +43,12 @@ class Throughput:
         self.started += seconds
 
     def row(self) -> dict[str, Any]:
-        """Returns the fields of a `train` row: tokens per second, and where they are known the MFU and the peak of memory.
+        """Returns the fields of a `train` row: tokens or examples per second; where known, the MFU and the peak of memory.
 
         Reference: Chowdhery et al. 2022, arXiv:2204.02311, appendix B (model FLOPs utilization).
         """
         seconds = time.perf_counter() - self.started
-        row: dict[str, Any] = {"tokens_per_second": self.tokens / seconds}
+        row: dict[str, Any] = {self.name: self.tokens / seconds}
         if self.peak:
             row["mfu"] = self.flops / seconds / self.peak
         memory = self.peak_memory()

@@ -94,7 +94,7 @@ def train_losses(config: Config, steps: int) -> list[float]:
 def rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, without what the machine decides."""
     lines = (folder / "metrics.jsonl").read_text().splitlines()
-    measured = ("tokens_per_second", "mfu", "peak_memory_bytes")
+    measured = ("tokens_per_second", "examples_per_second", "mfu", "peak_memory_bytes")
     return [{k: v for k, v in json.loads(line).items() if k not in measured} for line in lines]
 
 

@@ -1,8 +1,14 @@
 """Oracle: facts written by hand for a few rows."""
 
+import time
+
+import pytest
+
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.console import Progress
-from flaxformer_lite.training.view import TrainView, metrics_in_words
+from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.objectives.whole_texts import WholeTexts
+from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words
 
 
 def row(step: int, loss: float | None, **more: float) -> dict[str, object]:
@@ -26,6 +32,28 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     assert progress.work.count == "1,001/2,000"
     view.show_history([row(50, 2.0)], None)
     assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
+
+
+def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: by hand; the first steps compile, and a `train` row is a line too."""
+    now, lines = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    progress = Progress(2000, silent=True)
+    monkeypatch.setattr(progress, "say", lines.append)
+    view = TrainView(TrainConfig(), progress)
+    for step, (seconds, with_row) in enumerate(
+        [(99, False), (20, False), (20, False), (20, True), (29, False), (2, False)], 1
+    ):
+        now[0] += seconds
+        view.show_step(step + 1, step / 4)
+        if with_row:
+            view.show_row(row(step, 1.0))
+    assert lines == ["step      3  loss of this step 0.7500", "step      6  loss of this step 1.5000"]
+
+
+def test_the_speed_has_the_unit_of_the_objective():
+    assert speed_in_words({"step": 1, "examples_per_second": 1234.5}) == "1,234 examples/s"
+    assert (Seq2Seq.counted, WholeTexts.counted) == ("tokens", "examples")
 
 
 def test_what_is_no_number_is_left_out():
