@@ -3,6 +3,7 @@
 import errno
 import importlib
 import io
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import COMMANDS, main
+from flaxformer_lite.console import verbosity
 from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
 
@@ -62,6 +64,20 @@ def test_every_command_has_a_file_and_the_help_lists_it(command):
     for name, file in COMMANDS.items():
         assert listed[name] == importlib.import_module(f"flaxformer_lite.cli.commands.{file}").__doc__.splitlines()[0]
         assert command(name, "--help")[0] == 0
+
+
+def test_quiet_is_said_for_one_command(command):
+    assert command("configs", "--quiet")[0] == 0 and verbosity.quiet
+    assert command("configs")[0] == 0 and not verbosity.quiet
+
+
+def test_rows_of_a_training_are_json_lines_on_stdout(command, monkeypatch: pytest.MonkeyPatch):
+    rows = [{"step": 1, "split": "train", "loss": 0.5}, {"step": 1, "split": "eval", "note": "ü"}]
+    monkeypatch.setattr(
+        "flaxformer_lite.training.loop.train", lambda config, workdir, on_row: [*map(on_row or pytest.fail, rows)]
+    )
+    status, out, err = command("train", "quickstart", "--workdir", "run", "--json")
+    assert (status, err, [json.loads(line) for line in out.splitlines()]) == (0, "", rows)
 
 
 def test_help_and_mistakes_need_no_jax():

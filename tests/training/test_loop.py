@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import chex
 import jax
@@ -34,6 +35,7 @@ from flaxformer_lite.training import evaluation, loop, setup
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.trackers import TRACKERS
 from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
 from tests.support.final_state import assert_same_run, final_state, open_run
 from tests.support.paths import ROOT
@@ -204,6 +206,18 @@ def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
     loop.train(NO_TEXT, tmp_path / "run", on_row)
     assert seen == [row["split"] for row in rows(uninterrupted)]
     assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.slow
+def test_trackers_and_a_trace_change_nothing(tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the same run; the tracker got its rows, and the trace is there."""
+    tracker = Mock()
+    monkeypatch.setitem(TRACKERS, "wandb", lambda *_: tracker)
+    loop.train(with_train(NO_TEXT, trackers=("wandb",), profile="2:4"), tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+    assert [call.args[0] for call in tracker.write.call_args_list] == [row["step"] for row in rows(uninterrupted)]
+    assert tracker.close.call_count == 1
+    assert list((tmp_path / "run" / "profile").glob("plugins/profile/*/*.xplane.pb"))
 
 
 @pytest.mark.slow
