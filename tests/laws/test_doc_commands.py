@@ -17,7 +17,7 @@ from flaxformer_lite.cli import main as cli
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import load_config
 from tests.support import needs
-from tests.support.doc_commands import PAGES, DocCommand, commands_of
+from tests.support.doc_commands import PAGES, DocCommand, commands_of, python_blocks
 from tests.support.paths import ROOT
 
 COMMANDS = {str(page.relative_to(ROOT)): list(dict.fromkeys(commands_of(page))) for page in PAGES}
@@ -119,7 +119,10 @@ NOT_RUN = {
 
 TOY = "--train.steps 2 --train.checkpoint-every 1 --train.eval-every 2 --optimizer.schedule.warmup-steps 0"
 TOY += " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40 --model.d-model 16 --model.d-ff 16"
-TOY += " --model.num-encoder-layers 1 --model.num-decoder-layers 1 --model.scan-unroll 1"
+TOY += " --model.scan-unroll 1"
+
+PYTHON_TOO = ("README.md", "docs/report.md")
+"""Pages whose Python lines read the toy runs. Others have configs and classes, which test_docs.py and test_extending.py run."""
 
 
 def reason(command: DocCommand) -> str | None:
@@ -190,3 +193,6 @@ def test_commands_run(
             except SystemExit as end:
                 status = int(end.code or 0)
             assert status == 0, f"{command.text}: {capsys.readouterr().err}"
+    if page in PYTHON_TOO:
+        for block in python_blocks(ROOT / page):
+            exec(block, {})

@@ -51,6 +51,11 @@ def commands_of(page: Path) -> Iterator[DocCommand]:
                 yield DocCommand(name, cleaned(part))
 
 
+def python_blocks(page: Path) -> list[str]:
+    """Returns the Python code of a page, block by block."""
+    return [block[3] for block in BLOCK.finditer(page.read_text(encoding="utf-8")) if block[2] == "python"]
+
+
 def logical(block: str) -> list[str]:
     """Returns the lines of a block, those that end in a backslash joined with the next."""
     return re.sub(r"\\\n\s*", "", block).splitlines()
