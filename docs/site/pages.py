@@ -72,7 +72,7 @@ def site_link(target: str, source: str, page: str, repository: str) -> str:
     """
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
     names = {file: name for name, file in ELSEWHERE.items()}
-    if path in names or path.startswith("docs/"):
+    if path in names or (path.startswith("docs/") and not path.endswith(".py")):
         name = names.get(path, path.removeprefix("docs/"))
         return posixpath.relpath(name, posixpath.dirname(page) or ".")
     if not (ROOT / path).exists():

@@ -55,6 +55,7 @@ def test_every_setting_has_a_row_with_its_meaning():
         ("../../CONTRIBUTING.md", "docs/systems/paddle.md", "systems/paddle.md", "../contributing.md"),
         ("huggingface.md", "docs/systems/paddle.md", "systems/paddle.md", "huggingface.md"),
         ("../configs/char_lm.py", "docs/model.md", "model.md", "R/blob/main/configs/char_lm.py"),
+        ("pictures/terminal.py", "docs/training.md", "training.md", "R/blob/main/docs/pictures/terminal.py"),
         ("quickstart.ipynb", "notebooks/README.md", "notebooks.md", "R/blob/main/notebooks/quickstart.ipynb"),
         ("../nothing.md", "docs/model.md", "model.md", "../nothing.md"),
     ],
