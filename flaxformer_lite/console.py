@@ -30,7 +30,7 @@ LONGEST_NOTE = 2000
 WARNING = "warning: "
 """The beginning of a line that `--quiet` leaves."""
 SECONDS_BETWEEN_LINES = 30
-"""The time after which a long work without a terminal writes a line."""
+"""The time after which a long work writes a line to its log, and without a terminal to stderr."""
 
 
 @dataclass
@@ -126,8 +126,8 @@ class Bar:
 class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
-    An activity within the work, such as an evaluation, has a second bar. Without a terminal, what the bar would show is a line
-    every 30 seconds, if no other line was written meanwhile. Lines are also appended to the file `log`, with the time of day.
+    An activity within the work, such as an evaluation, has a second bar. What the bars show is a line in the file `log` every 30
+    seconds if no other line was written meanwhile, without a terminal on stderr too. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.
@@ -166,9 +166,7 @@ class Progress:
         self.said = time.monotonic()
         if not (self.silent or (self.quiet and not line.startswith(WARNING))):
             self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
-        if self.log:
-            self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
-            self.log.flush()
+        self._write_log(line)
 
     def warn(self, line: str) -> None:
         """Writes a warning, which `--quiet` leaves."""
@@ -210,10 +208,17 @@ class Progress:
             facts.add_row(Text(f"  {label}", "dim"), Text(printable(text)) + Text(f"  {picture}", "cyan"))
         return Group(bars, facts)
 
+    def _write_log(self, line: str) -> None:
+        if self.log:
+            self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
+            self.log.flush()
+
     def _pace(self, bar: Bar) -> None:
-        """Writes what the bar would show where there is none, and no line was written for a while."""
-        if self.live is None and not self.quiet and time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-            self.say("; ".join([str(bar), *(f"{label} {text}" for label, (text, _) in self.facts.items() if text)]))
+        """Writes what the bar shows as a line if none was written for a while: to the log, and to stderr where there is no bar."""
+        if time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
+            self.said = time.monotonic()
+            facts = (f"{label} {text}" for label, (text, _) in self.facts.items() if text)
+            (self._write_log if self.live else self.say)("; ".join([str(bar), *facts]))
 
 
 class Curve:

@@ -164,6 +164,20 @@ def test_results_for_a_file_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyP
     assert file.getvalue() == "a result\n" and "a result" not in screen.getvalue() and "working" in screen.getvalue()
 
 
+def test_where_there_is_a_bar_only_the_log_gets_the_line_of_30_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock, screen = [1000.0], Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Progress(3, tmp_path / "log") as progress:
+        monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+        progress.said = 1000.0
+        for _ in range(2):
+            clock[0] += 29
+            progress.update("training", 1)
+    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["training: 1/3, 33%"]
+    assert "33%" not in screen.getvalue() and "1/3" in screen.getvalue()
+
+
 def test_durations():
     assert [describe_seconds(s) for s in (0.4, 59.6, 125, 3599, 12_010)] == [
         "0 s", "1 min 0 s", "2 min 5 s", "59 min 59 s", "3 h 20 min"

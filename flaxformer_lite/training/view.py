@@ -1,15 +1,11 @@
 """The facts that the live view of a training shows below its bar: loss, speed, the last evaluation and the best one."""
 
 import math
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.console import Curve, Progress
-
-LINE_SECONDS = 30
-"""Seconds after which a log gets a line on the training, however far away the next `train` row is."""
 
 
 class TrainView:
@@ -17,8 +13,6 @@ class TrainView:
 
     def __init__(self, train: TrainConfig, progress: Progress) -> None:
         self.train, self.progress, self.curve = train, progress, Curve()
-        self.said: float | None = None
-        """When the newest line on the training was written, or the first step was done."""
 
     def show_history(self, rows: Iterable[dict[str, Any]], best: float | None) -> None:
         """Shows the rows from before, in place of what was shown; `best` is the best value of `train.best_metric` in them."""
@@ -32,19 +26,13 @@ class TrainView:
                 self.show_evaluation(row, best=row.get(self.train.best_metric) == best)
 
     def show_step(self, step: int, loss: float) -> None:
-        """Shows a step and the loss of the one before, after `LINE_SECONDS` without a line also as a line."""
-        self.progress.update("training", step)
+        """Shows a step and the loss of the one before."""
         self.progress.show("loss", f"{loss:.4f}", str(self.curve))
-        now = time.monotonic()
-        self.said = now if self.said is None else self.said
-        if now - self.said > LINE_SECONDS:
-            self.progress.say(f"step {step - 1:>6}  loss of this step {loss:.4f}")
-            self.said = now
+        self.progress.update("training", step)
 
     def show_row(self, row: dict[str, Any]) -> None:
         """Shows a `train` row."""
         self.curve.add(math.nan if row["loss"] is None else row["loss"])
-        self.said = time.monotonic()
         words = [speed_in_words(row)]
         if "mfu" in row:
             words.append(f"MFU {row['mfu']:.1%}")

@@ -34,12 +34,11 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
 
 
-def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch):
-    """Oracle: by hand; the first steps compile, and a `train` row is a line too."""
-    now, lines = [0.0], []
+def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Oracle: by hand; a `train` row is a line too. The time left is that of all steps since the first."""
+    now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    progress = Progress(2000, silent=True)
-    monkeypatch.setattr(progress, "say", lines.append)
+    progress = Progress(2000)
     view = TrainView(TrainConfig(), progress)
     for step, (seconds, with_row) in enumerate(
         [(99, False), (20, False), (20, False), (20, True), (29, False), (2, False)], 1
@@ -47,8 +46,14 @@ def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatc
         now[0] += seconds
         view.show_step(step + 1, step / 4)
         if with_row:
+            progress.say("a row")
             view.show_row(row(step, 1.0))
-    assert lines == ["step      3  loss of this step 0.7500", "step      6  loss of this step 1.5000"]
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 2/2,000, 0%; loss 0.2500",
+        "training: 4/2,000, 0%, 11 h 5 min left; loss 0.7500",
+        "a row",
+        "training: 7/2,000, 0%, 10 h 4 min left; loss 1.5000; speed 1,234 tokens/s  rate 1.00e-03",
+    ]
 
 
 def test_the_speed_has_the_unit_of_the_objective():
