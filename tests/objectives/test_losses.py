@@ -155,8 +155,10 @@ def test_lazy_logits_in_chunks_are_those_at_once(monkeypatch, chunk, in_chunks):
     lazy = LazyLogits(hidden=hidden, kernel=kernel, bias=bias, soft_cap=3.0, chunk=chunk)
     sizes = []
     monkeypatch.setattr(LazyLogits, "logits", lambda self: sizes.append(self.hidden.shape) or whole(self))
+    chunked, original = [], losses.chunked_logit_stats
+    monkeypatch.setattr(losses, "chunked_logit_stats", lambda *words: chunked.append(words) or original(*words))
     found = losses.logit_stats(lazy, targets)
-    assert sizes == [(B, chunk if in_chunks else 5, 7)]
+    assert bool(chunked) == in_chunks and sizes == [(B, chunk if in_chunks else 5, 7)]
     assert losses.logit_stats(found, targets) is found
     for field, expected in zip(found, losses.logit_stats(whole(lazy), targets), strict=True):
         np.testing.assert_allclose(field, expected, rtol=1e-13)
