@@ -541,4 +541,5 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
         process.stderr.close()
     process.send_signal(number)
     assert process.wait(60) == 0
+    process.stderr.close()
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
