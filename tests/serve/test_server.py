@@ -70,6 +70,7 @@ def serving(*words: str, **environment: str) -> Iterator[Server]:
     finally:
         process.kill()
         process.wait()
+        process.stderr.close()
 
 
 @pytest.fixture(scope="module")
