@@ -23,8 +23,12 @@ tensorboard = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("tensorboard", "tensorboardX")),
     reason=f"tensorboard or tensorboardX {TEST_ALL}",
 )
-wandb = pytest.mark.skipif(importlib.util.find_spec("wandb") is None, reason=f"wandb {TEST_ALL}")
-trackio = pytest.mark.skipif(importlib.util.find_spec("trackio") is None, reason=f"trackio {TEST_ALL}")
+wandb = pytest.mark.skipif(
+    importlib.util.find_spec("wandb") is None, reason='wandb is not installed: pip install -e ".[wandb]"'
+)
+trackio = pytest.mark.skipif(
+    importlib.util.find_spec("trackio") is None, reason='trackio is not installed: pip install -e ".[trackio]"'
+)
 transformers = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
     reason="PyTorch or transformers is not installed",

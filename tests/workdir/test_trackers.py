@@ -106,6 +106,7 @@ def write_twice(name: str, folder: RunFolder) -> None:
             assert name in open_trackers.open
 
 
+@pytest.mark.slow
 @needs.tensorboard
 def test_tensorboard_reads_each_step_once(folder: RunFolder):
     """Oracle: TensorBoard's own reader; of step 3 the value of the process that came last."""

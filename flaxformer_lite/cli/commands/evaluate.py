@@ -56,6 +56,8 @@ def run(arguments: argparse.Namespace) -> None:
     name, pairs = chosen_pairs(loaded.config, arguments)
     name += "-ensemble" * bool(arguments.ensemble)
     report, hypotheses = score(loaded, name, pairs, arguments)
+    for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
+        note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
     save(loaded, report, pairs, hypotheses)
 
@@ -248,8 +250,6 @@ def evaluate(
         "bleu_lowercase": bleu(hypotheses, references, tokenized=tokenized, lowercase=True),
         "chrf": chrf(hypotheses, references),
     }
-    for metric, score in scores.items():
-        note(f"{metric} {score.value:.2f}  {score.signature}")
     return hypotheses, {
         "sentences": len(pairs),
         "exact_match": exact_match(hypotheses, references).value,
