@@ -51,6 +51,22 @@ def bucket_indices(
     return indices
 
 
+def fewer_buckets(lengths: Sequence[Lengths] | Integer[np.ndarray, "I 2"], buckets: Sequence[Bucket]) -> list[Bucket]:
+    """Returns the buckets without those whose examples fill no batch, where the next one in use is at most twice as long.
+
+    Their examples join that next bucket: an evaluation then compiles fewer shapes, and pads fewer rows.
+    """
+    counts = np.bincount(bucket_indices(lengths, buckets), minlength=len(buckets))[: len(buckets)]
+    used = np.flatnonzero(counts).tolist()
+    found, waiting = [], 0
+    for i, after in zip(used, [*used[1:], None], strict=False):
+        bucket, waiting = buckets[i], waiting + int(counts[i])
+        if after is None or waiting >= bucket.rows or max(buckets[after].lengths) > 2 * max(bucket.lengths):
+            found.append(bucket)
+            waiting = 0
+    return found or list(buckets)
+
+
 def slices(number: int, most: int = 2**20) -> Iterator[slice]:
     """Yields slices of at most `most` items that cover `number` items: temporary arrays stay small."""
     for start in range(0, number, most):

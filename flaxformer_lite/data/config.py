@@ -45,7 +45,8 @@ class DataConfig(Checked, at="data"):
     rows_multiple: PositiveInt = 64
     """The rows of every batch are a multiple of this number. The devices that share the rows must divide it."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length."""
+    """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
+    Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""
     max_source_length: Length = 256
     """Longest source, in tokens with EOS. Training drops longer pairs and reports their number; evaluation and translation
     truncate them with a warning. Also the length of an encoder row filled with documents, and the limit of texts to classify or

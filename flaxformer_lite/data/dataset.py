@@ -12,7 +12,7 @@ from absl import logging
 from jaxtyping import Int
 
 from flaxformer_lite.console import Quiet
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
@@ -119,7 +119,8 @@ class Dataset(Generic[Example]):
         if isinstance(records, MixedRecords) and seed is not None:
             sizes = [len(part) for part in made]
             shares = Shares(sizes, records.mixture.shares(sizes))
-        self.plan = BatchPlan(planned, batch_shapes(objective, config), seed or 0, shares)
+        shapes = batch_shapes(objective, config)
+        self.plan = BatchPlan(planned, fewer_buckets(planned, shapes) if seed is None else shapes, seed or 0, shares)
         placed = self.plan.placed
         self.dropped = len(rows) - int(placed.sum())
         if not placed.any():

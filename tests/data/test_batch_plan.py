@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, bucket_indices, make_buckets
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, bucket_indices, fewer_buckets, make_buckets
 from flaxformer_lite.data.records import Lengths
 
 BUCKETS = [Bucket(Lengths(5, 5), 12), Bucket(Lengths(9, 7), 8)]
@@ -73,3 +73,18 @@ def test_buckets_hold_about_tokens_per_batch():
 
 def test_rows_never_fall_below_the_multiple():
     assert make_buckets((10,), Lengths(1000, 1000), tokens_per_batch=64, rows_multiple=8)[-1].rows == 8
+
+
+def test_an_evaluation_joins_buckets_that_fill_no_batch():
+    """Oracle: by hand. The rows of 8 and 12 join 16 and fill it; 20 stays, as 64 is over twice as long; 32 is not in use."""
+    buckets = [Bucket(Lengths(n, n), 8) for n in (8, 12, 16, 20, 32, 64)]
+    lengths = [Lengths(n, 2) for n in (8, 8, 12, 12, 13, 14, 15, 16, 18, 60)]
+    assert [bucket.lengths.source for bucket in fewer_buckets(lengths, buckets)] == [16, 20, 64]
+    assert fewer_buckets([Lengths(7, 7)] * 8 + [Lengths(9, 9)], buckets) == buckets[:2]
+    assert fewer_buckets([Lengths(99, 99)], buckets) == buckets
+
+
+def test_all_that_fits_is_still_evaluated():
+    lengths = some_lengths()
+    whole, joined = (BatchPlan(lengths, b, 0) for b in (BUCKETS, fewer_buckets(lengths, BUCKETS)))
+    assert joined.placed.tolist() == whole.placed.tolist()
