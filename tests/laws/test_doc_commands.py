@@ -117,7 +117,7 @@ NOT_RUN = {
 }
 """Patterns of commands that are not run, and why; the fast test parses them."""
 
-TOY = "--train.steps 2 --train.checkpoint-every 1 --train.eval-every 2 --optimizer.schedule.warmup-steps 0"
+TOY = "--train.steps 3 --train.checkpoint-every 1 --train.eval-every 3 --optimizer.schedule.warmup-steps 0"
 TOY += " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40 --model.d-model 16 --model.d-ff 16"
 TOY += " --model.scan-unroll 1"
 
