@@ -46,8 +46,8 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         processes.lock(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
+        mirroring(config, folder, progress),  # its last copy has what the trackers write at their end
         Trackers(config.train.trackers, folder, config) as trackers,
-        mirroring(config, folder, progress),
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         processes.exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
     ):
@@ -171,19 +171,14 @@ class Trainer:
     def can_roll_back(self, first: int) -> bool:
         """Returns whether a rollback is left, and there is a checkpoint from before step `first`."""
         left = len(self.loop_state.rollbacks) < self.config.train.max_rollbacks
-        return left and self.regular_before(first) is not None
-
-    def regular_before(self, step: int) -> int | None:
-        """Returns the newest regular checkpoint before `step`: an interim one depends on when the run was stopped."""
-        steps = self.checkpoints.steps()
-        return max((s for s in steps if s < step and not self.checkpoints.interim(s)), default=None)
+        return left and self.checkpoints.latest_regular(first) is not None
 
     def roll_back(self, wrong: RollBack) -> int:
         """Returns the run to the checkpoint before the wrong steps, and writes into it which batches are left out from now on.
 
         A run that is killed in between repeats the wrong steps, and then this.
         """
-        start = self.regular_before(wrong.first)
+        start = self.checkpoints.latest_regular(wrong.first)  # an interim one depends on when the run was stopped
         assert start is not None
         self.pending = []
         self.checkpoints.delete_after(start)

@@ -192,6 +192,8 @@ class Checkpoints:
             self._orbax.delete(later)
             self._valid.discard(later)
             self._known.discard(later)
+            self._damaged.pop(later, None)
+            self._rejected.pop(later, None)
 
     def restore_params(
         self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
@@ -248,6 +250,12 @@ class Checkpoints:
             damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
             raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged or 'it has none'}")
         return step
+
+    def latest_regular(self, before: int) -> int | None:
+        """Returns the newest valid step before `before` that is not interim, or None; warns of newer ones that are damaged."""
+        self.wait()
+        regular = self._retention.regular(self._orbax.all_steps())
+        return next(self._valid_steps(step for step in regular if step < before), None)
 
     def best(self) -> int | None:
         """Returns the best step by `best_metric` among the checkpoints with that metric, or None."""
@@ -311,6 +319,8 @@ class Checkpoints:
             content["metrics"] = self._retention.metrics.get(step)
         content["interim"] = content["interim"] and step in self._retention.interim
         self._retention.record(step, content)
+        if self._shared:  # after a rollback the others may still read the meta that is replaced
+            multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} to be replaced")
         if jax.process_index() == 0:
             write_whole(self._folder / str(step) / "meta" / META, json.dumps(sealed(content)))
         if self._shared:

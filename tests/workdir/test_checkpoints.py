@@ -671,3 +671,16 @@ def test_steps_that_were_deleted_are_saved_anew(tmp_path):
         step, state, meta = checkpoints.restore(state_at(0))
         assert (step, meta) == (2, {"n": 3})
         assert_same(state, state_at(7))
+
+
+def test_a_damaged_step_that_was_deleted_is_whole_once_it_is_saved_anew(tmp_path):
+    """A run that returns to a step passes over damaged and interim ones."""
+    with open_checkpoints(tmp_path, warn=[].append) as checkpoints:
+        for step in (1, 2, 3, 4):
+            checkpoints.save(step, state_at(step), {}, interim=step == 4)
+        checkpoints.wait()
+        next((tmp_path / "3").rglob("meta.json")).write_text("{")
+        assert [checkpoints.latest_regular(before) for before in (5, 4, 3, 2, 1)] == [2, 2, 2, 1, None]
+        checkpoints.delete_after(2)
+        checkpoints.save(3, state_at(3), {})
+        assert checkpoints.steps() == [1, 2, 3] and checkpoints.latest_regular(9) == 3
