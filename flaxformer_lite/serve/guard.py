@@ -62,6 +62,9 @@ class Guard:
         except Refusal as refusal:
             response = JSONResponse(refusal.as_json(), refusal.status, refusal.headers)
             await response(scope, receive, counted_send)
+        except Exception:  # answered outside, by `failed`
+            status = 500 if status == CLIENT_GONE else status
+            raise
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.observe_request(path, status, time.perf_counter() - started)

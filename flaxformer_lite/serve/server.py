@@ -51,6 +51,22 @@ def checked_token(host: str) -> str | None:
     return token
 
 
+def checked_names(host: str, allowed: Sequence[str]) -> list[str]:
+    """Returns the names of --allow-host as `Guard` compares them. Raises: ValueError for no name, or where none is compared."""
+    from flaxformer_lite.serve.guard import host_name
+
+    if allowed and host not in LOOPBACK:
+        raise ValueError(
+            f"--allow-host is for a server on 127.0.0.1, but --host is {host}, where the token decides: leave it out"
+        )
+    for name in allowed:
+        if not host_name(name) or "/" in name:
+            raise ValueError(
+                f"--allow-host is {name!r}: it must be a name without scheme and path, such as translate.example.org"
+            )
+    return [host_name(name) for name in allowed]
+
+
 def serve(
     folders: Sequence[str],
     limits: Limits,
@@ -69,6 +85,7 @@ def serve(
     Raises: ValueError if a package, a token or a run is missing, and OSError if the address cannot be used.
     """
     library, token = uvicorn(), checked_token(host)
+    allowed = checked_names(host, allowed_hosts)
     from flaxformer_lite.serve.app import make_app
 
     listener = listening_socket(host, port)
@@ -78,7 +95,7 @@ def serve(
             say(f"loading {folder}")
             runs.append(load(folder, weights=weights))
         names = run_names([run.folder for run in runs])
-        hosts = (*LOOPBACK, *allowed_hosts) if host in LOOPBACK else None
+        hosts = (*LOOPBACK, *allowed) if host in LOOPBACK else None
         app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
         for served in app.state.service.runs.by_name.values() if warm_up else ():
             served.warm_up(say)

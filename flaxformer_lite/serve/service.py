@@ -68,7 +68,8 @@ class Service:
             raise Refusal(422, "there is no text: send at least one")
         if len(texts) > self.limits.texts:
             raise Refusal(413, f"there are {len(texts)} texts: send at most {self.limits.texts} in a request")
-        for name, most in (("max_new_tokens", self.limits.new_tokens), ("beam_size", self.limits.beam_size)):
+        beams = self.limits.beam_size
+        for name, most in (("max_new_tokens", self.limits.new_tokens), ("beam_size", beams), ("num_hypotheses", beams)):
             if (options.get(name) or 0) > most:
                 raise Refusal(
                     422, f"{name} is {options[name]}: this server allows at most {most}; lower it", param=name

@@ -186,6 +186,7 @@ def test_openai_shapes(served: Served):
         ("/api/generate", {"texts": "a" * 60}, 413, "reads at most 60"),
         ("/api/generate", {"texts": [1, 263]}, 422, "outside the vocabulary"),
         ("/api/generate", {"texts": "a", "num_hypotheses": 17}, 422, "at most 16"),
+        ("/api/translate", {"texts": "a", "num_hypotheses": 17}, 422, "num_hypotheses is 17: this server allows at most 16"),
         ("/api/fill-mask", {"texts": "abc"}, 422, "text 1 has no mask"),
         ("/api/embed", {"texts": "a" * 30}, 413, "reads at most 20"),
         ("/api/nothing", {}, 404, "Not Found"),
@@ -321,6 +322,7 @@ def test_the_models_failure_is_a_500_without_its_text(served: Served, monkeypatc
     assert status == 500 and "secret" not in message
     response = served.post("/api/generate", {"texts": "a", "stream": True})
     assert response.status_code == 500
+    assert 'path="/api/embed",status="500"' in served.client.get("/metrics").text
 
 
 def test_the_page_is_whole_and_runs_no_other_script(served: Served):

@@ -18,7 +18,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.serve.server import TOKEN, checked_token, listening_socket
+from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, listening_socket
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
 from tests.support.experiments import use_one_device
@@ -272,6 +272,17 @@ def test_a_token_is_needed_where_others_reach_the_server(monkeypatch: pytest.Mon
             checked_token("127.0.0.1")
     monkeypatch.setenv(TOKEN, "0123456789abcdef")
     assert checked_token("0.0.0.0") == "0123456789abcdef"
+
+
+@needs.starlette
+def test_further_names_are_compared_without_case_and_port():
+    assert checked_names("127.0.0.1", ["Translate.Example.org", "proxy:8443"]) == ["translate.example.org", "proxy"]
+    assert checked_names("0.0.0.0", []) == []
+    with pytest.raises(ValueError, match="--allow-host is for a server on 127"):
+        checked_names("0.0.0.0", ["proxy"])
+    for name in ("", "https://proxy", "["):
+        with pytest.raises(ValueError, match=r"--allow-host is '.*': it must be a name without scheme"):
+            checked_names("127.0.0.1", [name])
 
 
 @needs.starlette
