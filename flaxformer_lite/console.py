@@ -101,9 +101,10 @@ class Bar:
 
     def move(self, fraction: float, count: str) -> None:
         """Sets the fraction that is done, and the count that is shown."""
-        self.fraction, self.count, now = fraction, count, time.monotonic()
+        now = time.monotonic()
         if not self.points or now - self.points[-1][0] >= self.window / 100:
             self.points.append((now, fraction))
+        self.fraction, self.count = fraction, count  # now that there is a point, which the view's thread reads
         while len(self.points) > 2 and now - self.points[1][0] > self.window:
             self.points.popleft()
 

@@ -130,9 +130,17 @@ class HarnessModel(TemplateLM):
         temperature: float = 0.0,
         **sampling: Any,
     ) -> list[str]:
-        """Returns greedy answers, or samples where `do_sample` is set. `sampling`: settings of `Sampling`, such as top_p."""
+        """Returns greedy answers, or samples where `do_sample` is set. `sampling`: settings of `Sampling`, such as top_p.
+
+        Raises: ValueError if `max_gen_toks` leaves no room for a prompt.
+        """
         drawing = {"temperature": temperature, **sampling} if do_sample and temperature > 0 else {}
-        room = max(self.max_length - max_gen_toks, 1)
+        room = self.max_length - max_gen_toks
+        if room < 1:
+            raise ValueError(
+                f"max_gen_toks is {max_gen_toks}: it must be below {self.max_length}, the tokens that the model reads, or no "
+                "prompt is left; lower it, for example by --gen_kwargs max_gen_toks=64"
+            )
         ids = [self.tok_encode(prompt)[-room:] for prompt in prompts]
         found = self.run.completions_of_ids(ids, max_new_tokens=max_gen_toks, **drawing)
         stop = [text for text in ([until] if isinstance(until, str) else until) if text]

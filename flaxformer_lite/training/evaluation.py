@@ -12,11 +12,11 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.inference import Decoder, translate
-from flaxformer_lite.inference.generation import generate_texts, generation_settings
+from flaxformer_lite.inference.generation import encode_prompt, generate_texts, generation_settings
 from flaxformer_lite.inference.metrics import text_metrics
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
-from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
@@ -26,6 +26,14 @@ EvaluationProgress = Callable[[str, int, int], None]
 """Called with an activity, and with how many of its batches or texts are done and there are."""
 BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 """For each metric the sums and counts of every batch."""
+
+
+def check_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]) -> None:
+    """Raises: ValueError for a prompt that the model cannot continue, at the start and not at the first evaluation."""
+    try:
+        decoder.check([encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts], 0)
+    except ValueError as error:
+        raise ValueError(f"train.sample_prompts: {error}") from None
 
 
 def mean_metrics(
@@ -84,6 +92,8 @@ class Evaluator:
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         answers = config.objective.translates or config.train.sample_prompts
         self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
+        if self.decoder is not None:
+            check_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
 
     def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""

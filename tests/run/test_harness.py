@@ -120,6 +120,11 @@ def test_answers_are_those_of_generate(run: Run, model: HarnessModel):
     assert cut == whole[: whole.index(whole[1])]
 
 
+def test_an_answer_that_leaves_no_room_for_a_prompt_is_refused(model: HarnessModel):
+    with pytest.raises(ValueError, match="max_gen_toks is 24: it must be below 24"):
+        model.answers(["ab"], max_gen_toks=24)
+
+
 def test_an_encoder_decoder_is_refused(run: Run):
     translator = dataclasses.replace(CONFIG, model=dataclasses.replace(CONFIG.model, num_encoder_layers=1))
     with pytest.raises(ValueError, match="does not continue it: use translate"):

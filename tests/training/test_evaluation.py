@@ -11,11 +11,13 @@ import pytest
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.inference import Decoder, ScoredText
 from flaxformer_lite.model import Transformer
+from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.text import Tokenizer
+from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.training import evaluation
-from flaxformer_lite.training.evaluation import Evaluator, merge_counts, report
+from flaxformer_lite.training.evaluation import Evaluator, check_prompts, merge_counts, report
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
 
@@ -56,6 +58,16 @@ def test_prompts_of_a_language_model_are_continued(tmp_path: Path, monkeypatch: 
 
 
 CHAR_LM = load_config("char_lm")
+
+
+def test_a_prompt_that_is_too_long_is_found_before_training():
+    model = replace(CHAR_LM.model, positions=Learned(max_positions=4))
+    decoder, tokenizer = Decoder(Transformer(model), CHAR_LM.decode), Bytes().train([], 260)
+    check_prompts(decoder, tokenizer, ["abc"])
+    with pytest.raises(
+        ValueError, match=r"^train\.sample_prompts: prompt 1 has \d tokens, but model\.positions\.max_positions is 4"
+    ):
+        check_prompts(decoder, tokenizer, ["abc", "abcdef"])
 
 
 @pytest.mark.parametrize("config", [tiny_config(), replace(CHAR_LM, data=replace(CHAR_LM.data, eval=None))])

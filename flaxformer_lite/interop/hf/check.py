@@ -20,7 +20,8 @@ OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
 
 
 def check_folder(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyTree) -> bool:
-    """Compares the outputs for a few random texts; returns False if the libraries are not installed, or the model reads no tokens.
+    """Compares the outputs for a few random texts; returns False if the libraries are not installed, the installed release does
+    not know the architecture, or the model reads no tokens.
 
     Raises: ValueError if they differ, or the library cannot read the folder.
     """
@@ -31,10 +32,12 @@ def check_folder(folder: Path, model: ModelConfig, decode: DecodeConfig, params:
         import transformers
     except ImportError:
         return False
+    architecture = json.loads((folder / "config.json").read_bytes())["architectures"][0]
+    if not hasattr(transformers, architecture):
+        return False
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     inputs = inputs_of(model, decode)
-    architecture = json.loads((folder / "config.json").read_bytes())["architectures"][0]
     try:
         reader = getattr(transformers, architecture).from_pretrained(str(folder)).float().eval()
         with torch.no_grad():

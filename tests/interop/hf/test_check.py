@@ -80,5 +80,7 @@ def test_a_folder_that_is_read_otherwise_is_refused(monkeypatch: pytest.MonkeyPa
     stand_in(monkeypatch, lambda **inputs: 1 / 0)
     with pytest.raises(ValueError, match=r"^transformers 0 cannot use this folder \(division by zero\)\. Nothing was"):
         check_folder(folder, *model, found.params)
+    del sys.modules["transformers"].GPT2LMHeadModel  # a release from before the architecture
+    assert not check_folder(folder, *model, found.params)
     monkeypatch.setitem(sys.modules, "torch", None)
     assert not check_folder(folder, *model, found.params)
