@@ -146,7 +146,7 @@ class Progress:
             transient=True,
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),  # else rows for a file would go to the terminal
         ) if on_terminal else None  # fmt: skip
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
         self.log = open(log, "a", encoding="utf-8") if log and not silent else None  # noqa: SIM115
 
     def __enter__(self) -> "Progress":
@@ -164,7 +164,7 @@ class Progress:
 
     def say(self, line: str) -> None:
         """Writes a line that stays; with `--quiet` only if it is a warning."""
-        self.said = time.monotonic()
+        self.last_line = time.monotonic()
         if not (self.silent or (self.quiet and not line.startswith(WARNING))):
             self.console.print(printable(line) if self.console.is_terminal else line, markup=False)
         self._write_log(line)
@@ -216,8 +216,8 @@ class Progress:
 
     def _pace(self, bar: Bar) -> None:
         """Writes what the bar shows as a line if none was written for a while: to the log, and to stderr where there is no bar."""
-        if time.monotonic() - self.said >= SECONDS_BETWEEN_LINES:
-            self.said = time.monotonic()
+        if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
             facts = (f"{label} {text}" for label, (text, _) in self.facts.items() if text)
             (self._write_log if self.live else self.say)("; ".join([str(bar), *facts]))
 

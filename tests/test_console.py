@@ -170,7 +170,7 @@ def test_where_there_is_a_bar_only_the_log_gets_the_line_of_30_seconds(tmp_path:
     monkeypatch.setattr(sys, "stderr", screen)
     with Progress(3, tmp_path / "log") as progress:
         monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-        progress.said = 1000.0
+        progress.last_line = 1000.0
         for _ in range(2):
             clock[0] += 29
             progress.update("training", 1)

@@ -47,12 +47,17 @@ def program(words: Sequence[str] | None = None) -> None:
 
 
 def report_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Prints an uncaught exception, but for those of TensorStore's threads once a save has failed: one for each array.
+    """Prints an uncaught exception, but for those that `comes_too_late`."""
+    if not comes_too_late(error):
+        sys.__excepthook__(kind, error, trace)
+
+
+def comes_too_late(error: BaseException | None) -> bool:
+    """Returns whether TensorStore's threads raised it after a save had failed: one for each array.
 
     The save itself reports the failure.
     """
-    if not (kind is RuntimeError and str(error) == "Event loop is closed"):
-        sys.__excepthook__(kind, error, trace)
+    return type(error) is RuntimeError and str(error) == "Event loop is closed"
 
 
 def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
@@ -64,7 +69,7 @@ def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
         again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
         again.daemon = True
         again.start()
-    else:
+    elif not comes_too_late(ignored.exc_value):
         sys.__unraisablehook__(ignored)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -115,6 +116,7 @@ def test_a_folder_of_the_users_choice_stays_and_a_home_that_cannot_be_written_ke
 def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: pytest.CaptureFixture) -> None:
     """TensorStore calls the hook from a thread for each array of a checkpoint that a full disk cut short."""
     report_uncaught(RuntimeError, RuntimeError("Event loop is closed"), None)
+    report_ignored(SimpleNamespace(exc_type=RuntimeError, exc_value=RuntimeError("Event loop is closed")))  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""
     report_uncaught(RuntimeError, RuntimeError("another"), None)
     assert capsys.readouterr().err.endswith("RuntimeError: another\n")
@@ -155,6 +157,7 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytes
         raise KeyboardInterrupt
 
     before, sys.unraisablehook = sys.unraisablehook, report_ignored
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # the workers of the tests ignore it
     gc.callbacks.append(interrupted)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -164,4 +167,5 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytes
         gc.collect()
     finally:
         sys.unraisablehook = before
+        signal.signal(signal.SIGINT, handler)
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")

@@ -92,7 +92,7 @@ class Scene:
         started = []
         for number in range(self.processes):
             own = ["--process-id", str(number)] if self.processes > 1 else []
-            with open(f"{run}.{number}.err", "w") as stderr:
+            with open(self.log(run, number), "w") as stderr:
                 process = subprocess.Popen(
                     [*command, *own], env=environment, cwd=ROOT, stderr=stderr, stdout=stderr, preexec_fn=as_in_a_shell
                 )
@@ -101,7 +101,11 @@ class Scene:
 
     def said(self, run: Path) -> str:
         """Returns what the processes of the last start wrote."""
-        return "".join(Path(f"{run}.{number}.err").read_text() for number in range(self.processes))
+        return "".join(self.log(run, number).read_text() for number in range(self.processes))
+
+    def log(self, run: Path, number: int) -> Path:
+        """Returns the file of what a process writes: not beside the run, whose disk may be full."""
+        return self.folder / f"{run.name}.{number}.err"
 
     def lose_disk(self, run: Path) -> None:
         shutil.rmtree(run, ignore_errors=True)

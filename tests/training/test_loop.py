@@ -184,7 +184,7 @@ def test_crashed_it_loses_only_what_came_after_the_last_checkpoint(uninterrupted
 def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path, monkeypatch):
     """Law: a signal during an evaluation saves the step without metrics; going on makes up for the evaluation first."""
     with monkeypatch.context() as patch:
-        patch.setattr(evaluation, "mean_metrics", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
+        patch.setattr(evaluation, "count", lambda *a: os.kill(os.getpid(), signal.SIGTERM) or a[-1](1, 1))
         loop.train(NO_TEXT, tmp_path / "run")
     assert [row["step"] for row in rows(tmp_path / "run")] == [3]
     loop.train(NO_TEXT, tmp_path / "run")
@@ -360,9 +360,7 @@ def test_a_second_process_in_the_folder_gets_one_line_and_status_2(copy, tmp_pat
 def test_it_stops_early_when_the_metric_does_not_improve(tmp_path, monkeypatch, capfd):
     """Oracle: losses given by hand; 3.0, 2.0, then two evaluations without a better one."""
     losses = iter([3.0, 2.0, 2.5, 2.0])
-    monkeypatch.setattr(
-        evaluation, "mean_metrics", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0}
-    )
+    monkeypatch.setattr(evaluation, "report", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
     config = with_train(NO_TEXT, steps=12, eval_every=2, patience=2, keep_latest=1, keep_best=1)
     loop.train(config, tmp_path / "run")
     with open_run(tmp_path / "run") as checkpoints:
