@@ -134,7 +134,9 @@ class HarnessModel(TemplateLM):
 
         Raises: ValueError if `max_gen_toks` leaves no room for a prompt.
         """
-        drawing = {"temperature": temperature, **sampling} if do_sample and temperature > 0 else {}
+        choice: dict[str, Any] = {"sampling": None}  # an imported run has that of its generation_config.json
+        if do_sample and temperature > 0:
+            choice = {"temperature": temperature, **sampling}
         room = self.max_length - max_gen_toks
         if room < 1:
             raise ValueError(
@@ -142,7 +144,7 @@ class HarnessModel(TemplateLM):
                 "prompt is left; lower it, for example by --gen_kwargs max_gen_toks=64"
             )
         ids = [self.tok_encode(prompt)[-room:] for prompt in prompts]
-        found = self.run.completions_of_ids(ids, max_new_tokens=max_gen_toks, **drawing)
+        found = self.run.completions_of_ids(ids, max_new_tokens=max_gen_toks, beam_size=1, num_hypotheses=1, **choice)
         stop = [text for text in ([until] if isinstance(until, str) else until) if text]
         return [
             truncate_at_stop(decode_after(self.text_tokenizer, row, best.tokens), stop)

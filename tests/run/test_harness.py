@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
@@ -118,6 +118,13 @@ def test_answers_are_those_of_generate(run: Run, model: HarnessModel):
     whole = run.generate(["ab"], max_new_tokens=4)[0]
     (cut,) = model.generate_until(requests("generate_until", ("ab", settings | {"until": [whole[1]]})))
     assert cut == whole[: whole.index(whole[1])]
+
+
+def test_answers_are_greedy_where_the_run_itself_samples_or_has_a_beam(run: Run, model: HarnessModel):
+    """An imported chat model samples by its generation_config.json; a task without do_sample is greedy all the same."""
+    for decode in (DecodeConfig(sampling=Sampling(temperature=9.0), num_hypotheses=2), DecodeConfig(beam_size=4)):
+        other = HarnessModel(dataclasses.replace(run, config=dataclasses.replace(CONFIG, decode=decode)))
+        assert other.answers(["ab", "cd"], max_gen_toks=5) == model.answers(["ab", "cd"], max_gen_toks=5)
 
 
 def test_an_answer_that_leaves_no_room_for_a_prompt_is_refused(model: HarnessModel):
