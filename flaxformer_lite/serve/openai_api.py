@@ -73,7 +73,8 @@ class OpenAIApi:
             raise Refusal(
                 404, f"{run.name} has no chat template: use /v1/completions", code="model_not_found", param="model"
             )
-        text = run.chat.render([message.as_dict() for message in asked.messages])
+        messages = [message.as_dict() for message in asked.messages]
+        text = await asyncio.to_thread(run.chat.render, messages)  # a program, which must not hold up other requests
         ids = await asyncio.to_thread(run.tokenizers.target.encode, text)  # the template writes the special tokens
         most = asked.max_completion_tokens or asked.max_tokens
         return await self.completed(request, run, "chat.completion", asked, asked.generation(ids, most))

@@ -177,7 +177,10 @@ class Trainer:
         """Returns the run to the checkpoint before the wrong steps, and writes into it which batches are left out from now on.
 
         A run that is killed in between repeats the wrong steps, and then this.
+
+        Raises: Failure if another process trains in the folder.
         """
+        self.folder.keep_lock()
         start = self.checkpoints.latest_regular(wrong.first)  # an interim one depends on when the run was stopped
         assert start is not None
         self.pending = []
@@ -204,9 +207,9 @@ class Trainer:
         Raises: Failure if another process trains in the folder; or if the state has a NaN or an infinity, as it would push out a
             checkpoint that can be used.
         """
-        started = time.perf_counter()
         self.folder.keep_lock()
         self.fetch_measurements()
+        started = time.perf_counter()  # now that the steps are done that the measurements count
         if not is_finite(self.state):
             raise Failure(
                 f"the parameters or the optimizer's state are not finite after step {step}, which was not saved: lower "
