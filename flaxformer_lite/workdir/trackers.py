@@ -42,10 +42,15 @@ class TensorBoard:
         self.make, self.config = SummaryWriter, to_json(config)
         self.place = str(folder.path / "tensorboard")
         self.writer: Any = None
+        self.newest = 0
 
     def write(self, step: int, values: dict[str, float]) -> None:
+        if step < self.newest:  # after a rollback
+            self.close()
+            self.writer = None
+        self.newest = step
         if self.writer is None:
-            # Rows from this step on that an earlier process wrote are deleted: the run has written them anew.
+            # Rows from this step on that were written before are deleted: the run writes them anew.
             self.writer = self.make(self.place, purge_step=step, flush_secs=10, filename_suffix=f".{step:010}")
             self.writer.add_text("config.json", f"```json\n{self.config}```", step)
         for name, value in values.items():

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -104,6 +105,18 @@ def write_twice(name: str, folder: RunFolder) -> None:
             for step in steps:
                 open_trackers.write(row(step, 1 / step if len(steps) == 3 else -1 / step))
             assert name in open_trackers.open
+
+
+def test_after_a_rollback_tensorboard_deletes_the_steps_that_come_again(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    tensorboard = Mock()
+    monkeypatch.setitem(sys.modules, "tensorboardX", tensorboard)
+    with Trackers(("tensorboard",), folder, CONFIG) as open_trackers:
+        for step in (1, 2, 2, 3, 2, 3):
+            open_trackers.write(row(step, 0.5))
+    assert [call.kwargs["purge_step"] for call in tensorboard.SummaryWriter.call_args_list] == [1, 2]
+    assert tensorboard.SummaryWriter.return_value.close.call_count == 2
 
 
 @pytest.mark.slow
