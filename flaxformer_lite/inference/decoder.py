@@ -213,7 +213,7 @@ class Decoder:
         if self.config.sampling is None:
             return None
         source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
-        if isinstance(seed, int):
+        if isinstance(seed, int | np.integer):
             seeds = np.full(rows, seed, np.uint32)
         else:
             seeds, source = np.zeros(rows, np.uint32), np.zeros_like(source)
@@ -231,7 +231,7 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
 
 def check_seeds(seed: int | Sequence[int]) -> None:
     """Raises: ValueError if a seed is not an unsigned 32-bit number."""
-    for number in (seed,) if isinstance(seed, int) else seed:
+    for number in (seed,) if isinstance(seed, int | np.integer) else seed:
         if not 0 <= number < 2**32:
             raise ValueError(f"seed is {number}: it must be between 0 and 2^32 - 1")
 

@@ -9,6 +9,8 @@ from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 class Limits(Checked, at="serve"):
     """Limits of requests and of the queue."""
 
+    connections: PositiveInt = 512
+    """Connections that are open at once; beyond them: status 503."""
     seconds: PositiveFloat = 60.0
     """Seconds from a request to the end of its answer, waiting and compiling included; beyond them: status 504."""
     queue: PositiveInt = 256

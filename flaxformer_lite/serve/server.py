@@ -109,6 +109,7 @@ def serve(
             lifespan="off",
             proxy_headers=False,
             server_header=False,
+            limit_concurrency=limits.connections,
             timeout_graceful_shutdown=int(limits.seconds + DRAIN_EXTRA),
         )
         # uvicorn raises the signal again once it has drained: it has done its work.
