@@ -14,6 +14,9 @@ from flaxformer_lite.text.files import BadLine, check_file, line_chunks, read_li
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
 
+MOST_BAD_LINES = 10
+"""Lines that a command warns of one by one."""
+
 
 class LineChunk(NamedTuple):
     """Lines that are processed together."""
@@ -105,8 +108,16 @@ def chosen_blocks(paths: list[str], action: str, *, keep_bad: bool = False) -> I
 
 
 def reporting(name: str) -> BadLine:
-    """Returns a function that warns of a bad line of the source."""
-    return lambda number, reason: warn(f"{name}, line {number}: {reason}; its answer is empty")
+    """Returns a function that warns of the first bad lines of the source."""
+    numbers = itertools.count(1)
+
+    def report(line: int, reason: str) -> None:
+        number = next(numbers)
+        if number <= MOST_BAD_LINES:
+            last = "; further ones are not listed" if number == MOST_BAD_LINES else ""
+            warn(f"{name}, line {line}: {reason}; its answer is empty{last}")
+
+    return report
 
 
 def file_blocks(files: Iterable[tuple[str, Iterator[str]]]) -> Iterator[LineChunk]:

@@ -45,3 +45,11 @@ def test_errors_that_name_a_line_or_a_prompt_get_the_source(error: str, message:
     with pytest.raises(ValueError) as caught, CHUNK.naming(5):
         raise ValueError(error)
     assert str(caught.value) == message
+
+
+def test_a_file_that_is_no_text_fills_no_screen(tmp_path: Path, capsys: pytest.CaptureFixture):
+    path = tmp_path / "binary"
+    path.write_bytes(b"\xff\n" * 40)
+    assert sum(len(chunk.lines) for chunk in chosen_blocks([str(path)], "translate", keep_bad=True)) == 40
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == input_lines.MOST_BAD_LINES and said[-1].endswith("; further ones are not listed")
