@@ -202,9 +202,10 @@ class Trainer:
     # Evaluations and checkpoints
 
     def evaluate_and_save(self, step: int) -> None:
-        """Evaluates if that is due and saves a checkpoint, without metrics if a signal interrupts the evaluation.
+        """Evaluates if that is due and saves a checkpoint, without metrics if a signal or a mistake ends the evaluation.
 
-        Raises: Failure if another process trains in the folder; or if the state has a NaN or an infinity, as it would push out a
+        Raises: what the evaluation raised, after the step is saved (not with several processes, which would wait for each other);
+            Failure if another process trains in the folder; or if the state has a NaN or an infinity, as it would push out a
             checkpoint that can be used.
         """
         self.folder.keep_lock()
@@ -215,12 +216,21 @@ class Trainer:
                 f"the parameters or the optimizer's state are not finite after step {step}, which was not saved: lower "
                 "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
             )
-        metrics = None
+        metrics = mistake = None
         if self.evaluation_due(step):
-            with contextlib.suppress(Interrupted):
+            try:
                 metrics = self.evaluate(step)
+            except Interrupted:
+                pass
+            except Exception as error:
+                if jax.process_count() > 1:
+                    raise
+                mistake = error
         interim = not (self.evaluation_due(step) or self.checkpoint_due(step))
         self.checkpoints.save(step, self.state, dataclasses.asdict(self.loop_state), metrics, interim=interim)
+        if mistake is not None:
+            self.checkpoints.wait()
+            raise mistake
         self.throughput.leave_out(time.perf_counter() - started)
 
     def evaluate(self, step: int) -> dict[str, float]:

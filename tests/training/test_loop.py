@@ -194,6 +194,24 @@ def test_interrupted_while_evaluating_it_evaluates_again(uninterrupted, tmp_path
 
 
 @pytest.mark.slow
+def test_a_mistake_in_an_evaluation_costs_no_step(uninterrupted, tmp_path, monkeypatch):
+    """Law: the step is saved without metrics before the exception is raised; going on makes up for the evaluation."""
+
+    def fail(*arguments: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation, "count", fail)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            loop.train(NO_TEXT, tmp_path / "run")
+    with open_run(tmp_path / "run") as checkpoints:
+        step = checkpoints.latest()
+        assert step == NO_TEXT.train.eval_every and checkpoints.metrics(step) is None
+    loop.train(NO_TEXT, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+@pytest.mark.slow
 def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
     """Law: the callback sees what metrics.jsonl holds by then, row by row; what it does with a row changes nothing."""
     seen = []
