@@ -9,8 +9,15 @@ from flaxformer_lite.hardware import NvidiaGPU
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
-EXTRAS = {"cuda": "jax-cuda13-plugin", "cuda12": "jax-cuda12-plugin", "tpu": "libtpu", "hub": "datasets"}
-"""By extra of this package the distribution that it installs."""
+EXTRAS = {
+    "cuda": "jax-cuda13-plugin",
+    "cuda12": "jax-cuda12-plugin",
+    "tpu": "libtpu",
+    "hub": "datasets",
+    "report": "altair",
+    "serve": "starlette",
+}
+"""By extra of this package the distribution that it installs, of devices and of commands."""
 CUDA13_DRIVER = 580
 """The first driver for CUDA 13. Reference: CUDA Toolkit release notes, minimum driver versions."""
 BFLOAT16_CAPABILITY = 8.0

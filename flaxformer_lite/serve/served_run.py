@@ -296,9 +296,8 @@ class ServedRuns:
         able = [run for run in self.by_name.values() if name in (None, run.name) and task in run.tasks]
         if not able:
             does = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
-            raise Refusal(
-                404, f"{name or 'no run here'} does not {task}: choose another ({does})", code="model_not_found"
-            )
+            who = "no run here can" if name is None else f"{name} does not"
+            raise Refusal(404, f"{who} {task}: choose another ({does})", code="model_not_found")
         return able[0]
 
 

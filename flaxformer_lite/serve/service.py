@@ -110,7 +110,8 @@ class Service:
             if gone.done():
                 raise ClientDisconnect
             message = (
-                f"there was no answer within {self.limits.seconds:g} seconds: send fewer or shorter texts, or try again"
+                f"there was no answer within {self.limits.seconds:g} seconds: try again, as the first answer of its kind "
+                "takes longer, or send fewer or shorter texts"
             )
             raise Refusal(504, message, code="timeout", retry_after=1)
         except Stopped:

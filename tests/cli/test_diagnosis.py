@@ -5,6 +5,7 @@ import tomllib
 
 import pytest
 
+from flaxformer_lite.cli.commands.doctor import PACKAGES
 from flaxformer_lite.cli.diagnosis import EXTRAS, Device, Facts, notes, problems, report
 from flaxformer_lite.hardware import NvidiaGPU
 from tests.support.paths import ROOT
@@ -119,3 +120,4 @@ def test_the_report_shows_devices_extras_and_caches():
 def test_the_extras_are_those_of_the_package():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(EXTRAS) <= set(extras)
+    assert set(EXTRAS.values()) <= set(PACKAGES), "doctor does not look for it, so it would never be installed"

@@ -166,6 +166,15 @@ def test_openai_shapes(served: Served):
         assert vector == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str, Run]):
+    alone = Served({"pairs": three_runs["pairs"]})
+    try:
+        expected = (404, "no run here can generate: choose another (pairs: translate)")
+        assert alone.refused("/api/generate", {"texts": "a"}) == expected
+    finally:
+        alone.service.worker.close(5)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [

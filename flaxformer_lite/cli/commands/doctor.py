@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PACKAGES = (
     *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
     *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "datasets", "ctranslate2"),
+    *("altair", "starlette"),
 )
 """Distributions whose versions are shown, if they are installed."""
 VARIABLES = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
