@@ -19,6 +19,7 @@ from typing import NoReturn
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
 from flaxformer_lite.console import Failure, Terminal, suggest, verbosity, write_line
+from flaxformer_lite.hardware import installed_versions
 
 COMMANDS = {
     "train": "train",
@@ -78,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def overview() -> Parser:
     """Returns the parser of no command, whose help lists all of them."""
     lines = [f"  {name:<10} {docstring(file).splitlines()[0]}" for name, file in COMMANDS.items()]
-    return Parser(
+    parser = Parser(
         prog="flaxformer-lite",
         usage="%(prog)s COMMAND …",
         description="Trains Transformers and uses them; `%(prog)s COMMAND --help` tells more.\n\ncommands:\n"
@@ -86,6 +87,9 @@ def overview() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    version = installed_versions(["flaxformer-lite"]).get("flaxformer-lite", "not installed")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version}")
+    return parser
 
 
 def docstring(file: str) -> str:

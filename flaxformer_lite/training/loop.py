@@ -47,7 +47,7 @@ def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
         mirroring(config, folder, progress),  # its last copy has what the trackers write at their end
-        Trackers(config.train.trackers, folder, config) as trackers,
+        Trackers(config.train.trackers, folder, config, progress.warn) as trackers,
         open_checkpoints(config, folder, read_only=False) as checkpoints,
         processes.exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
     ):

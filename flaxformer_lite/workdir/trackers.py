@@ -128,8 +128,11 @@ def tracker_id(folder: RunFolder, tracker: Literal["wandb", "trackio"]) -> str:
 class Trackers:
     """The trackers of a run. `write` passes a row of metrics.jsonl on to each; a failure costs that tracker, nothing else."""
 
-    def __init__(self, names: Sequence[str], folder: RunFolder, config: Config) -> None:
+    def __init__(
+        self, names: Sequence[str], folder: RunFolder, config: Config, warn: Callable[[str], None] = warn
+    ) -> None:
         self.names, self.folder, self.config = names if not folder.silent else (), folder, config
+        self.warn = warn
         self.open: dict[str, Tracker] = {}
 
     def __enter__(self) -> "Trackers":
@@ -159,6 +162,6 @@ class Trackers:
         except Exception as error:
             self.open.pop(name, None)
             remedy = f': pip install "flaxformer-lite[{name}]"' if isinstance(error, ImportError) else ""
-            warn(
+            self.warn(
                 f"train.trackers {name} failed, and training continues without it ({type(error).__name__}: {error}){remedy}"
             )

@@ -66,6 +66,10 @@ def test_every_command_has_a_file_and_the_help_lists_it(command):
         assert command(name, "--help")[0] == 0
 
 
+def test_the_version_is_the_packages(command):
+    assert command("--version") == (0, f"flaxformer-lite {flaxformer_lite.__version__}\n", "")
+
+
 def test_quiet_is_said_for_one_command(command):
     assert command("configs", "--quiet")[0] == 0 and verbosity.quiet
     assert command("configs")[0] == 0 and not verbosity.quiet
