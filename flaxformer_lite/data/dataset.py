@@ -109,9 +109,7 @@ class Dataset(Generic[Example]):
         self.records: Sequence[Any] = rows
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
-        lengths = (
-            rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
-        )
+        lengths = lengths_of(rows, objective)
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
@@ -195,16 +193,17 @@ class MixedRecords(TokenArrays):
 def concat_rows(made: Sequence[Sequence[Any]], objective: RowMaker[Any]) -> Rows:
     """Returns the rows of all sources, one source after the other."""
     firsts = np.cumsum([0, *map(len, made)]).tolist()
-    lengths = [
-        part.lengths if isinstance(part, Rows) else np.array([objective.lengths(row) for row in part], np.int32)
-        for part in made
-    ]
 
     def make(i: int) -> Any:
         part = bisect.bisect_right(firsts, i) - 1
         return made[part][i - firsts[part]]
 
-    return Rows(np.concatenate([part.reshape(-1, 2) for part in lengths]), make)
+    return Rows(np.concatenate([lengths_of(part, objective).reshape(-1, 2) for part in made]), make)
+
+
+def lengths_of(rows: Sequence[Any], objective: RowMaker[Any]) -> Int[np.ndarray, "..."]:
+    """Returns the lengths of the rows that an objective made, `[I, 2]`."""
+    return rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
 
 
 def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) -> Int[np.ndarray, "I 2"]:

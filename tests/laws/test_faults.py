@@ -45,10 +45,13 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
-def wait_for_rows(run: Path, number: int, process: subprocess.Popen) -> None:
+def start_training(scene: Scene, run: Path) -> subprocess.Popen:
+    """Starts a run, and returns its process once it has written 8 rows, or has ended."""
+    (process,) = scene.start(run)
     metrics = run / "metrics.jsonl"
-    while process.poll() is None and not (metrics.exists() and len(metrics.read_text().splitlines()) >= number):
+    while process.poll() is None and not (metrics.exists() and len(metrics.read_text().splitlines()) >= 8):
         time.sleep(0.002)
+    return process
 
 
 def assert_failed_well(scene: Scene, run: Path, process: subprocess.Popen, *reasons: str) -> None:
@@ -68,8 +71,7 @@ def finish(scene: Scene, run: Path) -> None:
 def test_a_full_disk(scene: Scene, disk: Path):
     """Full while it trains: all that is left of the disk is taken after the first rows; then it is given back."""
     run = disk / "run"
-    (process,) = scene.start(run)
-    wait_for_rows(run, 8, process)
+    process = start_training(scene, run)
     with open(disk / "another", "wb", buffering=0) as file:
         try:
             while True:
@@ -86,8 +88,7 @@ def test_a_full_disk(scene: Scene, disk: Path):
 @pytest.mark.slow
 def test_a_disk_that_may_only_be_read(scene: Scene, disk: Path):
     run = disk / "run"
-    (process,) = scene.start(run)
-    wait_for_rows(run, 8, process)
+    process = start_training(scene, run)
     process.kill()
     process.wait()
     mount("-o", "remount,ro", disk)
@@ -100,8 +101,7 @@ def test_a_disk_that_may_only_be_read(scene: Scene, disk: Path):
 @pytest.mark.slow
 def test_a_folder_that_vanishes_and_comes_back(scene: Scene, tmp_path: Path):
     run = tmp_path / "run"
-    (process,) = scene.start(run)
-    wait_for_rows(run, 8, process)
+    process = start_training(scene, run)
     run.rename(tmp_path / "elsewhere")
     assert_failed_well(scene, run, process, "No such file or directory")
     shutil.rmtree(run, ignore_errors=True)  # parts that were written meanwhile

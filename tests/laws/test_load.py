@@ -4,7 +4,6 @@ FLAXFORMER_LITE_LOAD_STEPS sets the number of steps (1,000 if it is unset; 20,00
 that of lines to translate (20,000).
 """
 
-import dataclasses
 import os
 import statistics
 import threading
@@ -16,19 +15,14 @@ import pytest
 
 from flaxformer_lite.run import train
 from tests.support.commands import type_command
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import tiniest_config, use_one_device, with_train
 
 pytestmark = pytest.mark.slow
 
 STEPS = int(os.environ.get("FLAXFORMER_LITE_LOAD_STEPS", "1000"))
 LINES = int(os.environ.get("FLAXFORMER_LITE_LOAD_LINES", "20000"))
-TINY = tiny_config()
 CONFIG = with_train(
-    dataclasses.replace(
-        TINY,
-        model=dataclasses.replace(TINY.model, num_encoder_layers=1, num_decoder_layers=1),
-        data=dataclasses.replace(TINY.data, bucket_lengths=(40,)),
-    ),
+    tiniest_config(),
     steps=STEPS,
     eval_every=100,
     checkpoint_every=100,

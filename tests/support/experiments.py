@@ -59,6 +59,16 @@ def tiny_config(**changes: Any) -> Config:
     return Config(**{**parts, **changes})
 
 
+def tiniest_config() -> Config:
+    """`tiny_config` with one layer on either side and one shape of batches, for tests of many runs."""
+    tiny = tiny_config()
+    return dataclasses.replace(
+        tiny,
+        model=dataclasses.replace(tiny.model, num_encoder_layers=1, num_decoder_layers=1),
+        data=dataclasses.replace(tiny.data, bucket_lengths=(40,)),
+    )
+
+
 def write_config_file(path: Path, config: Config) -> Path:
     """The config as a JSON file that train.py takes."""
     path.write_text(to_json(config), encoding="utf-8")

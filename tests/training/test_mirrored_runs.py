@@ -15,16 +15,11 @@ from flaxformer_lite.training.runners import make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
-from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train
+from tests.support.experiments import rows, saved, tiniest_config, use_one_device, with_train
 from tests.support.mirrors import FlakyFileSystem
 
-TINY = tiny_config()
 CONFIG = with_train(
-    dataclasses.replace(
-        TINY,
-        model=dataclasses.replace(TINY.model, num_encoder_layers=1, num_decoder_layers=1),
-        data=dataclasses.replace(TINY.data, bucket_lengths=(40,)),
-    ),
+    tiniest_config(),
     text_metrics=(),
     log_every=1,
 )
