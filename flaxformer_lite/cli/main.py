@@ -1,6 +1,7 @@
 """The command line: `python -m flaxformer_lite COMMAND …`, also installed as `flaxformer-lite`; `train.py` is its command `train`.
 
-A command is a file of `commands/`, imported once it was typed: help and mistakes need no JAX.
+A command is a file of `commands/`, imported once it was typed; its function `run` imports what needs JAX. So help and wrong words
+are answered at once.
 """
 
 import argparse

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
+"""The older systems that `import` and `export` know; named here too, because their files need JAX."""
+
 
 def add_setting(
     parser: argparse.ArgumentParser, option: str, setting: str, kind: Callable[[str], Any], metavar: str, about: str
@@ -26,6 +29,28 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
     settings: dict[str, str] = getattr(arguments, "settings", {})
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
+
+
+def add_translation(parser: argparse.ArgumentParser) -> None:
+    """Adds the options that `translate` and `evaluate` share, but `--weights`."""
+    parser.add_argument(
+        "--ensemble",
+        metavar="RUN",
+        action="append",
+        default=[],
+        help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
+    )
+    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
+    add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
+    add_setting(parser, "--alpha", "alpha", float, "A", alpha)
+    parser.add_argument(
+        "--minimum-risk",
+        choices=("chrf", "bleu"),
+        help="choose the candidate that is most like all candidates by this metric; they are the answers of the beam",
+    )
+    parser.add_argument("--samples", type=int, metavar="N", help="candidates of --minimum-risk: N samples, no beam")
+    parser.add_argument("--temperature", type=float, metavar="T", help="of the samples; default: 1")
 
 
 def add_imports(parser: argparse.ArgumentParser) -> None:

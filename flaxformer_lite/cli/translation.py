@@ -1,35 +1,14 @@
-"""The options that `translate` and `evaluate` share: which runs translate, by which search, and how the best answer is chosen."""
+"""The shared work of `translate` and `evaluate`: which runs translate, by which search, and how the best answer is chosen."""
 
 import argparse
 from typing import Any
 
-from flaxformer_lite.cli.options import add_setting, typed_settings
+from flaxformer_lite.cli.input_lines import LineChunk
+from flaxformer_lite.cli.options import typed_settings
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.inference.config import Sampling
 from flaxformer_lite.inference.minimum_risk import minimum_risk
 from flaxformer_lite.run import Run, load, load_ensemble
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options, but `--weights`."""
-    parser.add_argument(
-        "--ensemble",
-        metavar="RUN",
-        action="append",
-        default=[],
-        help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
-    )
-    beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
-    add_setting(parser, "--beam", "beam_size", int, "N", beam)
-    alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
-    add_setting(parser, "--alpha", "alpha", float, "A", alpha)
-    parser.add_argument(
-        "--minimum-risk",
-        choices=("chrf", "bleu"),
-        help="choose the candidate that is most like all candidates by this metric; they are the answers of the beam",
-    )
-    parser.add_argument("--samples", type=int, metavar="N", help="candidates of --minimum-risk: N samples, no beam")
-    parser.add_argument("--temperature", type=float, metavar="T", help="of the samples; default: 1")
 
 
 def load_runs(arguments: argparse.Namespace) -> Run:
@@ -62,6 +41,19 @@ def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed options by name, for a report."""
     names = ("ensemble", "minimum_risk", "samples", "temperature")
     return typed_settings(arguments) | {name: value for name in names if (value := getattr(arguments, name))}
+
+
+def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
+    with block.reporting("translating") as report:
+        return loaded.hypotheses(block.lines, **report, **decode)
+
+
+def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
+    sources = [block.token_ids(number) for number in range(len(block.lines))]
+    with block.reporting("translating") as report:
+        del report["warn"]  # nothing is cut
+        answers = loaded.hypotheses_of_ids(sources, name=block.name, **report, **decode)
+    return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
 def chosen(loaded: Run, answers: list[list[ScoredText]], arguments: argparse.Namespace) -> list[list[ScoredText]]:

@@ -240,7 +240,7 @@ def test_a_failure_is_one_line_and_status_1(folder: Path, command, monkeypatch: 
     def fail(*_: object) -> None:
         raise Failure("the loss is nan")
 
-    monkeypatch.setattr("flaxformer_lite.cli.commands.inspect.describe", fail)
+    monkeypatch.setattr("flaxformer_lite.cli.inspection.describe", fail)
     assert command("inspect", folder) == (1, "", "error: the loss is nan\n")
 
 

@@ -9,12 +9,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite import interop
+from flaxformer_lite.cli.commands import attention, export
 from flaxformer_lite.cli.main import COMMANDS, main
+from flaxformer_lite.cli.options import SYSTEMS
 from flaxformer_lite.console import verbosity
+from flaxformer_lite.run.plots import Kind
 from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
 
@@ -91,6 +96,21 @@ def test_help_and_mistakes_need_no_jax():
         code += "except SystemExit as end: sys.exit(100 * ('jax' in sys.modules) + (end.code or 0))"
         done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
         assert done.returncode == status
+
+
+def test_a_wrong_option_of_any_command_is_refused_without_jax():
+    """A real process: `serve --wrong`, `evaluate --wrong`, …; all commands are imported in it."""
+    code = "import sys; from flaxformer_lite.cli.main import COMMANDS, main\nfor name in COMMANDS:\n"
+    code += "    try: main([name, '--wrong'])\n    except SystemExit as end: assert end.code == 2\n"
+    code += "    assert 'jax' not in sys.modules, name"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stderr.count("error: ") == len(COMMANDS), done.stderr
+
+
+def test_names_that_the_help_has_without_jax_are_those_there_are():
+    assert tuple(sorted(interop.SYSTEMS)) == SYSTEMS
+    assert ", ".join(interop.FAMILIES) == export.FAMILIES
+    assert get_args(Kind) == attention.KINDS
 
 
 def test_the_package_has_what_it_names():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.cli import translation
+from flaxformer_lite.cli import scoring, translation
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.data import Dates
 from flaxformer_lite.inference import ScoredText
@@ -89,7 +89,7 @@ def test_the_answer_with_the_least_risk_comes_first():
 
 
 def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(evaluate, "load_runs", lambda arguments: RUN)
+    monkeypatch.setattr(scoring, "load_runs", lambda arguments: RUN)
     evaluate.run(typed("--tune-alpha", "0.5,1.5"))
     out, err = capsys.readouterr()
     assert '"best": {\n    "alpha": 1.5,' in out
@@ -112,8 +112,8 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         by_path = {path: configs.get(name, CONFIG) for name, path in paths.items()}
         for path in by_path:
             Path(path).mkdir(exist_ok=True)
-        monkeypatch.setattr(evaluate, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
-        monkeypatch.setattr(evaluate, "load", lambda path, weights: Named(RunFolder(path), by_path[path], {}, None, 3))
+        monkeypatch.setattr(scoring, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
+        monkeypatch.setattr(scoring, "load", lambda path, weights: Named(RunFolder(path), by_path[path], {}, None, 3))
         parser = argparse.ArgumentParser()
         evaluate.add_arguments(parser)
         evaluate.run(parser.parse_args([*paths.values(), *options]))
@@ -162,3 +162,14 @@ def test_runs_that_cannot_be_compared_are_refused_before_anything_is_translated(
         compared("20", "_20")
     with pytest.raises(ValueError, match="are for one RUN"):
         compared("20", "0", options=("--tune-alpha", "1"))
+
+
+def test_two_names_of_one_run_are_the_same_run(tmp_path: Path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "link").symlink_to(run)
+    same = [f"{run}/", str(tmp_path / "link"), f"{tmp_path}/other/../run"]
+    for paths in [[str(run), "other", name] for name in same] + [["gs://a/run", "gs://a/run/"]]:
+        with pytest.raises(ValueError, match=re.escape(f"{paths[0]} and {paths[-1]} are the same run: name each")):
+            scoring.check_different(paths)
+    scoring.check_different([str(run), f"{run}2", "gs://a/run", "gs://b/run"])

@@ -146,7 +146,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     capsys.readouterr()
     content = file.read_bytes()
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
-    monkeypatch.setattr("flaxformer_lite.cli.commands.export.load", None)
+    monkeypatch.setattr("flaxformer_lite.cli.exporting.load", None)
     for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
         reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
         with pytest.raises(SystemExit) as end:
@@ -160,7 +160,7 @@ def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flaxformer_lite.cli.commands.import_weights.copy_companions", interrupted)
+    monkeypatch.setattr("flaxformer_lite.cli.importing.copy_companions", interrupted)
     theirs = FIXTURES / "hf/distilbert/model"
     with pytest.raises(SystemExit) as end:
         type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")

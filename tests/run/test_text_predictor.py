@@ -1,7 +1,6 @@
 """Laws of predictions for whole texts: in any batch and order the answer to a text is its answer alone; mistakes are one line."""
 
 import dataclasses
-import importlib
 import io
 import json
 import shutil
@@ -198,8 +197,7 @@ class Typed:
 
     def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
         """Returns the lines of stdout and stderr."""
-        module = importlib.import_module(f"flaxformer_lite.cli.commands.{command.replace('-', '_')}")
-        self.monkeypatch.setattr(module, "load", lambda path, weights: run)
+        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         main()

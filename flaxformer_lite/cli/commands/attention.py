@@ -5,14 +5,8 @@ Without TARGET it is the run's own translation, by the beam search of its config
 
 import argparse
 from pathlib import Path
-from typing import get_args
 
-from flaxformer_lite.charts import altair
-from flaxformer_lite.report import Report, write_page, write_png
-from flaxformer_lite.report.attention import Attended
-from flaxformer_lite.run import load
-from flaxformer_lite.run.plots import Kind, attention_chart
-
+KINDS = ("cross", "encoder", "decoder")
 ENDINGS = (".png", ".html")
 
 
@@ -21,7 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="SOURCE", help="the text that the encoder reads")
     parser.add_argument("target", metavar="TARGET", nargs="?", help="the text that the decoder writes")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="ends in .png or .html")
-    parser.add_argument("--kind", choices=get_args(Kind), help="of a PNG file: the attention to draw; default: cross")
+    parser.add_argument("--kind", choices=KINDS, help="of a PNG file: the attention to draw; default: cross")
     parser.add_argument("--layer", type=int, metavar="N", help="of a PNG file: counted from 1; default: the last")
     parser.add_argument("--head", type=int, metavar="N", help="of a PNG file: counted from 1; default: the mean of all")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
@@ -34,6 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = {name: getattr(arguments, name) for name in ("kind", "layer", "head")}
     if output.suffix == ".html" and any(value is not None for value in chosen.values()):
         raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
+    from flaxformer_lite.charts import altair  # with JAX
+    from flaxformer_lite.report import Report, write_page, write_png
+    from flaxformer_lite.report.attention import Attended
+    from flaxformer_lite.run import load
+    from flaxformer_lite.run.plots import attention_chart
+
     altair()
     loaded = load(arguments.folder, weights=arguments.weights)
     target = loaded.translate([arguments.source])[0] if arguments.target is None else arguments.target

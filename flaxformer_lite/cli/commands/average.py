@@ -8,8 +8,6 @@ import dataclasses
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.console import note
-from flaxformer_lite.run import load, write_run
-from flaxformer_lite.workdir import RunFolder, open_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.run import load, write_run  # with JAX
+    from flaxformer_lite.workdir import RunFolder, open_run
+
     output = RunFolder(arguments.output)
     require_absent(output.path)
     last = open_run(arguments.folder).config().train.keep_latest if arguments.last is None else arguments.last

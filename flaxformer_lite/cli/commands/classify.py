@@ -6,10 +6,13 @@ A line is one text, or two texts separated by a tab if the run was trained on pa
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
-from flaxformer_lite.run import ClassPrediction, Run, load
+
+if TYPE_CHECKING:
+    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.run import load  # with JAX
+
     blocks = chosen_blocks(arguments.files, "classify")
     loaded = load(arguments.folder, weights=arguments.weights)
     pooler = loaded.config.model.pooler
@@ -31,13 +36,13 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def answers(loaded: Run, block: LineChunk) -> list[ClassPrediction]:
+def answers(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> "list[flaxformer_lite.run.ClassPrediction]":
     texts = [columns(block, number) for number in range(len(block.lines))]
     with block.reporting("classifying") as report, block.naming():
         return loaded.classify([text[0] if len(text) == 1 else (text[0], text[1]) for text in texts], **report)
 
 
-def written(answer: ClassPrediction, *, scores: bool) -> str:
+def written(answer: "flaxformer_lite.run.ClassPrediction", *, scores: bool) -> str:
     """Returns the line to write for a prediction."""
     if scores:
         return json.dumps({name: round(p, 6) for name, p in answer.scores.items()}, ensure_ascii=False)

@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,9 @@ from jaxtyping import Float
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
-from flaxformer_lite.run import Run, load
+
+if TYPE_CHECKING:
+    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         require_absent(Path(arguments.output), "file")
     blocks = chosen_blocks(arguments.files, "embed")
+    from flaxformer_lite.run import load  # with JAX
+
     loaded = load(arguments.folder, weights=arguments.weights)
     kept = []
     for block in blocks:
@@ -48,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
             np.save(file, np.concatenate(kept) if kept else loaded.embed([]))
 
 
-def embedded(loaded: Run, block: LineChunk) -> Float[np.ndarray, "N D"]:
+def embedded(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> Float[np.ndarray, "N D"]:
     with block.reporting("embedding") as report:
         return loaded.embed(block.lines, **report)
 

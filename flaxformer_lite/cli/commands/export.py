@@ -6,28 +6,12 @@ The system must support the model. An imported run is exported bit for bit.
 """
 
 import argparse
-import contextlib
-import shutil
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
-from flaxformer_lite.atomic_files import require_absent
-from flaxformer_lite.console import note, warn
-from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
-from flaxformer_lite.interop.ctranslate2 import check as ctranslate2
-from flaxformer_lite.interop.ctranslate2 import export
-from flaxformer_lite.interop.hf import check as hf
-from flaxformer_lite.interop.hf.card import About
-from flaxformer_lite.interop.hf.export import export_run
-from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.hub import check_target, push
-from flaxformer_lite.interop.weight_files import read_settings, write_weights
-from flaxformer_lite.run import Run, load
+from flaxformer_lite.cli.options import SYSTEMS
 
 NAMES = sorted([*SYSTEMS, "ctranslate2", "hf"])
+FAMILIES = "gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, bert, roberta, distilbert, t5, bart, marian"
+"""Families of Hugging Face's, in the order in which they are tried; their files need JAX."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,11 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
     parser.add_argument("output", metavar="OUT", help="the folder (hf, ctranslate2) or the file to write")
     parser.add_argument("--config", metavar="CONFIG.json", help="the system's own config, if its names depend on it")
-    families = ", ".join(FAMILIES)
     parser.add_argument(
         "--family",
         metavar="FAMILY",
-        help=f"hf: {families}; default: the family the run was imported from, or the first that fits",
+        help=f"hf: {FAMILIES}; default: the family the run was imported from, or the first that fits",
     )
     parser.add_argument("--push", action="store_true", help="hf: OUT is ORG/NAME, a model of the hub; push to it")
     parser.add_argument("--private", action="store_true", help="with --push: create a private model; default: public")
@@ -48,88 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    check_options(arguments)
-    if not arguments.push:
-        require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
-    loaded = load(arguments.folder, weights=arguments.weights)
-    origin = imported(loaded, arguments.system)
-    objective = loaded.config.objective
-    if objective.prompt_attention != "causal" and arguments.system not in SYSTEMS:
-        raise ValueError(
-            f"objective.kind {objective.kind!r} reads prompts with {objective.prompt_attention} attention, but {arguments.system} "
-            "reads every prompt causally: use the run with generate"
-        )
-    notes: list[str] = []
-    if arguments.system == "hf":
-        count, notes = export_hf(loaded, origin, arguments)
-    elif arguments.system == "ctranslate2":
-        output = Path(arguments.output)
-        count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, output)
-        with kept_if_good(output):
-            ctranslate2.check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
-    else:
-        fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
-        chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
-        arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
-        write_weights(arguments.output, arrays)
-        count = len(arrays)
-    for line in notes:
-        warn(line)
-    note(f"{count} arrays of step {loaded.step} are in {arguments.output}")
+    from flaxformer_lite.cli import exporting  # with JAX
 
-
-@contextlib.contextmanager
-def kept_if_good(folder: Path) -> Iterator[None]:
-    """Deletes the folder if what is done within it fails."""
-    try:
-        yield
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-
-
-def check_options(arguments: argparse.Namespace) -> None:
-    """Raises: ValueError for an option that the system does not have, or a family that is not known."""
-    is_hf = arguments.system == "hf"
-    for option, fits in (
-        ("config", arguments.system in SYSTEMS),
-        ("family", is_hf),
-        ("license", is_hf),
-        ("push", is_hf),
-    ):
-        if (value := getattr(arguments, option)) and not fits:
-            typed = "" if value is True else f" is {value}"
-            raise ValueError(f"--{option}{typed}, but {arguments.system} has no such option: leave it out")
-    if arguments.private and not arguments.push:
-        raise ValueError("--private is for --push: add it, or leave --private out")
-    if arguments.push:
-        check_target(arguments.output)
-    if arguments.family not in (None, *FAMILIES):
-        raise ValueError(f"--family is {arguments.family}: choose one of {', '.join(FAMILIES)}")
-
-
-def export_hf(loaded: Run, origin: dict[str, Any], arguments: argparse.Namespace) -> tuple[int, list[str]]:
-    """Returns the number of tensors, and notes. Copies the files of an imported run, or else writes the run's own tokenizer."""
-    results = loaded.folder.results(loaded.step, arguments.weights or loaded.config.weights)
-    notes: list[str] = []
-    with tempfile.TemporaryDirectory() as made:
-        output, files = Path(arguments.output), loaded.folder.path / "huggingface"
-        if not origin:
-            files = Path(made, "tokenizer")
-            files.mkdir()
-            notes = write_tokenizers(files, loaded.tokenizers, loaded.config.model)
-        about = About(output.name, loaded.step, results, arguments.license)
-        if arguments.push:
-            output, about = Path(made, "model"), about._replace(name=arguments.output)
-        count, more = export_run(loaded.config, loaded.params, origin, files, arguments.family, output, about)
-        with kept_if_good(output):
-            hf.check_folder(output, loaded.config.model, loaded.config.decode, loaded.params)
-        if arguments.push:
-            push(output, arguments.output, private=arguments.private, keep_card=arguments.license is None)
-    return count, notes + more
-
-
-def imported(loaded: Run, system: str) -> dict[str, Any]:
-    """Returns the `imported.json` of a run that was imported from that system; {} for other runs."""
-    origin = read_json(loaded.folder.path / "imported.json")
-    return origin if origin.get("system") == system else {}
+    exporting.run(arguments)

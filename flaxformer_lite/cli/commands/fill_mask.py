@@ -6,10 +6,13 @@ of a line, both from 0. A line without a mask gets no result but a warning on st
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.run import Run, TokenPrediction, load
+
+if TYPE_CHECKING:
+    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--top is {arguments.top}: it must be at least 1")
     index = 0
     blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
+    from flaxformer_lite.run import load  # with JAX
+
     loaded = load(arguments.folder, weights=arguments.weights)
     for block in blocks:
         for masks in filled(loaded, block, arguments.top):
@@ -37,6 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def filled(loaded: Run, block: LineChunk, top: int) -> list[list[list[TokenPrediction]]]:
+def filled(
+    loaded: "flaxformer_lite.run.Run", block: LineChunk, top: int
+) -> "list[list[list[flaxformer_lite.run.TokenPrediction]]]":
     with block.reporting("filling") as report:
         return loaded.fill_mask(block.lines, top, **report)

@@ -10,11 +10,13 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, typed_settings
-from flaxformer_lite.run import Run, load
+
+if TYPE_CHECKING:
+    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -61,6 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--stop is for texts, but --ids writes none: leave one of them out")
     if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam for searching: leave one of them out")
+    from flaxformer_lite.run import load  # with JAX
+
     one = len(arguments.prompts) == 1
     given = iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "continue")
@@ -79,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         first += len(block.lines)
 
 
-def chosen_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:
+def chosen_settings(loaded: "flaxformer_lite.run.Run", arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the typed settings of decoding; a seed, or several samples without a beam, turns sampling on."""
     decode = typed_settings(arguments)
     if "beam_size" not in decode and (arguments.seed is not None or decode.get("num_hypotheses", 1) > 1):
@@ -93,7 +97,11 @@ def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool
 
 
 def write_streamed(
-    loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+    loaded: "flaxformer_lite.run.Run",
+    block: LineChunk,
+    arguments: argparse.Namespace,
+    first: int,
+    decode: dict[str, Any],
 ) -> None:
     options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, "warn": block.warn, **decode}
     with block.naming(first):
@@ -103,7 +111,11 @@ def write_streamed(
 
 
 def texts(
-    loaded: Run, block: LineChunk, arguments: argparse.Namespace, first: int, decode: dict[str, Any]
+    loaded: "flaxformer_lite.run.Run",
+    block: LineChunk,
+    arguments: argparse.Namespace,
+    first: int,
+    decode: dict[str, Any],
 ) -> Iterator[str]:
     """Returns the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
     with block.reporting("writing") as report, block.naming(first):

@@ -6,13 +6,12 @@ SETTINGs change the config, for example data.rows-multiple=256. Needs libtpu: pi
 import argparse
 import dataclasses
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-
-from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.console import Progress
-from flaxformer_lite.planning import Plan, make_plan
+
+if TYPE_CHECKING:
+    import flaxformer_lite.planning
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    import jax
+
+    from flaxformer_lite.cli.experiments import config_of, parse_mesh
+    from flaxformer_lite.planning import make_plan
+
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
     overrides: list[str] = []
@@ -47,14 +51,14 @@ def run(arguments: argparse.Namespace) -> None:
     print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
+def as_json(plan: "flaxformer_lite.planning.Plan") -> dict[str, Any]:
     report = dataclasses.asdict(plan)
     if plan.compiled is not None:
         report["compiled"]["needed_bytes"] = plan.compiled.needed_bytes
     return report | {"bound": plan.bound}
 
 
-def in_words(plan: Plan) -> str:
+def in_words(plan: "flaxformer_lite.planning.Plan") -> str:
     """Returns the plan for a terminal, every figure with its origin."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)

@@ -7,9 +7,7 @@ import argparse
 import re
 from pathlib import Path
 
-from flaxformer_lite.charts import altair
 from flaxformer_lite.console import Progress, note
-from flaxformer_lite.report import make_report, write_page, write_png
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,6 +27,9 @@ def run(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output)
     if output.is_dir():
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
+    from flaxformer_lite.charts import altair  # with JAX
+    from flaxformer_lite.report import make_report, write_page, write_png
+
     altair()
     with Progress() as progress:
         report = make_report(arguments.folders, arguments.sentence, lambda part: progress.update(part))

@@ -46,21 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.config.load import (  # with JAX, which the command's help does not need
-        load_config,
-        sweep_overrides,
-    )
-    from flaxformer_lite.training.loop import train
-    from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
+    from flaxformer_lite.config.load import load_config, sweep_overrides  # with JAX
 
     if is_url(arguments.config) and arguments.workdir is None:
         raise ValueError(f"{arguments.config} is a URL: choose a run folder with --workdir")
-    processes = ProcessConfig(
-        coordinator=arguments.coordinator,
-        num_processes=arguments.num_processes,
-        process_id=arguments.process_id,
-        join_seconds=arguments.join_seconds,
-    )
     index: int | None = arguments.sweep_index
     swept = [] if index is None else sweep_overrides(arguments.config, index)
     config = load_config(arguments.config, [*swept, *arguments.flags])
@@ -70,6 +59,15 @@ def run(arguments: argparse.Namespace) -> None:
 
         print(*dry_run(config), sep="\n")
         return
+    from flaxformer_lite.training.loop import train  # after the settings: a mistake in them needs no checkpoints
+    from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
+
+    processes = ProcessConfig(
+        coordinator=arguments.coordinator,
+        num_processes=arguments.num_processes,
+        process_id=arguments.process_id,
+        join_seconds=arguments.join_seconds,
+    )
     join(processes)
     if arguments.debug_step is None:
         train(config, workdir, print_row if arguments.json else None)

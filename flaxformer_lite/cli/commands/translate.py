@@ -7,19 +7,16 @@ each hypothesis is a line `index ||| text ||| score`; index counts input lines f
 
 import argparse
 import sys
-from typing import Any
+from collections.abc import Sequence
 
-from flaxformer_lite.cli import input_lines, translation
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.cli.options import add_setting
-from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs
-from flaxformer_lite.inference import ScoredText
-from flaxformer_lite.run import Run
+from flaxformer_lite.cli import input_lines
+from flaxformer_lite.cli.input_lines import chosen_blocks
+from flaxformer_lite.cli.options import add_setting, add_translation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    translation.add_arguments(parser)
+    add_translation(parser)
     add_setting(
         parser,
         "--n-best",
@@ -35,35 +32,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.cli import translation  # with JAX
+
     blocks = chosen_blocks(arguments.files, "translate", keep_bad=True)
-    loaded = load_runs(arguments)
-    decode = decode_settings(loaded, arguments)
+    loaded = translation.load_runs(arguments)
+    decode = translation.decode_settings(loaded, arguments)
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
     index = 0
-    translate_block = translated_ids if arguments.ids else translated
+    translate_block = translation.translated_ids if arguments.ids else translation.translated
     for block in blocks:
-        for hypotheses in chosen(loaded, translate_block(loaded, block, decode), arguments):
+        for hypotheses in translation.chosen(loaded, translate_block(loaded, block, decode), arguments):
             for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
                 print(line)
             index += 1
         sys.stdout.flush()
 
 
-def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
-    with block.reporting("translating") as report:
-        return loaded.hypotheses(block.lines, **report, **decode)
-
-
-def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
-    sources = [block.token_ids(number) for number in range(len(block.lines))]
-    with block.reporting("translating") as report:
-        del report["warn"]  # nothing is cut
-        answers = loaded.hypotheses_of_ids(sources, name=block.name, **report, **decode)
-    return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
-
-
-def written(index: int, hypotheses: list[ScoredText], *, n_best: bool, scores: bool) -> list[str]:
+def written(index: int, hypotheses: Sequence[tuple[str, float]], *, n_best: bool, scores: bool) -> list[str]:
     """Returns the lines to write for input line `index`."""
     if n_best:
         return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]

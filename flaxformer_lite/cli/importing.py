@@ -1,0 +1,138 @@
+"""The work of `import`: a run folder from the weights of another system."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.config import Config
+from flaxformer_lite.console import Progress, note
+from flaxformer_lite.data import DataConfig
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
+from flaxformer_lite.interop.hf.folder import copy_companions
+from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
+from flaxformer_lite.interop.hub import download, hub_name
+from flaxformer_lite.interop.weight_files import read_settings, read_weights
+from flaxformer_lite.objectives import Objectives, default_objective
+from flaxformer_lite.run import write_run
+from flaxformer_lite.text import FromRun, Tokenizers
+from flaxformer_lite.workdir import RunFolder
+
+
+def run(arguments: argparse.Namespace) -> None:
+    output = RunFolder(arguments.folder)
+    require_absent(output.path)
+    if arguments.system == "hf":
+        if arguments.config is not None:
+            raise ValueError(
+                f"--config is {arguments.config}, but hf reads the config.json in {arguments.weights}: leave it out"
+            )
+        name = hub_name(arguments.weights)
+        folder, source = (Path(arguments.weights), arguments.weights) if name is None else download(name)
+        with Progress() as progress:
+            progress.update(f"importing {source}")
+            count, arrays = import_folder(folder, source, output)
+    elif arguments.config is None:
+        raise ValueError(f"--config is missing: {arguments.system} needs it to know the model's shape")
+    else:
+        with Progress() as progress:
+            progress.update(f"importing {arguments.weights}")
+            count, arrays = import_file(arguments.system, arguments.weights, arguments.config, output)
+    note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
+
+
+def import_file(name: str, weights: str, config_file: str, output: RunFolder) -> tuple[int, int]:
+    """Imports a file of weights; returns the number of parameters and of the file's arrays."""
+    system = SYSTEMS[name]
+    settings = read_settings(config_file)
+    try:
+        model, names = system.model_config(settings), system.name_map(settings)
+    except ValueError as error:
+        raise with_path(config_file, error) from None
+    try:
+        params = to_params(read_weights(weights), names, model)
+    except ValueError as error:
+        raise with_path(weights, error) from None
+    limit = model.positions.max_positions or DataConfig.max_source_length
+    data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
+    origin = {"system": name, "weights": weights, "config": settings}
+    config = Config(model=model, data=data, decode=decode_config(settings))
+    with atomic_write(output.path) as unfinished:
+        write_run(RunFolder(unfinished), config, 0, params, f"imported from {weights}", imported=origin)
+    return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
+
+
+def with_path(path: str, error: ValueError) -> ValueError:
+    """Returns the error with the path added, unless its message has it."""
+    return error if path in str(error) else ValueError(f"{path}: {error}")
+
+
+def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
+    """Returns the special ids of the system's config, or this package's defaults."""
+    theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
+    ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
+    if "eos_idx" in settings:
+        ids["eos_ids"] = (settings["eos_idx"],)
+    return DecodeConfig(**ids)
+
+
+# Hugging Face ---------------------------------------------------------------------------------------------------------
+
+
+def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, int]:
+    """Imports a Hugging Face folder that came from `source`; returns the number of parameters and of its arrays.
+
+    Reports skipped tensors on stderr.
+    """
+    try:
+        found = read_folder(folder)
+        tokenizers, reason = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+    except ValueError as error:
+        raise with_path(str(folder), error) from None
+    config = Config(
+        model=found.model,
+        objective=objective(found),
+        data=data_config(found, tokenizers, str(output.path)),
+        decode=found.decode,
+    )
+    origin = {
+        "system": "hf",
+        "weights": source,
+        "config": found.config,
+        "generation": found.generation,
+        "architecture": found.architecture,
+    }
+    with atomic_write(output.path) as unfinished:
+        made = RunFolder(unfinished)
+        write_run(made, config, 0, found.params, f"imported from {source}", tokenizers=tokenizers, imported=origin)
+        copy_companions(folder, made.path / "huggingface")
+    for note_line in found.notes:
+        note(note_line)
+    for name in found.skipped:
+        note(f"skipped {name}: a constant of this architecture, and its values are the expected ones")
+    if reason:
+        note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
+    return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
+
+
+def objective(found: Imported) -> Objectives:
+    """Returns the objective that the model is for, with the class names of its config."""
+    num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
+    labels = found.config.get("id2label") or {}
+    return default_objective(found.model, [str(labels.get(str(i), i)) for i in range(num_classes)])
+
+
+def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
+    """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length."""
+    limit = found.max_length or DataConfig.max_source_length
+    one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)
+    return DataConfig(
+        tokenizer=None if tokenizers is None else FromRun(path=run),
+        target_tokenizer=None if one else FromRun(path=run, side="target"),
+        max_source_length=limit,
+        max_target_length=limit,
+    )

@@ -1,0 +1,204 @@
+"""The work of `inspect`: what a run is, what is damaged, how its state is sharded, what a store holds."""
+
+import argparse
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from flaxformer_lite.cli.experiments import config_of, parse_mesh
+from flaxformer_lite.config import Config
+from flaxformer_lite.console import Failure, Progress
+from flaxformer_lite.data.store import list_stores
+from flaxformer_lite.interop.fitting import fitting_systems
+from flaxformer_lite.parallel import MESH_AXES, MeshConfig
+from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
+from flaxformer_lite.remote_files import is_url
+from flaxformer_lite.run.description import describe as describe_run
+from flaxformer_lite.training import TrainTask, abstract_state
+from flaxformer_lite.tree_paths import leaves_by_path
+from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
+from flaxformer_lite.workdir.orbax import why_damaged
+from flaxformer_lite.workdir.seal import check_seal
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.sharding:
+        if arguments.step is not None or arguments.weights is not None:
+            raise ValueError("--step and --weights choose parameters, but --sharding shows none: leave them out")
+        show_sharding(arguments.folder, arguments.devices, arguments.mesh, arguments.json)
+        return
+    if arguments.devices is not None or arguments.mesh is not None:
+        raise ValueError("--devices and --mesh are for --sharding: add it, or leave them out")
+    if arguments.verify:
+        if arguments.step is not None or arguments.weights is not None:
+            raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
+        verify(arguments.folder, arguments.json)
+        return
+    if not is_url(arguments.folder) and (stores := list_stores(Path(arguments.folder))):
+        show_stores(stores, arguments.json)
+        return
+    report = describe(arguments.folder, arguments.weights or "last", arguments.step)
+    if arguments.json:
+        print(json.dumps(report, indent=2))
+        return
+    print(f"{report['description']}\n  exports to: {', '.join(report['exports']) or 'no other system'}\n")
+    width = max(len(p["path"]) for p in report["parameters"])
+    print(f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}")
+    for p in report["parameters"]:
+        print(f"{p['path']:<{width}}  {tuple(p['shape'])!s:<18} {p['dtype']:<9} {p['count']:>12,}")
+    print(f"{'total':<{width}}  {'':<18} {'':<9} {report['total']:>12,}\n")
+    for checkpoint in report["checkpoints"]:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in (checkpoint["metrics"] or {}).items())
+        print(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{' (best)' if checkpoint['best'] else ''}")
+    print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
+
+
+def show_stores(stores: list[dict[str, Any]], as_json: bool) -> None:
+    """Prints what is in each store."""
+    if as_json:
+        print(json.dumps(stores, indent=2))
+        return
+    for store in stores:
+        state = "whole" if store["whole"] else "not whole: the same training, or `prepare`, continues it"
+        print(f"{store['store']}: {state}\n  {store['source']}")
+        for version in store["files"] or ():
+            print(f"  file {version}")
+        print(f"  tokenizers {', '.join(store['tokenizers'])}")
+        tokens = f"{store['source_tokens']:,} source and {store['target_tokens']:,} target tokens"
+        print(f"  {store['records']:,} records in {store['shards']} shards, {tokens}, {store['bytes']:,} bytes")
+
+
+def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
+    """Returns all facts about a run, ready for JSON."""
+    folder = open_run(path)
+    config = folder.config()
+    with open_checkpoints(config, folder, read_only=True) as checkpoints:
+        shown, params = restore_weights(checkpoints, config, weights, step)
+        best = checkpoints.best()
+        listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]
+    parameters = [
+        {
+            "path": path,
+            "shape": list(leaf.shape),
+            "dtype": leaf.dtype.name,
+            "count": math.prod(leaf.shape),
+        }
+        for path, leaf in leaves_by_path(params).items()
+    ]
+    return {
+        "run": str(folder.path),
+        "description": describe_run(folder, config, params, shown),
+        "exports": fitting_systems(config.model, config.objective.prompt_attention),
+        "weights": weights,
+        "step": shown,
+        "parameters": parameters,
+        "total": sum(p["count"] for p in parameters),
+        "checkpoints": listed,
+        "sha256": parameter_digest(params),
+    }
+
+
+def verify(path: str, as_json: bool) -> None:
+    """Prints what is wrong with each part of a run, if anything. Raises: Failure if something is."""
+    parts = examine(open_run(path))
+    damaged = [name for name, complaint in parts.items() if complaint]
+    if as_json:
+        print(json.dumps(parts, indent=2))
+    else:
+        print("\n".join(f"{name}: {complaint or 'as it was written'}" for name, complaint in parts.items()))
+    if damaged:
+        raise Failure(f"{path}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
+
+
+def examine(folder: RunFolder) -> dict[str, str | None]:
+    """Returns for each part of a run what is wrong with it; None for a part that is as it was written."""
+    parts: dict[str, str | None] = {}
+
+    def attempt(name: str, read: Callable[[], object]) -> None:
+        try:
+            read()
+            parts[name] = None
+        except ValueError as error:
+            parts[name] = str(error)
+
+    config = folder.config()  # without it, nothing is known
+    attempt(
+        "config.json and tokenizers, by the newest checkpoint", lambda: check_seal(folder.path, config, resumed=True)
+    )
+    if config.data.tokenizer is not None:
+        attempt("tokenizers", lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
+    steps = sorted(int(step.name) for step in folder.checkpoints.glob("*") if step.name.isdecimal())
+    if not steps:
+        parts["checkpoints"] = "there is none"
+    with Progress(len(steps)) as progress:
+        for done, step in enumerate(steps):
+            progress.update(f"reading checkpoint {step}", done)
+            parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
+    if folder.metrics.exists():
+        lines = len(folder.metrics.read_bytes().split(b"\n")) - 1
+        lost = lines - len(folder.rows()) + (lines == 0)
+        parts["metrics.jsonl"] = f"{lost} of {lines} lines are no rows" if lost else None
+    return parts
+
+
+def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
+    """Prints the sharding of every array of the training state."""
+    if devices is not None and devices < 1:
+        raise ValueError(f"--devices is {devices}: it must be at least 1")
+    config = config_of(path)
+    report = sharding(config, config.train.mesh if mesh is None else parse_mesh(mesh), devices)
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    arrays = report["arrays"]
+    width = max(len(array["path"]) for array in arrays)
+    print(f"{'array':<{width}}  {'shape':<18} {'cut over':<22} {'on each device':<18} {'bytes there':>13}")
+    for array in arrays:
+        cut = ", ".join(axis or "-" for axis in array["axes"]) if any(array["axes"]) else "whole"
+        shape, local = tuple(array["shape"]), tuple(array["shape_on_device"])
+        print(f"{array['path']:<{width}}  {shape!s:<18} {cut:<22} {local!s:<18} {array['bytes_on_device']:>13,}")
+    for letters, axes in report["activations"].items():
+        cut = ", ".join(" and ".join(axis) if isinstance(axis, list) else axis or "-" for axis in axes)
+        print(f"{f'activations {letters}':<{width}}  {'':<18} {cut}")
+    print("\nmesh: " + ", ".join(f"{axis} {size}" for axis, size in report["mesh"].items()))
+    for part, (there, whole) in report["bytes"].items():
+        print(f"{part}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})")
+
+
+def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
+    """Returns the sharding of every array of the training state, ready for JSON. Raises: ValueError if the mesh does not fit."""
+    along = dataclasses.astuple(mesh_config)
+    here = jax.device_count() if -1 in along else math.prod(along)
+    shape = mesh_config.shape(here if devices is None else devices)
+    mesh = AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+    state = abstract_state(TrainTask.of(config), mesh)
+    arrays: list[dict[str, Any]] = []
+    sizes: dict[str, tuple[int, int]] = {}
+    for path, x in leaves_by_path(state).items():
+        there, whole = shard_bytes(x), x.size * x.dtype.itemsize
+        arrays.append(
+            {
+                "path": path,
+                "shape": list(x.shape),
+                "axes": [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))],
+                "shape_on_device": list(x.sharding.shard_shape(x.shape)),
+                "bytes_on_device": there,
+            }
+        )
+        part = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
+        before = sizes.get(part, (0, 0))
+        sizes[part] = (before[0] + there, before[1] + whole)
+    return {
+        "mesh": dict(zip(MESH_AXES, shape, strict=True)),
+        "arrays": arrays,
+        "activations": {
+            letters: [list(a) if isinstance(a, tuple) else a for a in axes] for letters, axes in ACTIVATIONS.items()
+        },
+        "bytes": sizes,
+    }

@@ -1,0 +1,243 @@
+"""The work of `evaluate`: scores of one run, and comparisons of several."""
+
+import argparse
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
+from flaxformer_lite.config import Config
+from flaxformer_lite.console import Progress, note, warn
+from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match
+from flaxformer_lite.remote_files import is_url
+from flaxformer_lite.run import Run, load
+from flaxformer_lite.workdir import open_run
+
+
+def run(arguments: argparse.Namespace) -> None:
+    if arguments.others:
+        report = compare_runs(arguments)
+        print(json.dumps(report, indent=2, ensure_ascii=False))
+        return
+    loaded = load_runs(arguments)
+    if arguments.tune_alpha is not None:
+        tune_alpha(loaded, arguments)
+        return
+    name, pairs = chosen_pairs(loaded.config, arguments)
+    name += "-ensemble" * bool(arguments.ensemble)
+    report, hypotheses = score(loaded, name, pairs, arguments)
+    for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
+        note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
+    print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
+    save(loaded, report, pairs, hypotheses)
+
+
+def score(
+    loaded: Run, name: str, pairs: list[Pair], arguments: argparse.Namespace
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Returns the report on a run, and its translations if it makes any."""
+    decode = decode_settings(loaded, arguments)
+    hypotheses: list[str] | None = None
+    if loaded.config.objective.translates:
+        hypotheses, scores = evaluate(loaded, pairs, name, decode, arguments)
+    elif decode:
+        raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
+    else:
+        with Progress(len(pairs)) as progress:
+            scores = {
+                loaded.config.objective.unit: len(pairs),
+                **loaded.metrics(pairs, progress=partial(show_batches, progress)),
+            }
+    weights = arguments.weights or loaded.config.weights
+    report = {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step}
+    return report | used_settings(arguments) | scores, hypotheses
+
+
+def save(loaded: Run, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:
+    """Writes the report and the translations to the run folder; a warning if that fails."""
+    name = report["split"]
+    try:
+        if hypotheses is not None:
+            loaded.folder.write_hypotheses(name, pairs, hypotheses)
+            loaded.folder.write_references(name, pairs)
+        report_text = json.dumps(report, indent=2, ensure_ascii=False)
+        write_whole(loaded.folder.path / "evaluations" / f"{name}.json", report_text + "\n")
+    except OSError as error:
+        warn(f"nothing was saved in {loaded.folder.path} ({error.strerror}): the printed scores are all there is")
+
+
+# Several runs ---------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Scores runs on the same sentences, and compares each with the first by paired bootstrap; returns reports and comparisons.
+
+    Raises: ValueError, before anything is translated, if the runs cannot be compared.
+    """
+    paths = [arguments.folder, *arguments.others]
+    if arguments.ensemble or arguments.tune_alpha is not None:
+        raise ValueError("--ensemble and --tune-alpha are for one RUN: leave them out, or the other runs")
+    check_different(paths)
+    name, pairs, tokenized = same_data(paths, arguments)
+    reports, systems = [], {}
+    for path in paths:
+        loaded = load(path, weights=arguments.weights)
+        report, hypotheses = score(loaded, name, pairs, arguments)
+        save(loaded, report, pairs, hypotheses)
+        reports.append(report)
+        systems[path] = hypotheses or []
+    compared = compare(systems, [pair.target for pair in pairs], tokenized=tokenized)
+    note_table(compared)
+    return {"split": name, "sentences": len(pairs), "runs": reports, "comparison": [c._asdict() for c in compared]}
+
+
+def check_different(paths: list[str]) -> None:
+    """Raises: ValueError if two paths are names of one folder, or one URL."""
+    found: dict[str, str] = {}
+    for path in paths:
+        place = path.rstrip("/") if is_url(path) else str(Path(path).resolve())
+        if place in found:
+            raise ValueError(f"{found[place]} and {path} are the same run: name each of them once")
+        found[place] = path
+
+
+def same_data(paths: list[str], arguments: argparse.Namespace) -> tuple[str, list[Pair], bool]:
+    """Returns the name of the data that all runs are scored on, its pairs, and whether they are tokenized.
+
+    Raises: ValueError naming the first run that does not translate, or that has other sentences.
+    """
+    found: tuple[str, list[Pair], bool] | None = None
+    for path in paths:
+        config = open_run(path).config()
+        if not config.objective.translates:
+            raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
+        here = (*chosen_pairs(config, arguments), config.data.tokenized)
+        if found is not None and here != found:
+            what = "data.tokenized" if here[:2] == found[:2] else f"data.{here[0]}: {difference(found[1], here[1])}"
+            raise ValueError(
+                f"{path} and {paths[0]} differ in {what}. Scores on different data cannot be compared: give the same files to all "
+                "by --source and --target, or another --split"
+            )
+        found = found or here
+    assert found is not None
+    return found
+
+
+def difference(first: list[Pair], second: list[Pair]) -> str:
+    """Returns in words how the pairs of two runs differ."""
+    if len(first) != len(second):
+        return f"{len(second):,} sentences, not {len(first):,}"
+    number = next((i for i, (a, b) in enumerate(zip(first, second, strict=True), 1) if a != b), 0)
+    return f"sentence {number} is another one" if number else "another split"
+
+
+def note_table(compared: list[Comparison]) -> None:
+    """Writes the comparison as a table: score, half of its 95 % confidence interval, and p against the first run."""
+    width = max(len(found.system) for found in compared)
+    for found in compared:
+        p = "" if found.p_value is None else f"   p = {found.p_value:.4f}"
+        note(f"{found.metric:<6} {found.system:<{width}}  {found.score:6.2f} ± {found.interval:.2f}{p}")
+    for signature in dict.fromkeys(f"{found.metric}|{found.signature}" for found in compared):
+        note(signature)
+
+
+# One run --------------------------------------------------------------------------------------------------------------
+
+
+def show_batches(progress: Progress, done: int, total: int) -> None:
+    """Shows how many batches are scored."""
+    progress.within("scoring", done / total, f"{done:,}/{total:,} batches")
+
+
+def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
+    """Returns a name for the data to score, and its pairs. Raises: ValueError if there is no such split or file."""
+    if arguments.source or arguments.target:
+        if arguments.split or not (arguments.source and arguments.target):
+            raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
+        if not config.objective.translates:
+            raise ValueError(
+                "--source and --target are for translations, which this run does not make: set data.test in the config"
+            )
+        return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
+    data = config.data
+    split = arguments.split or ("test" if data.test is not None else "eval")
+    source = getattr(data, split)
+    if source is None:
+        raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
+    return split, list(source.open(f"data.{split}"))
+
+
+def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
+    """Prints BLEU of the translations of `data.eval` for each value of `--tune-alpha`, and the best value.
+
+    Only evaluation data is used: an exponent chosen on the test data would flatter its score.
+
+    Raises: ValueError for a value that is no number, or together with other data.
+    """
+    try:
+        alphas = [float(alpha) for alpha in arguments.tune_alpha.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--tune-alpha is {arguments.tune_alpha!r}: write numbers with commas, such as 0.6,1,1.4"
+        ) from None
+    if arguments.alpha is not None or arguments.source or arguments.target or arguments.minimum_risk:
+        raise ValueError(
+            "--tune-alpha is for the beam on data.eval: leave out --alpha, --source, --target, --minimum-risk"
+        )
+    if arguments.split == "test":
+        raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
+    arguments.split = "eval"
+    name, pairs = chosen_pairs(loaded.config, arguments)
+    decode, scores = decode_settings(loaded, arguments), []
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    for alpha in alphas:
+        with Progress(len(pairs)) as progress:
+            answers = loaded.hypotheses(
+                sources,
+                progress=lambda done, of, alpha=alpha: progress.update(f"alpha {alpha:g}", done),
+                warn=lambda line: None,
+                **decode | {"alpha": alpha},
+            )
+        score = bleu([best[0].text for best in answers], references, tokenized=loaded.config.data.tokenized)
+        scores.append({"alpha": alpha, "bleu": score.value, "hypothesis_words": score.hypothesis_words})
+        note(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}")
+    best = max(scores, key=lambda found: found["bleu"])
+    report = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, **used_settings(arguments)}
+    report |= {"reference_words": score.reference_words, "signature": score.signature, "alphas": scores, "best": best}
+    print(json.dumps(report, indent=2))
+
+
+def evaluate(
+    loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any], arguments: argparse.Namespace
+) -> tuple[list[str], dict[str, Any]]:
+    """Returns the run's translations of `pairs`, and all their scores."""
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    with Progress(len(pairs)) as progress:
+        metrics = {}
+        if not loaded.others:
+            metrics = loaded.metrics(
+                pairs, progress=partial(show_batches, progress), warn=lambda line: warn(f"{name}: {line}")
+            )
+        # `metrics` has already warned of sources that are too long.
+        answers = loaded.hypotheses(
+            sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
+        )
+    hypotheses = [best[0].text for best in chosen(loaded, answers, arguments)]
+    tokenized = loaded.config.data.tokenized
+    scores = {
+        "bleu": bleu(hypotheses, references, tokenized=tokenized),
+        "bleu_lowercase": bleu(hypotheses, references, tokenized=tokenized, lowercase=True),
+        "chrf": chrf(hypotheses, references),
+    }
+    return hypotheses, {
+        "sentences": len(pairs),
+        "exact_match": exact_match(hypotheses, references).value,
+        **{metric: score.value for metric, score in scores.items()},
+        **{f"{metric}_signature": score.signature for metric, score in scores.items()},
+        "reference_words": scores["bleu"].reference_words,
+        "hypothesis_words": scores["bleu"].hypothesis_words,
+        **metrics,
+    }
