@@ -108,6 +108,10 @@ class Bar:
         while len(self.points) > 2 and now - self.points[1][0] > self.window:
             self.points.popleft()
 
+    def leave_out(self, seconds: float) -> None:
+        """Leaves out the last `seconds`, as of a compiling that does not come again, from the speed."""
+        self.points = collections.deque((time + seconds, fraction) for time, fraction in self.points)
+
     @property
     def left(self) -> str:
         """The time left by the speed of the last `window` seconds; the time since the start where no fraction is known."""
@@ -181,6 +185,10 @@ class Progress:
             self.work.move(step / self.total, f"{step:,}/{self.total:,}")
         self.inner = None
         self._pace(self.work)
+
+    def leave_out(self, seconds: float) -> None:
+        """Leaves out the last `seconds` from the speed that the time left is computed by."""
+        self.work.leave_out(seconds)
 
     def within(self, activity: str, fraction: float = math.nan, count: str = "") -> None:
         """Shows an activity within the work until the next `update`."""

@@ -95,6 +95,21 @@ def test_without_a_terminal_the_facts_are_in_the_line(monkeypatch: pytest.Monkey
     ]
 
 
+def test_what_was_left_out_is_no_part_of_the_speed(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: worked by hand. Two steps of 1 s, between them 58 s of compiling: 98 steps are left."""
+    clock = [1000.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    progress = Progress(100)
+    progress.update("training", 0)
+    clock[0] += 59
+    progress.leave_out(58)
+    progress.update("training", 1)
+    assert progress.work.left == "1 min 39 s left"
+    clock[0] += 1
+    progress.update("training", 2)
+    assert progress.work.left == "1 min 38 s left"
+
+
 def shown(progress: Progress) -> list[str]:
     screen = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
     screen.print(progress.view())

@@ -22,7 +22,14 @@ from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.tree_paths import leaves_by_path
-from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, parameter_digest, restore_weights
+from flaxformer_lite.workdir import (
+    RunFolder,
+    abstract_params,
+    open_checkpoints,
+    open_run,
+    parameter_digest,
+    restore_weights,
+)
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.seal import check_seal
 
@@ -56,7 +63,8 @@ def run(arguments: argparse.Namespace) -> None:
     for checkpoint in report["checkpoints"]:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in (checkpoint["metrics"] or {}).items())
         print(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{' (best)' if checkpoint['best'] else ''}")
-    print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
+    if report["step"] is not None:
+        print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
 
 
 def show_stores(stores: list[dict[str, Any]], as_json: bool) -> None:
@@ -78,8 +86,12 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     """Returns all facts about a run, ready for JSON."""
     folder = open_run(path)
     config = folder.config()
+    shown: int | None = None
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        shown, params = restore_weights(checkpoints, config, weights, step)
+        if checkpoints.steps() or weights != "last" or step is not None:
+            shown, params = restore_weights(checkpoints, config, weights, step)
+        else:  # the run has just begun
+            params = abstract_params(config)
         best = checkpoints.best()
         listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]
     parameters = [
@@ -100,7 +112,7 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
         "parameters": parameters,
         "total": sum(p["count"] for p in parameters),
         "checkpoints": listed,
-        "sha256": parameter_digest(params),
+        "sha256": None if shown is None else parameter_digest(params),
     }
 
 

@@ -26,16 +26,23 @@ def best_score(folder: RunFolder, config: Config) -> BestScore | None:
     return None if best is None else BestScore(name, best[name], best["step"])
 
 
-def describe(folder: RunFolder, config: Config, params: PyTree, step: int) -> str:
-    """Returns five lines: the folder, the model's shape, the training data, the weights, the best score."""
+def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
+    """Returns five lines: the folder, the model's shape, the training data, the weights, the best score.
+
+    step: that of the weights; None: the run has no checkpoint yet.
+    """
     best = best_score(folder, config)
     data = "no data (data.train is None)" if config.data.train is None else config.data.train.kind
     score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
+    weights = f"step {step} of {config.train.steps}"
+    if step is None:
+        newest = max((row["step"] for row in folder.rows()), default=0)
+        weights = f"no checkpoint yet; the last row of metrics.jsonl is step {newest} of {config.train.steps}"
     return (
         f"Run {folder.path}\n"
         f"  model: {describe_model(config.model, params)}\n"
         f"  trained on: {data}, objective {config.objective.kind}\n"
-        f"  weights: step {step} of {config.train.steps}\n"
+        f"  weights: {weights}\n"
         f"  best score: {score}"
     )
 

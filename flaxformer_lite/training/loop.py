@@ -113,6 +113,8 @@ class Trainer:
         self.row_error: Exception | None = None
         """The exception of the last call of `on_row`."""
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
+        self.compiled: set[tuple[tuple[int, ...], ...]] = set()
+        """The shapes of batches that were compiled."""
         self.pending: list[dict[str, jax.Array]] = []
         """Measurements of the newest steps, not yet fetched from the devices."""
         devices, params = self.runner.mesh.devices, self.runner.abstract_state.params
@@ -130,7 +132,7 @@ class Trainer:
         while step < train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
             self.profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-                self.state, measured = self.runner.train_step(self.state, self.runner.shard_batch(next(batches)))
+                measured = self.train_step(self.runner.shard_batch(next(batches)))
             step += 1
             self.pending.append(measured)
             if self.profiler.after(step, lambda: jax.block_until_ready(self.state)):
@@ -146,6 +148,20 @@ class Trainer:
                 step = self.roll_back(wrong)
                 batches = self.batches_after(step)
         self.checkpoints.wait()
+
+    def train_step(self, batch: Batch) -> dict[str, jax.Array]:
+        """Starts a step and returns its measurements. The time of compiling a new shape counts for no speed and no time left."""
+        shape = tuple(x.shape for x in jax.tree.leaves(batch))
+        if is_new := shape not in self.compiled:
+            self.compiled.add(shape)
+            jax.block_until_ready(self.pending[-1:])  # a step that computes meanwhile would be one without a time
+        started = time.perf_counter()
+        self.state, measured = self.runner.train_step(self.state, batch)
+        if is_new:
+            seconds = time.perf_counter() - started
+            self.throughput.leave_out(seconds)
+            self.progress.leave_out(seconds)
+        return measured
 
     def batches_after(self, step: int) -> Iterator[Batch]:
         """Returns the batches of all steps after `step`."""

@@ -8,8 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from flaxformer_lite.cli import inspection
 from flaxformer_lite.cli.main import main
 from tests.support.experiments import tiny_config, write_config_file
 from tests.support.paths import FIXTURES
@@ -66,3 +68,18 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
         assert (f"\n{part}: as it was written" in out) == (name != damage)
     if damage is not None:
         assert end.value.code == 1 and f"1 of 4 parts are damaged or missing: {parts[damage]}" in err
+
+
+def test_a_run_that_has_just_begun_is_shown_without_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    """Oracle: by hand. The step is that of metrics.jsonl; only weights that were chosen are missing."""
+    monkeypatch.setattr(inspection, "abstract_params", lambda config: {"embedding": np.zeros((13, 7), np.float32)})
+    write_config_file(tmp_path / "config.json", tiny_config())
+    (tmp_path / "metrics.jsonl").write_text('{"step": 7, "split": "train", "loss": 1.0}\n')
+    main(["inspect", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "weights: no checkpoint yet; the last row of metrics.jsonl is step 7 of " in printed
+    assert re.search(r"^embedding +\(13, 7\) +float32 +91$", printed, re.MULTILINE) and "SHA-256" not in printed
+    with pytest.raises(SystemExit):
+        main(["inspect", str(tmp_path), "--weights", "best"])

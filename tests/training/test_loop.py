@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,10 +25,13 @@ import pytest
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.console import Failure, warn
-from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.dataset import Dataset, zero_batch
 from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.decoder import ScoredText
+from flaxformer_lite.objectives import Batch
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
@@ -559,3 +563,25 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
     assert process.wait(60) == 0
     process.stderr.close()
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_compiling_a_shape_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: by hand. The first batch of each of two shapes takes 10 s, the others 1 s."""
+    clock, left_out = [0.0], {"throughput": [], "progress": []}
+    monkeypatch.setattr("flaxformer_lite.training.loop.time.perf_counter", lambda: clock[0])
+
+    def step(state: int, batch: Batch) -> tuple[int, dict[str, jax.Array]]:
+        clock[0] += (
+            1
+            if batch.inputs.source_tokens.shape in [other.inputs.source_tokens.shape for other in batches[:state]]
+            else 10
+        )
+        return state + 1, {}
+
+    batches = [zero_batch(CONFIG.objective, Bucket(Lengths(size, 4), 1)) for size in (4, 4, 8, 4, 8)]
+    trainer = SimpleNamespace(compiled=set(), pending=[], state=0, runner=SimpleNamespace(train_step=step))
+    for name, seconds in left_out.items():
+        setattr(trainer, name, SimpleNamespace(leave_out=seconds.append))
+    for batch in batches:
+        assert loop.Trainer.train_step(trainer, batch) == {}
+    assert trainer.state == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
