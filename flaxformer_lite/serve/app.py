@@ -11,14 +11,14 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.run import Run
-from flaxformer_lite.serve.guard import CLIENT_GONE, Guard
+from flaxformer_lite.serve.guard import Guard
 from flaxformer_lite.serve.limits import Limits
-from flaxformer_lite.serve.metrics import CONTENT_TYPE
+from flaxformer_lite.serve.metrics import CLIENT_GONE, CONTENT_TYPE
 from flaxformer_lite.serve.openai_api import OpenAIApi
 from flaxformer_lite.serve.own_api import OwnApi
 from flaxformer_lite.serve.page import page
 from flaxformer_lite.serve.refusals import Refusal
-from flaxformer_lite.serve.service import Service
+from flaxformer_lite.serve.service import Service, failure
 
 
 def make_app(
@@ -87,4 +87,4 @@ async def gone_client(request: Request, error: ClientDisconnect) -> Response:
 
 async def failed(request: Request, error: Exception) -> Response:
     """Returns the response to a request that the server could not answer; the reason is logged."""
-    return await refused(request, Refusal(500, "the server could not answer: its log tells why"))
+    return await refused(request, failure())

@@ -13,13 +13,11 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flaxformer_lite.serve.metrics import Metrics
+from flaxformer_lite.serve.metrics import CLIENT_GONE, Metrics
 from flaxformer_lite.serve.refusals import Refusal
 
 OPEN_PATHS = ("/", "/health")
 """Paths that need no token: the page holds no secret, and those who watch a server ask for its health."""
-CLIENT_GONE = 499
-"""The status in the metrics of a request whose client has gone."""
 
 
 class Guard:

@@ -7,6 +7,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from flaxformer_lite.serve.worker import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CLIENT_GONE = 499
+"""The status in the metrics of a request whose client has gone."""
 
 
 class Metrics:
@@ -35,6 +37,17 @@ class Metrics:
         """Counts a request; `path` is one of the server's own, so that there are few."""
         self.requests.labels(path, status).inc()
         self.seconds.labels(path).observe(seconds)
+
+    def summary(self) -> str:
+        """Returns in words how the requests to the runs ended; those for the page, health and metrics are not counted."""
+        counts = {"answered": 0, "refused": 0, "failed": 0, "left by their clients or cut off": 0}
+        for sample in next(iter(self.requests.collect())).samples:
+            if sample.name.endswith("_total") and sample.labels["path"].startswith(("/api/", "/v1/")):
+                status, kinds = int(sample.labels["status"]), list(counts)
+                kind = 3 if status == CLIENT_GONE else 0 if status < 400 else 1 if status < 500 else 2
+                counts[kinds[kind]] += int(sample.value)
+        found = [f"{count:,} {how}" for how, count in counts.items() if count]
+        return f"requests: {', '.join(found) or 'none'}"
 
     def watch(self, worker: Worker) -> None:
         """Reads the lengths of a worker's queues whenever somebody asks for them."""

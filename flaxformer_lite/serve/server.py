@@ -120,6 +120,7 @@ def serve(
             for number, handler in before.items():
                 signal.signal(number, handler)
             stopped: bool = app.state.service.worker.close(LAST_CALL)
+            say(f"stopped; {app.state.service.metrics.summary()}")
     return stopped
 
 

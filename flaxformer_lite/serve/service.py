@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -160,6 +161,9 @@ class Service:
                 yield event(Refusal(504, "the text did not end in time: ask for fewer tokens").as_json())
             except Stopped:
                 yield event(stopping().as_json())
+            except Exception:  # the response has begun: an event in place of a status
+                logging.getLogger("uvicorn.error").exception("a stream could not be continued")
+                yield event(failure().as_json())
             finally:
                 self.worker.abandon(job)
 
@@ -184,6 +188,11 @@ def void(_: object) -> None:
 def stopping() -> Refusal:
     """Returns the refusal of a server that stops."""
     return Refusal(503, "the server is stopping: try again later", code="stopping", retry_after=5)
+
+
+def failure() -> Refusal:
+    """Returns the refusal in place of an answer that failed; the log has the reason, which is no client's business."""
+    return Refusal(500, "the server could not answer: its log tells why")
 
 
 async def disconnected(request: Request) -> None:

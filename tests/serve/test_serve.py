@@ -334,6 +334,33 @@ def test_the_models_failure_is_a_500_without_its_text(served: Served, monkeypatc
     assert 'path="/api/embed",status="500"' in served.client.get("/metrics").text
 
 
+def test_a_stream_that_fails_ends_with_an_error_in_openais_shape(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def broken(key: Any, item: Any) -> Iterator[str]:
+        yield "On"
+        raise RuntimeError("secret path")
+
+    monkeypatch.setattr(served.model, "stream", broken)
+    asked = {"model": "documents", "prompt": "a", "stream": True}
+    first, last = events(served.post("/v1/completions", asked))
+    message = "the server could not answer: its log tells why"
+    assert first["choices"][0]["text"] == "On"
+    assert last == {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+
+
+def test_the_last_line_counts_how_requests_ended():
+    from flaxformer_lite.serve.metrics import Metrics
+
+    metrics = Metrics()
+    assert metrics.summary() == "requests: none"
+    for path, status, count in (
+        ("/api/embed", 200, 1201), ("/v1/chat/completions", 200, 2), ("/api/embed", 422, 3),
+        ("/api/embed", 504, 4), ("/api/embed", 499, 5), ("/health", 200, 6),
+    ):  # fmt: skip
+        for _ in range(count):
+            metrics.observe_request(path, status, 0.1)
+    assert metrics.summary() == "requests: 1,203 answered, 3 refused, 4 failed, 5 left by their clients or cut off"
+
+
 def test_the_page_is_whole_and_runs_no_other_script(served: Served):
     from flaxformer_lite.pages import digest
 
