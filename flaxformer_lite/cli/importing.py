@@ -1,6 +1,7 @@
 """The work of `import`: a run folder from the weights of another system."""
 
 import argparse
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
-from flaxformer_lite.objectives import Objectives, default_objective
+from flaxformer_lite.objectives import MaskedLM, Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Tokenizers
 from flaxformer_lite.workdir import RunFolder
@@ -95,7 +96,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         raise with_path(str(folder), error) from None
     config = Config(
         model=found.model,
-        objective=objective(found),
+        objective=objective(found, tokenizers),
         data=data_config(found, tokenizers, str(output.path)),
         decode=found.decode,
     )
@@ -119,11 +120,16 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
     return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
 
 
-def objective(found: Imported) -> Objectives:
-    """Returns the objective that the model is for, with the class names of its config."""
+def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
+    """Returns the objective that the model is for, with the class names of its config, and a mask that its tokenizer lacks."""
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
     labels = found.config.get("id2label") or {}
-    return default_objective(found.model, [str(labels.get(str(i), i)) for i in range(num_classes)])
+    chosen = default_objective(found.model, [str(labels.get(str(i), i)) for i in range(num_classes)])
+    if isinstance(chosen, MaskedLM) and tokenizers is not None and tokenizers.source.mask_id is None:
+        mask = found.config.get("mask_token_id")
+        if type(mask) is int and tokenizers.source.vocab_size <= mask < found.model.vocab_size:
+            return dataclasses.replace(chosen, mask_token=mask)
+    return chosen
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:

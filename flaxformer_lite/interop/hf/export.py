@@ -68,6 +68,8 @@ def export_run(
         exported = export(config.model, params, family, origin["architecture"] if same else None)
     kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids(config.decode, config.model)
     options = kept | exported.config | class_names(config, theirs)
+    if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
+        options["mask_token_id"] = config.objective.mask_id
     num_parameters = sum(x.size for x in jax.tree.leaves(params))
     card = model_card(about, config, origin, options, num_parameters, files)
     documents: dict[str, Any] = {"config.json": options, "README.md": card}

@@ -1,6 +1,7 @@
 """Law: an exported tokenizer of a run trained here is imported with the same ids; one without a counterpart is noted."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.objectives import CausalLM, MaskedLM
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
@@ -105,3 +106,19 @@ def test_a_run_with_the_tokenizer_of_another_takes_it_along(
     type_command(monkeypatch, "import", "hf", tmp_path / "words_out", tmp_path / "again")
     found = load(tmp_path / "again").tokenizers
     assert found is not None and said(found.source) == said(WORD_PIECES)
+
+
+def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SentencePiece has no mask: a masked language model uses an id above its own, which no file of the tokenizer knows."""
+    mask = SENTENCE_PIECE.vocab_size
+    model = dataclasses.replace(TRAINED_HERE["bert"], vocab_size=mask + 1, pooler=None)
+    data = DataConfig(tokenizer=SentencePiece(), max_source_length=19, max_target_length=19)
+    config = Config(model=model, objective=MaskedLM(mask_token=mask), data=data)
+    tokenizers = Tokenizers(SENTENCE_PIECE, SENTENCE_PIECE)
+    write_run(RunFolder(tmp_path / "run"), config, 5, random_params(model), "a test", tokenizers=tokenizers)
+    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
+    assert json.loads((tmp_path / "out/config.json").read_text())["mask_token_id"] == mask
+    type_command(monkeypatch, "import", "hf", tmp_path / "out", tmp_path / "back")
+    assert load(tmp_path / "back").predictor.mask_id() == mask
