@@ -18,7 +18,7 @@ from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner, make_runner
-from flaxformer_lite.training.setup import first_state, mesh_for
+from flaxformer_lite.training.setup import first_state, mesh_for, read_loop_state
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key
 from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
@@ -50,7 +50,9 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
             else first_state(config, data, runner, progress)
         )
         newest = checkpoints.latest()
-        loop_state = LoopState(**checkpoints.meta(newest)) if newest else LoopState(data.train.fingerprint)
+        loop_state = LoopState(data.train.fingerprint)
+        if newest:
+            loop_state = read_loop_state(checkpoints.meta(newest), newest, folder, data)
 
         def batch(step: int) -> Batch:
             return runner.shard_batch(data.train.batch(loop_state.batch_of(step), runner.local_rows))

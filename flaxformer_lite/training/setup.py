@@ -1,7 +1,7 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -110,12 +110,7 @@ def restore_state(
     while not is_finite(state):
         checkpoints.reject(step, "it has a NaN or an infinity")
         step, state, meta = checkpoints.restore(runner.abstract_state)
-    loop_state = LoopState(**meta)
-    if loop_state.data != data.train.fingerprint:
-        raise SharedError(
-            f"the training data is not the data that {folder.path} was trained on up to step {step}: restore the old data, or "
-            "train in another --workdir"
-        )
+    loop_state = read_loop_state(meta, step, folder, data)
     if loop_state.eval_data not in ("", data.eval_fingerprint):
         raise SharedError(
             f"the evaluation data is not the data that {folder.path} was evaluated on up to step {step}, so scores could not be "
@@ -123,6 +118,17 @@ def restore_state(
         )
     loop_state.eval_data = data.eval_fingerprint
     return state, loop_state
+
+
+def read_loop_state(meta: dict[str, Any], step: int, folder: RunFolder, data: RunData) -> LoopState:
+    """Returns the loop's numbers in the meta of checkpoint `step`. Raises: SharedError if the run was trained on other data."""
+    loop_state = LoopState(**meta)
+    if loop_state.data != data.train.fingerprint:
+        raise SharedError(
+            f"the training data is not the data that {folder.path} was trained on up to step {step}: restore the old data, or "
+            "train in another --workdir"
+        )
+    return loop_state
 
 
 def describe_data(config: Config, data: RunData) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 import html.parser
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from flaxformer_lite.report.scores import evaluate_table, significance_tables, t
 from flaxformer_lite.run import AttentionWeights
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
+from tests.support.chromium import opened
 from tests.support.experiments import tiny_config, with_train
 
 HOSTILE = "</script><script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
@@ -203,19 +203,9 @@ def test_settings_that_differ_come_first(runs: list[RunFacts]):
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
 def test_the_page_works_in_chromium(report: Report, tmp_path: Path, width: int, scheme: str):
     """Law: no console message, no request, every figure drawn, every tab shown, hovers, and no sideways scroll."""
-    from playwright.sync_api import sync_playwright
-
-    write_page(report, tmp_path / "report.html")
-    heard: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=needs.CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        tab.on("console", lambda message: heard.append(message.text))
-        tab.on("pageerror", lambda error: heard.append(str(error)))
-        tab.on("request", lambda request: heard.append(request.url) if not request.url.startswith("file:") else None)
-        tab.goto(f"file://{tmp_path / 'report.html'}")
-        background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 382) == (scheme == "light")
+    page = tmp_path / "report.html"
+    write_page(report, page)
+    with opened(page.as_uri(), width, scheme, own=("file:",)) as (tab, heard):
         for button in tab.query_selector_all("[role=tab]"):
             button.click()
             panel = f"#{button.get_attribute('aria-controls')}"
@@ -241,5 +231,4 @@ def test_the_page_works_in_chromium(report: Report, tmp_path: Path, width: int, 
         tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         tab.wait_for_function("document.querySelector('#vg-tooltip-element.visible')?.innerText.includes('loss')")
         assert tab.title() == "first, second · flaxformer_lite"
-        browser.close()
     assert heard == []

@@ -21,6 +21,7 @@ from flaxformer_lite.run import Run, load, write_run
 from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, listening_socket
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
+from tests.support.chromium import opened
 from tests.support.experiments import use_one_device
 from tests.support.paths import ROOT
 
@@ -203,20 +204,9 @@ def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
 def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, scheme: str):
     """Law: every task is answered, texts stay texts, no console message, no other request, no sideways scroll."""
-    from playwright.sync_api import sync_playwright
-
     asked = {"translate": "abc\nxyz", "generate": HOSTILE[:30], "chat": "Hi", "fill-mask": "ab[MASK]c[MASK]", "classify": "abc\nde",
              "embed": "abc\nfox\nthe"}  # fmt: skip
-    heard: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=needs.CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        tab.on("console", lambda message: heard.append(message.text))
-        tab.on("pageerror", lambda error: heard.append(str(error)))
-        tab.on("request", lambda sent: None if sent.url.startswith((server.url, "data:")) else heard.append(sent.url))
-        tab.goto(server.url)
-        background = tab.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 382) == (scheme == "light")
+    with opened(server.url, width, scheme, own=(server.url, "data:")) as (tab, heard):
         tab.wait_for_selector("#tasks button")
         seen = []
         for run in ("pairs", "documents", "texts"):
@@ -240,7 +230,6 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
         tab.click("#go")
         tab.wait_for_selector("#state.error")
         assert "reads at most 20" in tab.inner_text("#state")
-        browser.close()
     assert [line for line in heard if "413" not in line] == []  # the browser notes the refusal
 
 
