@@ -15,10 +15,12 @@ files are compared with their digests before Orbax reads them. Both JSON files a
 """
 
 import contextlib
+import errno
 import functools
 import itertools
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -33,7 +35,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.console import Quiet
 from flaxformer_lite.workdir.digests import META, DamageError, difference, leaf_types, read_document, sealed
-from flaxformer_lite.workdir.orbax import make_manager, read_tree, why_damaged
+from flaxformer_lite.workdir.orbax import has_vanished, make_manager, read_tree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
 
 
@@ -85,6 +87,7 @@ class Checkpoints:
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._rejected: dict[int, str] = {}  # why the caller cannot use a step
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
+        self._saved: int | None = None  # the step that was saved last, which may be incomplete
         self._quiet = Quiet("orbax")
         logging.getLogger("absl").addFilter(self._quiet)
         self._manager: ocp.CheckpointManager | None = make_manager(
@@ -154,6 +157,7 @@ class Checkpoints:
             self._replace(step, content)
         else:
             self._retention.record(step, content)
+            self._saved = step
             items = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(sealed(content)))
             # Without force, Orbax silently skips a step below its latest, as after falling back from a damaged one.
             self._orbax.save(step, args=items, force=True)
@@ -286,8 +290,11 @@ class Checkpoints:
         try:
             self._orbax.wait_until_finished()
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
-            self._orbax.reload()  # its list lacks steps that it has not deleted yet
             reason = str(error).partition("\n")[0]
+            before = [step for step in self._orbax.all_steps() if step != self._saved]
+            if has_vanished(self._folder, before):  # each part of Orbax and TensorStore has its own words for that
+                reason = f"{os.strerror(errno.ENOENT)}: the folder was moved, deleted or unmounted"
+            self._orbax.reload()  # its list lacks steps that it has not deleted yet
             kind = TimeoutError if isinstance(error, TimeoutError) else OSError
             raise kind(f"saving a checkpoint in {self._folder} failed: {reason}") from error
 

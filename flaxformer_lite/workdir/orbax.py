@@ -96,6 +96,11 @@ def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, pa
     return manager.restore(step, args=ocp.args.Composite(state=arguments)).state
 
 
+def has_vanished(folder: Path, before: list[int]) -> bool:
+    """Returns whether the folder is gone, or is one that a save has made anew, without the checkpoints `before` that save."""
+    return not folder.is_dir() or (bool(before) and not any((folder / str(step)).is_dir() for step in before))
+
+
 def why_damaged(folder: Path, step: int) -> str | None:
     """Returns why a checkpoint is damaged, in a few words; None if it is valid."""
     try:

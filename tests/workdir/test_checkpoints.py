@@ -14,6 +14,7 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import flax.struct
 import jax
@@ -513,6 +514,26 @@ def test_a_clock_that_jumps_ends_no_run(tmp_path, monkeypatch, days: int, steps:
         checkpoints.wait()
         assert checkpoints.steps() == steps
     assert [line.endswith("saving step 2 instead") for line in warned] == [True] * (2 - len(steps))
+
+
+def test_a_folder_that_vanished_is_one_reason_whatever_part_of_the_save_met_it(tmp_path, monkeypatch):
+    """Also where the save has made a part of the folder anew. TensorStore's words stay where the folder is there."""
+    folder, state = tmp_path / "checkpoints", {"kernel": np.zeros(3, np.float32)}
+    with open_checkpoints(folder) as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, state, {})
+        checkpoints.wait()
+        with monkeypatch.context() as patch:
+            fail = Mock(side_effect=ValueError("NOT_FOUND: Error reading"))
+            patch.setattr(checkpoints._orbax, "wait_until_finished", fail)
+            with pytest.raises(OSError, match=r"failed: NOT_FOUND: Error reading$"):
+                checkpoints.wait()
+            folder.rename(tmp_path / "elsewhere")
+            (folder / "3.orbax-checkpoint-tmp").mkdir(parents=True)
+            with pytest.raises(OSError, match="failed: No such file or directory: the folder was moved"):
+                checkpoints.wait()
+        shutil.rmtree(folder)
+        (tmp_path / "elsewhere").rename(folder)
 
 
 def test_a_full_disk_is_an_error_of_the_next_call_and_the_next_save_works(tmp_path, caplog):
