@@ -20,6 +20,7 @@ from pydantic import Discriminator
 from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
+from flaxformer_lite.model.dense import Dense
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.masks import EXCLUDE, ByLayer, Masking, MaskStructure
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
@@ -272,7 +273,7 @@ class MultiHeadAttention(nn.Module):
         heads = v.heads(self.d_model, self.num_heads)
 
         def dense(width: int, bias: bool) -> nn.Dense:
-            return nn.Dense(width, use_bias=bias, dtype=self.dtype, kernel_init=self.kernel_init)
+            return Dense(width, use_bias=bias, dtype=self.dtype, kernel_init=self.kernel_init)
 
         self.query = dense(v.width(self.num_heads, heads.d_key), v.bias)
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)

@@ -13,6 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Shaped
 
 from flaxformer_lite.model.attention import DotProduct, attention_scores, weighted_values
+from flaxformer_lite.model.dense import Dense
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
 from flaxformer_lite.model.initializers import Normal
@@ -69,7 +70,7 @@ class AttentionLayer(nn.Module):
         num_heads, width = self.num_attention_heads, self.size_per_head
 
         def heads(x: Array, name: str, act: str | Activation | None) -> Float[Array, "B L N H"]:
-            dense = nn.Dense(
+            dense = Dense(
                 num_heads * width,
                 dtype=self.dtype,
                 kernel_init=Normal(stddev=self.initializer_range).kernel(),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
+from flaxformer_lite.model.dense import Dense
 from flaxformer_lite.model.dropout import apply_dropout
 
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
@@ -43,7 +44,7 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         def dense(width: int, name: str) -> nn.Dense:
-            return nn.Dense(width, use_bias=self.bias, dtype=self.dtype, kernel_init=self.kernel_init, name=name)
+            return Dense(width, use_bias=self.bias, dtype=self.dtype, kernel_init=self.kernel_init, name=name)
 
         activation, gated = ACTIVATIONS[self.activation]
         h = dense(self.d_ff, "up")(x)

@@ -9,6 +9,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.model.dense import Dense, matrix_product
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
@@ -30,7 +31,7 @@ class LazyLogits:
 
     def logits(self) -> Float[Array, "B T V"]:
         """Returns all logits."""
-        logits = self.hidden @ self.kernel.astype(self.hidden.dtype)
+        logits = matrix_product(self.hidden, self.kernel.astype(self.hidden.dtype))
         logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
         return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
 
@@ -46,7 +47,7 @@ class Head(nn.Module):
         assert settings is not None
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
         if settings.transform is not None:
-            h = nn.Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
+            h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
@@ -70,7 +71,7 @@ class Pooling(nn.Module):
 
         def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
             kernel_init = c.initializer.kernel()
-            return nn.Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
+            return Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
 
         pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
         if settings.activation is not None:

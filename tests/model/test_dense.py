@@ -1,0 +1,53 @@
+"""Oracles: NumPy in float64, and the traced program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from flaxformer_lite.model import Inputs, Transformer
+from flaxformer_lite.model.dense import matrix_product
+from tests.support.experiments import tiniest_config
+
+
+def products(jaxpr):
+    """Yields the operands and the batch dimensions of all products in a program, those of its parts included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield [variable.aval for variable in equation.invars], equation.params["dimension_numbers"][1][0]
+        for value in jax.tree.leaves(list(equation.params.values())):
+            part = getattr(value, "jaxpr", value)
+            if hasattr(part, "eqns"):
+                yield from products(part)
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 3, 5, 7)], ids=len)
+def test_a_product_is_one_of_matrices_and_so_are_its_gradients(shape):
+    rng = np.random.default_rng(0)
+    x, kernel, upstream = (rng.normal(size=size) for size in (shape, (7, 11), (*shape[:-1], 11)))
+
+    def gradients(x, kernel):
+        y, pull_back = jax.vjp(matrix_product, x, kernel)
+        return y, *pull_back(upstream)
+
+    with jax.enable_x64(True):
+        y, of_x, of_kernel = gradients(x, kernel)
+        assert all(
+            len(operand.shape) == 2
+            for pair, _ in products(jax.make_jaxpr(gradients)(x, kernel).jaxpr)
+            for operand in pair
+        )
+    np.testing.assert_allclose(y, np.tensordot(x, kernel, 1), rtol=1e-12)
+    np.testing.assert_allclose(of_x, np.tensordot(upstream, kernel.T, 1), rtol=1e-12)
+    np.testing.assert_allclose(of_kernel, x.reshape(-1, 7).T @ upstream.reshape(-1, 11), rtol=1e-12)
+
+
+def test_products_with_kernels_are_of_matrices_in_a_whole_model():
+    model = Transformer(tiniest_config().model)
+    tokens = jnp.ones((3, 5), jnp.int32)
+    inputs = Inputs(source_tokens=tokens, target_tokens=tokens)
+    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    program = jax.make_jaxpr(jax.grad(lambda params: model.apply(params, inputs).logits.sum()))(variables).jaxpr
+    without_batch = [pair for pair, rows in products(program) if not rows]
+    assert len(without_batch) > 10
+    assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
