@@ -10,8 +10,8 @@ from flaxformer_lite.interop.ctranslate2.export import unsupported_settings
 from flaxformer_lite.interop.hf.export import first_fitting
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model import ModelConfig, Transformer
-from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.model.transformer import parameter_shapes
 
 
 def fitting_systems(model: ModelConfig, prompt_attention: PromptAttention) -> list[str]:
@@ -20,9 +20,8 @@ def fitting_systems(model: ModelConfig, prompt_attention: PromptAttention) -> li
     `prompt_attention` is the objective's.
     """
     found = []
-    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
     # Only shapes matter: one byte a number, for models of a billion of them.
-    zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), shapes)
+    zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), parameter_shapes(model))
     if prompt_attention == "causal":
         with contextlib.suppress(ValueError):
             found.append(f"hf ({first_fitting(model, zeros).config['model_type']})")

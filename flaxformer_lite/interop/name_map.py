@@ -3,19 +3,17 @@
 A name map is a list of `WeightName`. The same list turns their weights into our parameters (`to_params`) and back (`from_params`).
 """
 
-import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.bounds import cut
-from flaxformer_lite.model import ModelConfig, Transformer
-from flaxformer_lite.model.inputs import example_inputs
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.model.transformer import parameter_shapes
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -222,11 +220,9 @@ def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, t
     return theirs
 
 
-@functools.cache
 def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Returns the shape of every parameter of the model, by path."""
-    shapes = jax.eval_shape(Transformer(model).init, jax.random.key(0), example_inputs(model))["params"]
-    return {path: leaf.shape for path, leaf in flatten_dict(shapes, sep="/").items()}
+    return {path: leaf.shape for path, leaf in flatten_dict(parameter_shapes(model), sep="/").items()}
 
 
 def listed(what: str, names: Iterable[str]) -> str:

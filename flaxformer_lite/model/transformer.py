@@ -5,16 +5,18 @@ With both stacks it is the encoder–decoder; with one of them the encoder or th
 """
 
 import dataclasses
+import functools
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.model.cache import LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
-from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions
+from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions, example_inputs
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.stack import Stack
 from flaxformer_lite.parallel.sharding import constrain_sharding
@@ -152,3 +154,9 @@ class Transformer(nn.Module):
         hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
         assert filled is not None
         return self.logits(hidden), filled
+
+
+@functools.lru_cache(maxsize=64)
+def parameter_shapes(config: ModelConfig) -> PyTree:
+    """Returns shapes and types of the model's parameters; a model is traced once, since that takes most of a small run's load."""
+    return jax.eval_shape(Transformer(config).init, jax.random.key(0), example_inputs(config))["params"]

@@ -3,7 +3,6 @@
 import fnmatch
 import functools
 
-import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
@@ -11,8 +10,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.console import warn
-from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model.transformer import parameter_shapes
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints
@@ -44,7 +42,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
     """Returns shapes, types and shardings of the parameters, on the mesh or by default replicated on all devices."""
-    shapes = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), example_inputs(config.model))["params"]
+    shapes = parameter_shapes(config.model)
     return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
 

@@ -111,8 +111,8 @@ LAST = Pooler(token="last", activation=None, num_classes=3, class_bias=False)
     ("settings", "mask", "places"),
     [
         (DECODER, None, [2, 2]),  # the last that is no padding, 0: also in the middle
-        (DECODER, [[1, 1, 0, 0], [1, 1, 1, 1]], [1, 3]),
-        (BOTH, None, [2, 3]),  # the last end, 7
+        pytest.param(DECODER, [[1, 1, 0, 0], [1, 1, 1, 1]], [1, 3], marks=pytest.mark.slow),
+        pytest.param(BOTH, None, [2, 3], marks=pytest.mark.slow),  # the last end, 7
         (BOTH, [[1, 1, 1, 0], [1, 1, 1, 1]], [2, 3]),
     ],
 )

@@ -15,6 +15,7 @@ from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.seal import sealed_config
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 
 OLD_RUN = FIXTURES / "before_rebuild" / "run"
 EXPECTED = json.loads((OLD_RUN / "expected.json").read_text(encoding="utf-8"))
@@ -25,16 +26,19 @@ def folder(tmp_path: Path) -> Path:
     return shutil.copytree(OLD_RUN, tmp_path / "run")
 
 
-def test_an_old_run_has_the_same_parameters_and_answers(folder: Path):
+SEARCHES = {"greedy": {"beam_size": 1}, "beam3": {"beam_size": 3, "num_hypotheses": 3}}
+
+
+@pytest.mark.parametrize("search", quick(SEARCHES, "greedy".__eq__))
+def test_an_old_run_has_the_same_parameters_and_answers(folder: Path, search: str):
     run = flaxformer_lite.load(folder)
     assert run.step == EXPECTED["step"] and parameter_digest(run.params) == EXPECTED["sha256"]["last"]
-    for name, settings in (("greedy", {"beam_size": 1}), ("beam3", {"beam_size": 3, "num_hypotheses": 3})):
-        found = run.hypotheses(EXPECTED["inputs"], **settings)
-        assert [[h.text for h in answers] for answers in found] == [
-            [h["text"] for h in answers] for answers in EXPECTED[name]
-        ]
-        scores = [h["score"] for answers in EXPECTED[name] for h in answers]
-        assert [h.score for answers in found for h in answers] == pytest.approx(scores, abs=1e-4)
+    found = run.hypotheses(EXPECTED["inputs"], **SEARCHES[search])
+    assert [[h.text for h in answers] for answers in found] == [
+        [h["text"] for h in answers] for answers in EXPECTED[search]
+    ]
+    scores = [h["score"] for answers in EXPECTED[search] for h in answers]
+    assert [h.score for answers in found for h in answers] == pytest.approx(scores, abs=1e-4)
     assert parameter_digest(flaxformer_lite.load(folder, weights="ema").params) == EXPECTED["sha256"]["ema"]
 
 

@@ -26,11 +26,13 @@ FOLDER = Path(os.environ.get("FLAXFORMER_ORACLES", FIXTURES / "oracles"))
 CASES = sorted(FOLDER.glob("*.npz"))
 KINDS = MODULES | MODELS | RUNS
 QUICK = {
-    *("000_encoder_none_dan_gelu_fullymasked", "001_decode_beam3_options", "001_forward_prenorm_ce"),
-    *("002_bert_relu_defaults", "003_main_example_small"),
+    *("000_encoder_none_dan_gelu_fullymasked", "000_mha_self_padbias", "001_forward_prenorm_ce"),
+    *("002_attention_cross_rank2_to2d", "002_attention_causal_fully_masked_rows"),
 }
-"""The whole models of the fast suite, one for each way of computing them; all single modules are quick."""
-WHOLE = re.compile("000_encoder|001_(adam|cached|decode|forward)|002_bert|003_(default|forward|main)")
+"""Two whole models of the fast suite, and an attention of each system that has some; all smaller modules are quick."""
+LARGE = re.compile(
+    "000_(encoder|mha)|001_(adam|cached|decode|forward|label)|002_(attention|bert)|003_(default|forward|main|transformer)"
+)
 COMPARED: dict[str, int] = {}
 
 
@@ -102,7 +104,7 @@ def has_float64(file: Path) -> bool:
 
 
 def is_quick(file: Path) -> bool:
-    return file.stem in QUICK or not WHOLE.match(file.stem)
+    return file.stem in QUICK or not LARGE.match(file.stem)
 
 
 def test_the_quick_cases_exist() -> None:

@@ -4,6 +4,8 @@ import ast
 import re
 from collections.abc import Iterator
 
+import pytest
+
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
@@ -20,11 +22,10 @@ def literals(tree: ast.AST) -> Iterator[str]:
             yield "".join(map(str, parts))
 
 
-TEXTS = [
-    text
-    for file in sorted((ROOT / "flaxformer_lite").rglob("*.py"))
-    for text in literals(ast.parse(file.read_text(encoding="utf-8")))
-]
+@pytest.fixture(scope="module")
+def texts() -> list[str]:
+    files = sorted((ROOT / "flaxformer_lite").rglob("*.py"))
+    return [text for file in files for text in literals(ast.parse(file.read_text(encoding="utf-8")))]
 
 
 def is_said(message: str, texts: list[str]) -> bool:
@@ -33,8 +34,8 @@ def is_said(message: str, texts: list[str]) -> bool:
     return any(pattern.search(text) for text in texts)
 
 
-def test_every_quoted_message_is_in_the_code():
-    unknown = [message for message in QUOTED if not is_said(message, TEXTS)]
+def test_every_quoted_message_is_in_the_code(texts: list[str]):
+    unknown = [message for message in QUOTED if not is_said(message, texts)]
     assert not unknown, f"no message of the package has these words: quote the new ones of {unknown}"
 
 

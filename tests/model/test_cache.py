@@ -28,7 +28,7 @@ FIRST, SECOND = slice(0, 2), slice(2, 6)
 pytestmark = pytest.mark.usefixtures("float64")
 
 
-QUICK = ("rotary_window_caps", "relative_bias")
+QUICK = ("rotary_window_caps",)
 """Each takes two compilations: the other decoders are slow tests."""
 each_decoder = pytest.mark.parametrize("name", quick(DECODERS, QUICK.__contains__))
 

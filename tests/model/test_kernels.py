@@ -31,6 +31,7 @@ from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, ma
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.sharding import MESH_AXES, within_mesh
+from tests.support.quick import quick
 
 NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVIDIA GPU")
 IMPLEMENTATIONS = ["xla", "splash", "cudnn"]
@@ -133,8 +134,10 @@ def answer_and_gradients(compute, call: AttentionCall, cotangent):
     return both(*call[:3])
 
 
-SLOW = [(name, "splash") for name in ("nothing", "causal", "two_blocks", "window", "padding", "packed_window")]
-"""What the other cases, `packed_cross` and `window_soft_cap`, hold too."""
+SLOW = [(name, "splash") for name in CASES if name != "packed_cross"] + [
+    (name, "xla") for name in ("two_blocks", "packed_window", "packed_cross")
+]
+"""The fast suite has one case with all parts by the kernel, and the cheap ones by plain operations."""
 
 
 @pytest.mark.parametrize(
@@ -167,7 +170,7 @@ def test_answers_and_gradients_equal_the_float64_reference(name, implementation)
         assert not np.asarray(found[0][0, -1]).any()
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in CUDNN_LACKS])
+@pytest.mark.parametrize("name", quick([name for name in CASES if name not in CUDNN_LACKS], "packed_window".__eq__))
 def test_what_is_handed_to_cudnn_means_the_same(name):
     """The arguments of `jax.nn.dot_product_attention`, tried on its own plain implementation."""
     with jax.enable_x64(True):
@@ -368,9 +371,17 @@ def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
     [
         ({"positions": ALiBi()}, {}, False, "ALiBi"),
         ({"dropout": DropoutRates(attention_rate=0.1)}, {}, True, "attention_rate"),
-        ({}, {"target_attention": jnp.ones((1, 1, 6, 6), bool)}, False, "target_attention"),
-        ({"attention": DotProduct(implementation="splash", masking=Penalize())}, {}, False, "masking"),
-        ({"dtype": "float64"}, {}, False, "float64"),
+        pytest.param(
+            {}, {"target_attention": jnp.ones((1, 1, 6, 6), bool)}, False, "target_attention", marks=pytest.mark.slow
+        ),
+        pytest.param(
+            {"attention": DotProduct(implementation="splash", masking=Penalize())},
+            {},
+            False,
+            "masking",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param({"dtype": "float64"}, {}, False, "float64", marks=pytest.mark.slow),
     ],
 )
 def test_a_model_that_a_named_kernel_cannot_run_is_refused(settings, inputs, train, words):

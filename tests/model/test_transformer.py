@@ -39,8 +39,8 @@ from tests.support.small_models import (
 
 pytestmark = pytest.mark.usefixtures("float64")
 
-QUICK = ("post_norm_nothing_shared", "rms_gated_own_head")
-"""The configurations whose whole passes the fast suite computes: one of each order of norms."""
+QUICK = ("rms_gated_own_head",)
+"""The configuration whose whole pass the fast suite computes."""
 
 
 @functools.cache
@@ -294,9 +294,10 @@ SEARCHES = {
 }
 
 
-@pytest.mark.parametrize(("search", "uncached", "settings", "config"), SEARCHES.values(), ids=SEARCHES)
-def test_searches_with_relative_positions_equal_uncached_reference(search, uncached, settings, config):
+@pytest.mark.parametrize("name", quick(SEARCHES, "beam_like_t5_window".__eq__))
+def test_searches_with_relative_positions_equal_uncached_reference(name):
     """Oracle: the algorithm in plain Python over full passes, to 1e-10; some answers reach far beyond the window."""
+    search, uncached, settings, config = SEARCHES[name]
     model, params = reference_search.model_of(config, seed=0)
     sources = [source for source in reference_search.SOURCES if len(source) == 4]
     found = reference_search.decode(search, model, params, sources, settings, 11)

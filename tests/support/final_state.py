@@ -1,5 +1,6 @@
 """The numbers that a run ends with, to compare it bit for bit with another one."""
 
+import functools
 from pathlib import Path
 
 import jax
@@ -7,9 +8,15 @@ import numpy as np
 
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training.runners import abstract_state
-from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir import Checkpoints, RunFolder, open_checkpoints
 from tests.support.experiments import rows, saved
+
+
+@functools.lru_cache(maxsize=2)
+def shapes_of(task: TrainTask) -> TrainState:
+    """The state on one device; tests that share a task trace it once."""
+    return abstract_state(task, make_mesh(devices=jax.devices()[:1]))
 
 
 def open_run(folder: Path) -> Checkpoints:
@@ -19,8 +26,7 @@ def open_run(folder: Path) -> Checkpoints:
 
 def final_state(folder: Path) -> list[tuple[str, bytes]]:
     """By path, every array of the newest checkpoint (parameters, optimizer state, averages) and of the mean of the newest 3."""
-    config = RunFolder(folder).config()
-    target = abstract_state(TrainTask.of(config), make_mesh(devices=jax.devices()[:1]))
+    target = shapes_of(TrainTask.of(RunFolder(folder).config()))
     with open_run(folder) as checkpoints:
         state, average = checkpoints.restore(target)[1], checkpoints.average(target.params, 3)
     leaves = jax.tree_util.tree_leaves_with_path((state, average))

@@ -238,18 +238,17 @@ def test_nothing_but_one_layer_is_gathered_at_a_time(mesh: str):
 # Checkpoints -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_read_onto_any_mesh(tmp_path: Path):
+@pytest.mark.parametrize("name", quick([*MESHES, "one device"], FAST.__eq__))
+def test_a_checkpoint_is_read_onto_any_mesh(tmp_path: Path, name: str):
     """Law: what lay over fsdp 8 comes back bit for bit over other meshes and on one device, cut as is usual there."""
+    mesh = make_mesh(MESHES[name]) if name in MESHES else make_mesh(devices=jax.devices()[:1])
+    target = abstract_state(task(), mesh)
     generator = np.random.default_rng(0)
     shapes = abstract_state(task(), make_mesh(MESHES["fsdp 8"]))
     values = jax.tree.map(lambda x: generator.normal(size=x.shape).astype(x.dtype), shapes)
     saved = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), values, shapes)
     with Checkpoints(tmp_path, keep_latest=1, keep_best=0, best_metric=None, best_mode="min") as checkpoints:
         checkpoints.save(1, saved, {})
-        targets = [abstract_state(task(), make_mesh(config)) for config in MESHES.values()]
-        for target in [*targets, abstract_state(task(), make_mesh(devices=jax.devices()[:1]))]:
-            _, state, _ = checkpoints.restore(target)
-            jax.tree.map(np.testing.assert_array_equal, state, values)
-            assert all(
-                x.sharding == y.sharding for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(target), strict=True)
-            )
+        _, state, _ = checkpoints.restore(target)
+    jax.tree.map(np.testing.assert_array_equal, state, values)
+    assert all(x.sharding == y.sharding for x, y in zip(jax.tree.leaves(state), jax.tree.leaves(target), strict=True))

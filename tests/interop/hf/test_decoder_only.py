@@ -32,6 +32,7 @@ from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 
 DATA = FIXTURES / "hf"
 GPT2 = {"vocab_size": 41, "n_embd": 12, "n_head": 3, "n_layer": 4}
@@ -495,7 +496,7 @@ def parameters(model: ModelConfig) -> Any:
     return jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", quick(TRAINED, str.isalnum))
 def test_a_model_trained_here_finds_its_family(name: str) -> None:
     architecture, model = TRAINED[name]
     assert first_fitting(model, parameters(model)).config["architectures"] == [architecture]

@@ -32,6 +32,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA, DECODER, TRAINED_HERE, fixture, random_params
+from tests.support.quick import quick
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -359,7 +360,7 @@ def test_commands_refuse_contradicting_arguments(
 # Models trained here --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TRAINED_HERE)
+@pytest.mark.parametrize("name", quick(TRAINED_HERE, ("bert classes", "llama").__contains__))
 def test_a_model_that_was_trained_here_becomes_a_folder(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,11 +16,17 @@ from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.name_map import our_shapes
 from flaxformer_lite.interop.options import Options
 from tests.support.paths import FIXTURES
+from tests.support.quick import quick
 
 PUBLISHED = json.loads((FIXTURES / "published_configs.json").read_text())
+QUICK = (
+    *("bert-base-uncased", "gpt2", "meta-llama/Llama-3.2-1B", "google/gemma-3-1b-it", "google/t5-v1_1-small"),
+    *("Qwen/Qwen3-0.6B", "facebook/bart-large-cnn", "Helsinki-NLP/opus-mt-en-de"),
+)
+"""One of each architecture; the others are slow tests."""
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", quick(PUBLISHED, QUICK.__contains__))
 def test_a_published_checkpoint_is_read(name: str) -> None:
     given = PUBLISHED[name]
     config, generation = given["config"], given["generation_config"]
