@@ -3,6 +3,7 @@
 import fnmatch
 import functools
 
+import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree

@@ -39,7 +39,7 @@ from tests.support.reference_search import (
     reference_greedy,
 )
 
-each_search = pytest.mark.parametrize("search", quick([greedy, beam_search], lambda search: search is greedy))
+each_search = pytest.mark.parametrize("search", quick([greedy, beam_search], lambda search: search is beam_search))
 
 LONG = {
     "greedy": (greedy, reference_greedy, DecodeConfig(length_penalty="gnmt", alpha=0.6)),
