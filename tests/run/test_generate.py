@@ -129,9 +129,11 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, weights: run)
 
     def typed(*words: str, terminal: bool = False) -> str:
-        monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", str(run.folder.path), *words])
-        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
-        main()
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.argv", ["flaxformer-lite", "generate", str(run.folder.path), *words])
+            patch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
+            patch.setattr(sys, "stdout", sys.stdout)  # which the command wraps for a terminal
+            main()
         return capsys.readouterr().out
 
     return typed
