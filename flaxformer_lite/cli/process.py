@@ -4,6 +4,7 @@ Imports nothing heavy by itself: the process may start once more, and that costs
 """
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def program(words: Sequence[str] | None = None) -> None:
     skip_missing_tpu(os.environ)
     keep_programs(os.environ)
     sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
+    logging.getLogger("asyncio").addFilter(is_news)
     try:
         main(words)
     except SystemExit as end:
@@ -58,6 +60,11 @@ def comes_too_late(error: BaseException | None) -> bool:
     The save itself reports the failure.
     """
     return type(error) is RuntimeError and str(error) == "Event loop is closed"
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Returns whether asyncio logs anything but the failures of a save's arrays, of which the save reports the first one."""
+    return not record.getMessage().startswith("_GatheringFuture exception was never retrieved")
 
 
 def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:

@@ -1,6 +1,8 @@
 """Laws of a process that starts once more for huge pages: only where there are some, once, with its words; and of its cache."""
 
+import asyncio
 import gc
+import logging
 import os
 import signal
 import subprocess
@@ -172,3 +174,22 @@ def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytes
         signal.signal(signal.SIGINT, handler)
         gc.unfreeze()
     assert capsys.readouterr().err.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_failures_of_a_saves_arrays_are_not_logged_again():
+    """Oracle: asyncio's own handler, with the context that a gathered future has when nobody has asked for its exception."""
+    loop, heard = asyncio.new_event_loop(), []
+    log = logging.getLogger("asyncio")
+    handler = logging.Handler()
+    handler.emit = heard.append  # type: ignore[method-assign]
+    log.addHandler(handler)
+    log.addFilter(process.is_news)
+    try:
+        for name in ("_GatheringFuture", "Task"):
+            message = f"{name} exception was never retrieved"
+            loop.call_exception_handler({"message": message, "exception": ValueError("NOT_FOUND")})
+    finally:
+        log.removeFilter(process.is_news)
+        log.removeHandler(handler)
+        loop.close()
+    assert [record.getMessage() for record in heard] == ["Task exception was never retrieved"]

@@ -194,6 +194,8 @@ def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: 
         server.process.send_signal(signal.SIGTERM)
         thread.join()
         assert server.process.wait(30) == 0 and len(answers[0]) == 1
+        assert server.process.stderr is not None
+        assert server.process.stderr.read().splitlines()[-1] == "stopped; requests: 1 answered, 1 refused"
         with pytest.raises(URLError):
             urlopen(request, timeout=5)
 
