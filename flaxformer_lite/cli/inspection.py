@@ -87,10 +87,12 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     folder = open_run(path)
     config = folder.config()
     shown: int | None = None
+    begun = folder.checkpoints.is_dir()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        if checkpoints.steps() or weights != "last" or step is not None:
+        if checkpoints.steps() or weights != "last" or step is not None or not begun:
             shown, params = restore_weights(checkpoints, config, weights, step)
-        else:  # the run has just begun
+        else:
+            folder.check_nothing_lost()  # then the run has just begun
             params = abstract_params(config)
         best = checkpoints.best()
         listed = [{"step": s, "metrics": checkpoints.metrics(s), "best": s == best} for s in checkpoints.steps()]

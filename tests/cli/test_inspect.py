@@ -76,10 +76,11 @@ def test_a_run_that_has_just_begun_is_shown_without_weights(
     """Oracle: by hand. The step is that of metrics.jsonl; only weights that were chosen are missing."""
     monkeypatch.setattr(inspection, "abstract_params", lambda config: {"embedding": np.zeros((13, 7), np.float32)})
     write_config_file(tmp_path / "config.json", tiny_config())
-    (tmp_path / "metrics.jsonl").write_text('{"step": 7, "split": "train", "loss": 1.0}\n')
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "split": "train", "loss": 1.0}\n')
     main(["inspect", str(tmp_path)])
     printed = capsys.readouterr().out
-    assert "weights: no checkpoint yet; the last row of metrics.jsonl is step 7 of " in printed
+    assert "weights: no checkpoint yet; the last row of metrics.jsonl is step 1 of " in printed
     assert re.search(r"^embedding +\(13, 7\) +float32 +91$", printed, re.MULTILINE) and "SHA-256" not in printed
     with pytest.raises(SystemExit):
         main(["inspect", str(tmp_path), "--weights", "best"])
