@@ -3,6 +3,7 @@
 A scheme is a frozen dataclass derived from `PositionScheme`. Positions are `[B, T]`, or `[1, T]` where all rows have the same.
 """
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -174,13 +175,32 @@ class Rotary(PositionScheme):
         angles = positions[..., None, None] * rates
         sin, cos = amplitude * jnp.sin(angles), amplitude * jnp.cos(angles)
         rotated, rest = x[..., : 2 * pairs].astype(accumulation_dtype(x)), x[..., 2 * pairs :]
-        if self.layout == "half_split":
-            a, b = rotated[..., :pairs], rotated[..., pairs:]
-            rotated = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-        else:
-            a, b = rotated[..., 0::2], rotated[..., 1::2]
-            rotated = jnp.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(rotated.shape)
+        rotated = rotate_pairs(rotated, sin, cos, self.layout)
         return jnp.concatenate([rotated.astype(x.dtype), rest], -1)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def rotate_pairs(
+    x: Float[Array, "B T N H"],
+    sin: Float[Array, "#B T 1 H/2"],
+    cos: Float[Array, "#B T 1 H/2"],
+    layout: Literal["half_split", "interleaved"],
+) -> Float[Array, "B T N H"]:
+    """Returns the pairs of elements of each head, rotated by angles with these sines and cosines; these have no gradient.
+
+    The gradient is rotated back by the same angles. JAX's own would fill halves of zeros and add them.
+    """
+    if layout == "half_split":
+        a, b = jnp.split(x, 2, -1)
+        return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+    a, b = x[..., 0::2], x[..., 1::2]
+    return jnp.stack([a * cos - b * sin, b * cos + a * sin], -1).reshape(x.shape)
+
+
+rotate_pairs.defvjp(
+    lambda x, sin, cos, layout: (rotate_pairs(x, sin, cos, layout), (sin, cos)),
+    lambda layout, angles, gradient: (rotate_pairs(gradient, -angles[0], angles[1], layout), None, None),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

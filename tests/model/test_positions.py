@@ -183,6 +183,16 @@ def test_what_rotary_does_not_turn_stays(name):
     assert (rotated(name)[:, 1:, :, : 2 * pairs] != some[:, 1:, :, : 2 * pairs]).all()
 
 
+@pytest.mark.parametrize("name", ROTARY)
+def test_the_gradient_of_rotary_is_the_adjoint(name):
+    """Turning is linear, so `u · turn(v)` is `gradient(u) · v` for all u and v."""
+    scheme, width, _ = ROTARY[name]
+    v, u = some[..., :width], np.random.default_rng(1).normal(size=(B, T, 2, width))
+    with jax.enable_x64(True):
+        turned, pull_back = jax.vjp(lambda x: scheme.rotate(x, POSITIONS), jnp.asarray(v))
+        np.testing.assert_allclose((pull_back(jnp.asarray(u))[0] * v).sum(), (turned * u).sum(), rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["half_split", "interleaved", "a_part", "llama3", "yarn"])
 def test_scores_of_turned_heads_depend_on_the_distance_only(name):
     """For one query and one key vector, wherever they stand; and the distance does matter, in both directions."""
