@@ -1,0 +1,73 @@
+"""Oracles: the four systems' own weights, which `export` gives back as `import` read them; and mistakes in one line."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.support.commands import import_case, type_command
+from tests.support.experiments import use_one_device
+from tests.support.oracles import WHOLE
+from tests.support.paths import FIXTURES
+from tests.support.quick import quick
+
+
+@pytest.fixture(autouse=True)
+def one_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_one_device(monkeypatch)
+
+
+@pytest.mark.parametrize("system", quick(WHOLE, "bert-tf".__eq__))
+def test_exported_weights_equal_the_imported_ones_bit_for_bit(
+    system: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = import_case(monkeypatch, tmp_path, system, WHOLE[system])
+    type_command(monkeypatch, "export", system, run, tmp_path / "back.npz")
+    with np.load(tmp_path / "back.npz") as back, np.load(tmp_path / "weights.npz") as weights:
+        assert sorted(back.files) == sorted(weights.files)
+        assert all(back[name].tobytes() == weights[name].tobytes() for name in weights.files)
+        assert all(back[name].shape == weights[name].shape for name in weights.files)
+    type_command(monkeypatch, "inspect", run)
+
+
+def test_folders_above_are_made_and_nothing_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """Law: all commands that make something treat what is there, and what is not, alike; and they do so before the work."""
+    theirs = FIXTURES / "hf/distilbert/model"
+    run, file, folder = tmp_path / "a/b/run", tmp_path / "c/d/out.npz", tmp_path / "e/f/out"
+    bert = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+    makers = [("import", "hf", theirs, run), ("export", "hf", run, folder), ("export", "bert-tf", bert, file)]
+    for words in makers:
+        type_command(monkeypatch, *words)
+        assert words[-1].exists() and len(list(words[-1].parent.iterdir())) == 1
+    capsys.readouterr()
+    content = file.read_bytes()
+    above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
+    monkeypatch.setattr("flaxformer_lite.cli.exporting.load", None)
+    for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
+        reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
+        with pytest.raises(SystemExit) as end:
+            type_command(monkeypatch, *words, output)
+        error = capsys.readouterr().err
+        assert end.value.code == 2 and error.startswith(f"error: {output} {reason}") and error.count("\n") == 1
+    assert file.read_bytes() == content and len(list(folder.parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "imported.json cannot be read as JSON"),
+        (("--family", "elmo"), "error: --family is elmo: choose one of gpt2, "),
+    ],
+)
+def test_an_export_that_cannot_be_is_one_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    run = import_case(monkeypatch, tmp_path, "bert-tf", "002_bert_gelu")
+    (run / "imported.json").write_text("{")
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="2"):
+        type_command(monkeypatch, "export", "hf", run, tmp_path / "out", *words)
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1

@@ -1,0 +1,137 @@
+"""`evaluate` without a model: the length penalty, runs that are compared, and runs that cannot be."""
+
+import argparse
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flaxformer_lite.cli import scoring
+from flaxformer_lite.cli.commands import evaluate
+from flaxformer_lite.data import Dates
+from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.inference.metrics import compare
+from flaxformer_lite.run import Run
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import tiny_config
+
+CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
+TARGETS = [pair.target for pair in CONFIG.data.eval.open()]
+
+
+class Answers(Run):
+    """A run without a model, whose answers are right with a high exponent."""
+
+    def hypotheses(self, texts: list[str], *, alpha: float, **_: Any) -> list[list[ScoredText]]:
+        return [[ScoredText(TARGETS[i] if alpha > 1 else "0", 0.0)] for i in range(len(texts))]
+
+
+class Named(Answers):
+    """A run whose name says which of its answers are right: of `3` the first three."""
+
+    def hypotheses(self, texts: list[str], **_: Any) -> list[list[ScoredText]]:
+        right = int(self.folder.path.name)
+        return [[ScoredText(TARGETS[i] if i < right else "no\rdate", 0.0)] for i in range(len(texts))]
+
+    def metrics(self, *_: Any, **__: Any) -> dict[str, float]:
+        return {"loss": 0.5}
+
+
+RUN = Answers(RunFolder("run"), CONFIG, {}, None, 3)
+
+
+def typed(*options: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    return parser.parse_args(["run", *options])
+
+
+def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    monkeypatch.setattr(scoring, "load_runs", lambda arguments: RUN)
+    evaluate.run(typed("--tune-alpha", "0.5,1.5"))
+    out, err = capsys.readouterr()
+    assert '"best": {\n    "alpha": 1.5,' in out
+    assert "alpha 0.5  BLEU 0.00" in err
+    for options, message in (
+        (["--tune-alpha", "x"], "write numbers with commas"),
+        (["--tune-alpha", "1", "--split", "test"], "--tune-alpha chooses on data.eval"),
+        (["--tune-alpha", "1", "--alpha", "2"], "leave out --alpha"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            evaluate.run(typed(*options))
+
+
+@pytest.fixture
+def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Types `evaluate` with runs by their numbers of right answers; the config of each may be another."""
+
+    def compare(*names: str, options: tuple[str, ...] = (), **configs: Any) -> None:
+        paths = {name: str(tmp_path / name.strip("_")) for name in names}
+        by_path = {path: configs.get(name, CONFIG) for name, path in paths.items()}
+        for path in by_path:
+            Path(path).mkdir(exist_ok=True)
+        monkeypatch.setattr(scoring, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
+        monkeypatch.setattr(scoring, "load", lambda path, weights: Named(RunFolder(path), by_path[path], {}, None, 3))
+        parser = argparse.ArgumentParser()
+        evaluate.add_arguments(parser)
+        evaluate.run(parser.parse_args([*paths.values(), *options]))
+
+    return compare
+
+
+def test_runs_are_compared_by_paired_bootstrap(compared, tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Oracle: `metrics.compare` on the same answers, and by hand: equal answers have p 1, no right one a small p."""
+    compared("20", "0", "19")
+    out, err = capsys.readouterr()
+    report = json.loads(out)
+    assert [run["exact_match"] for run in report["runs"]] == [1.0, 0.0, 0.95] and report["sentences"] == 20
+    systems = {str(tmp_path / n): [*TARGETS[: int(n)], *["no\rdate"] * (20 - int(n))] for n in ("20", "0", "19")}
+    expected = compare(systems, TARGETS, tokenized=CONFIG.data.tokenized)
+    assert report["comparison"] == [json.loads(json.dumps(found._asdict())) for found in expected]
+    first, worst, close = report["comparison"][:3]
+    assert first["score"] == pytest.approx(100) and first["p_value"] is None
+    assert worst["p_value"] < 0.01 < close["p_value"]
+    assert re.search(rf"BLEU   {re.escape(str(tmp_path / '0'))}   +0\.00 ± 0\.00   p = 0\.00", err)
+    assert "chrF2|nrefs:1" in err
+
+
+def test_the_files_of_an_evaluation_go_line_by_line(compared, tmp_path: Path):
+    """A program that reads sources, translations and references with any line break finds as many of each."""
+    compared("20", "1")
+    for folder in ("20", "1"):
+        files = [(tmp_path / folder / "hypotheses" / f"eval.{kind}") for kind in ("source", "txt", "reference")]
+        assert [len(file.read_text().splitlines()) for file in files] == [20, 20, 20]
+    assert files[2].read_text().splitlines() == TARGETS and files[1].read_text().splitlines()[1] == "no date"
+    assert json.loads((tmp_path / "1" / "evaluations" / "eval.json").read_text())["exact_match"] == 0.05
+
+
+def test_runs_that_cannot_be_compared_are_refused_before_anything_is_translated(compared, monkeypatch):
+    other = replace(CONFIG, data=replace(CONFIG.data, eval=Dates(num_examples=20, seed=9, split="held_out")))
+    longer = replace(CONFIG, data=replace(CONFIG.data, eval=Dates(num_examples=21, seed=0, split="held_out")))
+    monkeypatch.setattr(Named, "hypotheses", lambda *_, **__: pytest.fail("translated"))
+    for changed, message in (
+        (other, r"differ in data\.eval: sentence 1 is another one\. Scores on different data"),
+        (longer, r"differ in data\.eval: 21 sentences, not 20"),
+        (replace(CONFIG, data=replace(CONFIG.data, tokenized=True)), r"differ in data\.tokenized"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            compared("20", "0", **{"0": changed})
+    with pytest.raises(ValueError, match="name each of them once"):
+        compared("20", "_20")
+    with pytest.raises(ValueError, match="are for one RUN"):
+        compared("20", "0", options=("--tune-alpha", "1"))
+
+
+def test_two_names_of_one_run_are_the_same_run(tmp_path: Path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (tmp_path / "link").symlink_to(run)
+    same = [f"{run}/", str(tmp_path / "link"), f"{tmp_path}/other/../run"]
+    for paths in [[str(run), "other", name] for name in same] + [["gs://a/run", "gs://a/run/"]]:
+        with pytest.raises(ValueError, match=re.escape(f"{paths[0]} and {paths[-1]} are the same run: name each")):
+            scoring.check_different(paths)
+    scoring.check_different([str(run), f"{run}2", "gs://a/run", "gs://b/run"])
