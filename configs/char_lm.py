@@ -7,7 +7,8 @@ Command:  python train.py configs/char_lm.py
           python -m flaxformer_lite evaluate runs/char_lm
 Expected: 1.388 nats a character (perplexity 4.01, accuracy 0.606) on the held-out topics of Python 3.11, after 1,500 steps, 2.65
           epochs, 1.15 million characters. 176 seconds of CPU time in all, so under 3 minutes on 2 free cores; 6.5 minutes on 2
-          cores that other work was using too.
+          cores that other work was using too. On a slower machine 1.411 in three minutes of CPU time, where a plain GPT of the
+          same shape in PyTorch reached 1.491 (benchmarks/README.md; one seed).
 Vary it:  --train.steps 3000; put PlainText(path=…) in the place of PythonDocs for text of your own.
 """
 
