@@ -1,7 +1,6 @@
 """The work of `import`: a run folder from the weights of another system."""
 
 import argparse
-import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
-from flaxformer_lite.objectives import MaskedLM, Objectives, default_objective
+from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Tokenizers
 from flaxformer_lite.workdir import RunFolder
@@ -124,12 +123,16 @@ def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
     """Returns the objective that the model is for, with the class names of its config, and a mask that its tokenizer lacks."""
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
     labels = found.config.get("id2label") or {}
-    chosen = default_objective(found.model, [str(labels.get(str(i), i)) for i in range(num_classes)])
-    if isinstance(chosen, MaskedLM) and tokenizers is not None and tokenizers.source.mask_id is None:
-        mask = found.config.get("mask_token_id")
-        if type(mask) is int and tokenizers.source.vocab_size <= mask < found.model.vocab_size:
-            return dataclasses.replace(chosen, mask_token=mask)
-    return chosen
+    names = [str(labels.get(str(i), i)) for i in range(num_classes)]
+    return default_objective(found.model, names, missing_mask(found, tokenizers))
+
+
+def missing_mask(found: Imported, tokenizers: Tokenizers | None) -> int | None:
+    """Returns the mask's id of a folder whose tokenizer has none, as SentencePiece; None: there is no such id."""
+    mask = found.config.get("mask_token_id")
+    if tokenizers is None or tokenizers.source.mask_id is not None or type(mask) is not int:
+        return None
+    return mask if tokenizers.source.vocab_size <= mask < found.model.vocab_size else None
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:

@@ -17,10 +17,10 @@ Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | R
 Objective = Annotated[Objectives, Discriminator("kind")]
 
 
-def default_objective(model: ModelConfig, class_names: Sequence[str] = ()) -> Objectives:
+def default_objective(model: ModelConfig, class_names: Sequence[str] = (), mask_token: int | None = None) -> Objectives:
     """Returns the objective that a model from elsewhere, with its head, pooler and stacks, is most likely for.
 
-    class_names: the names of the pooler's classes; by default their numbers.
+    class_names: the names of the pooler's classes; by default their numbers. mask_token: the id of a mask that the tokenizer lacks.
     """
     if model.head is None and model.pooler is not None and model.pooler.num_classes:
         if model.pooler.num_classes == 1:
@@ -29,5 +29,5 @@ def default_objective(model: ModelConfig, class_names: Sequence[str] = ()) -> Ob
     if model.num_encoder_layers and model.num_decoder_layers:
         return Seq2Seq()
     if model.head is not None:
-        return MaskedLM() if model.num_encoder_layers else CausalLM()
+        return MaskedLM(mask_token=mask_token) if model.num_encoder_layers else CausalLM()
     return SentenceEmbeddings()
