@@ -185,11 +185,12 @@ def test_failures_of_a_saves_arrays_are_not_logged_again():
     log.addHandler(handler)
     log.addFilter(process.is_news)
     try:
-        for name in ("_GatheringFuture", "Task"):
-            message = f"{name} exception was never retrieved"
-            loop.call_exception_handler({"message": message, "exception": ValueError("NOT_FOUND")})
+        for name, place in (("_GatheringFuture", "a"), ("Task", "a"), ("Task", "orbax"), ("Future", "12.orbax-tmp")):
+            message, future = f"{name} exception was never retrieved", Path("/lib", place, "serialization.py")
+            loop.call_exception_handler({"message": message, "exception": ValueError("NOT_FOUND"), "future": future})
     finally:
         log.removeFilter(process.is_news)
         log.removeHandler(handler)
         loop.close()
-    assert [record.getMessage() for record in heard] == ["Task exception was never retrieved"]
+    (record,) = heard
+    assert record.getMessage() == f"Task exception was never retrieved\nfuture: {Path('/lib/a/serialization.py')!r}"
