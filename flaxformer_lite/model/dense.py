@@ -12,7 +12,7 @@ def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Floa
     """Returns `x kernel`; on a CPU `x` is seen as a matrix `[M, D]`, with a row for each position.
 
     The kernel's gradient is then a product of two matrices too. Without it, the product of `[B, T, D]` and `[B, T, F]` over B and T
-    makes a transposed copy first, and a CPU takes 1.5 to 8 times as long. A TPU copies activations of most lengths to see them as
+    makes a transposed copy first, and a CPU takes up to 8 times as long. A TPU copies activations of most lengths to see them as
     matrices, so it gets them as they are (`docs/layout.md`).
     """
     if platform() != "cpu":
