@@ -29,6 +29,14 @@ from flaxformer_lite.console import (
 )
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the console reads, as the one item of a list."""
+    now = [1000.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    return now
+
+
 def test_suggestions():
     names = ["translate", "train", "trail", "plan"]
     assert suggest("trian", names) == "; perhaps you meant train"
@@ -61,11 +69,9 @@ def test_a_warning_without_a_stderr_is_lost(monkeypatch: pytest.MonkeyPatch, cap
 
 
 def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    clock: list[float], capsys: pytest.CaptureFixture
 ):
     """Oracle: worked by hand. The time left is that of the last two minutes' speed: what was there before costs nothing."""
-    clock = [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     with Progress(3) as progress:
         countdown = progress.counting("tokenizing data.train")
         for seconds, fraction in ((0, 0.5), (29, 0.51), (30, 0.52), (59, 0.53), (180, 0.6), (181, 1.0)):
@@ -76,10 +82,8 @@ def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
     assert second == "tokenizing data.train: 6,000, 60%, 11 min 31 s left"
 
 
-def test_without_a_terminal_the_facts_are_in_the_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_without_a_terminal_the_facts_are_in_the_line(clock: list[float], capsys: pytest.CaptureFixture):
     """Oracle: worked by hand. A line that was said meanwhile puts the next one off; another activity starts its own time."""
-    clock = [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     with Progress(2000) as progress:
         progress.update("compiling", 1000)
         for seconds, step in ((20, 1000), (40, 1100), (60, 1200), (89, 1300), (90, 1400)):
@@ -95,10 +99,8 @@ def test_without_a_terminal_the_facts_are_in_the_line(monkeypatch: pytest.Monkey
     ]
 
 
-def test_what_was_left_out_is_no_part_of_the_speed(monkeypatch: pytest.MonkeyPatch):
+def test_what_was_left_out_is_no_part_of_the_speed(clock: list[float]):
     """Oracle: worked by hand. Two steps of 1 s, between them 58 s of compiling: 98 steps are left."""
-    clock = [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     progress = Progress(100)
     progress.update("training", 0)
     clock[0] += 59
@@ -116,10 +118,8 @@ def shown(progress: Progress) -> list[str]:
     return [line.rstrip() for line in screen.export_text().splitlines()]
 
 
-def test_the_view_has_bars_and_facts(monkeypatch: pytest.MonkeyPatch):
+def test_the_view_has_bars_and_facts(clock: list[float]):
     """Oracle: worked by hand. Bars of 30; a part whose size is unknown shows its time, and the next step ends it."""
-    clock = [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     progress = Progress(2000)
     progress.update("training", 0)
     clock[0] += 60

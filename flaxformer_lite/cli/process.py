@@ -65,9 +65,8 @@ def comes_too_late(error: BaseException | None) -> bool:
 def is_news(record: logging.LogRecord) -> bool:
     """Returns whether asyncio logs anything but the failures of a save's arrays, of which the save reports the first one."""
     message = record.getMessage()
-    of_a_save = (
-        message.startswith("_GatheringFuture") or "orbax" in message
-    )  # in the path of the code, or of the checkpoint
+    # "orbax" is in the path of the code, or of the checkpoint
+    of_a_save = message.startswith("_GatheringFuture") or "orbax" in message
     return not (of_a_save and "exception was never retrieved" in message)
 
 

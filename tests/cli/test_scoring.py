@@ -1,6 +1,5 @@
 """`evaluate` without a model: the length penalty, runs that are compared, and runs that cannot be."""
 
-import argparse
 import json
 import re
 from dataclasses import replace
@@ -17,6 +16,7 @@ from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.inference.metrics import compare
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config
 
 CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
@@ -44,15 +44,9 @@ class Named(Answers):
 RUN = Answers(RunFolder("run"), CONFIG, {}, None, 3)
 
 
-def typed(*options: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    evaluate.add_arguments(parser)
-    return parser.parse_args(["run", *options])
-
-
 def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     monkeypatch.setattr(scoring, "load_runs", lambda arguments: RUN)
-    evaluate.run(typed("--tune-alpha", "0.5,1.5"))
+    evaluate.run(evaluate_arguments("run", "--tune-alpha", "0.5,1.5"))
     out, err = capsys.readouterr()
     assert '"best": {\n    "alpha": 1.5,' in out
     assert "alpha 0.5  BLEU 0.00" in err
@@ -62,7 +56,7 @@ def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.Monk
         (["--tune-alpha", "1", "--alpha", "2"], "leave out --alpha"),
     ):
         with pytest.raises(ValueError, match=message):
-            evaluate.run(typed(*options))
+            evaluate.run(evaluate_arguments("run", *options))
 
 
 @pytest.fixture
@@ -76,9 +70,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             Path(path).mkdir(exist_ok=True)
         monkeypatch.setattr(scoring, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
         monkeypatch.setattr(scoring, "load", lambda path, weights: Named(RunFolder(path), by_path[path], {}, None, 3))
-        parser = argparse.ArgumentParser()
-        evaluate.add_arguments(parser)
-        evaluate.run(parser.parse_args([*paths.values(), *options]))
+        evaluate.run(evaluate_arguments(*paths.values(), *options))
 
     return compare
 

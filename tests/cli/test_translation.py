@@ -1,27 +1,20 @@
 """The options that translate and evaluate share, without a model: what they set, and what they refuse."""
 
-import argparse
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from flaxformer_lite.cli import translation
-from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.inference.config import Sampling
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
+from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiny_config
 
 CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
 RUN = Run(RunFolder("run"), CONFIG, {}, None, 3)
-
-
-def typed(*options: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    evaluate.add_arguments(parser)
-    return parser.parse_args(["run", *options])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +31,7 @@ def typed(*options: str) -> argparse.Namespace:
     ],
 )
 def test_options_become_settings_of_decoding(options: list[str], expected: dict[str, Any]):
-    assert translation.decode_settings(RUN, typed(*options)) == expected
+    assert translation.decode_settings(RUN, evaluate_arguments("run", *options)) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,11 +44,11 @@ def test_options_become_settings_of_decoding(options: list[str], expected: dict[
 )
 def test_options_that_do_not_go_together_are_refused(options: list[str], message: str):
     with pytest.raises(ValueError, match=message):
-        translation.decode_settings(RUN, typed(*options))
+        translation.decode_settings(RUN, evaluate_arguments("run", *options))
 
 
 def test_the_answer_with_the_least_risk_comes_first():
     answers = [[ScoredText("a b", -1.0), ScoredText("c d", -2.0), ScoredText("c d", -3.0)]]
-    assert translation.chosen(RUN, answers, typed()) == answers
-    best = translation.chosen(RUN, answers, typed("--minimum-risk", "chrf"))
+    assert translation.chosen(RUN, answers, evaluate_arguments("run")) == answers
+    best = translation.chosen(RUN, answers, evaluate_arguments("run", "--minimum-risk", "chrf"))
     assert [text for text, _ in best[0]] == ["c d", "a b"]

@@ -1,11 +1,13 @@
 """The command line, as a user types it."""
 
+import argparse
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.cli.main import main
 from tests.support.oracles import load_case
 
@@ -23,3 +25,10 @@ def import_case(monkeypatch: pytest.MonkeyPatch, folder: Path, system: str, name
     options = ("--config", folder / "config.json", folder / "run")
     type_command(monkeypatch, "import", system, folder / "weights.npz", *options)
     return folder / "run"
+
+
+def evaluate_arguments(*words: str) -> argparse.Namespace:
+    """Returns the words of `evaluate`, parsed."""
+    parser = argparse.ArgumentParser()
+    evaluate.add_arguments(parser)
+    return parser.parse_args(words)
