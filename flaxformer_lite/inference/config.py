@@ -118,6 +118,22 @@ class DecodeConfig(Checked, at="decode"):
             )
 
     @property
+    def program(self) -> "DecodeConfig":
+        """The settings that a compiled search depends on; those that are its inputs, such as the temperature, have neutral values.
+
+        Settings with equal programs share what is compiled. Temperature 0 has the program of greedy search.
+        """
+        if self.sampling is None:
+            return dataclasses.replace(self, repetition_penalty=1.0)
+        sampling = Sampling(top_k=self.sampling.top_k) if self.sampling.temperature else None
+        return dataclasses.replace(self, repetition_penalty=1.0, sampling=sampling, num_hypotheses=1)
+
+    @property
+    def num_samples(self) -> int:
+        """Answers to a source that are drawn one by one, each as a row of a batch; 1 without `sampling`."""
+        return 1 if self.sampling is None else self.num_hypotheses
+
+    @property
     def start_id(self) -> int:
         """`bos_id` where an answer starts from it. Raises: ValueError if there is none."""
         if self.bos_id is None:

@@ -1,15 +1,16 @@
 """Answers to many sources or prompts: batches on the host, around the compiled searches of `greedy.py` and `beam.py`."""
 
+import copy
 import functools
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from flaxformer_lite.inference.batches import (
     Batch,
@@ -23,7 +24,7 @@ from flaxformer_lite.inference.batches import (
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
-from flaxformer_lite.inference.sampling import sample_keys
+from flaxformer_lite.inference.sampling import RowSampling, sample_keys
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text.token_ids import check_token_ids
@@ -57,8 +58,8 @@ class Decoder:
     """Decodes answers to sources (a model with an encoder) or continues prompts (a decoder alone).
 
     Compiles one program for each batch shape, at its first use. Later calls reuse it, also with other parameters: keep the object.
-    `prompt_attention` is the objective's. With `other_models`, which have an encoder and the same vocabulary too, it searches with
-    the mean of all predictions.
+    `under` returns a decoder with other settings that shares the programs. `prompt_attention` is the objective's. With
+    `other_models`, which have an encoder and the same vocabulary too, it searches with the mean of all predictions.
 
     Example: `Decoder(model, DecodeConfig(beam_size=4)).generate({"params": params}, [[5, 8, EOS]])[0][0].tokens`.
 
@@ -80,7 +81,7 @@ class Decoder:
         check_vocabulary(config, model.config.output_size)
         self.model, self.config, self.prompt_attention = model, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0
-        if other_models and config.sampling is not None:
+        if other_models and config.program.sampling is not None:
             raise ValueError(
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
             )
@@ -96,6 +97,12 @@ class Decoder:
         )
         self.sample_keys = jax.jit(sample_keys)
 
+    def under(self, config: DecodeConfig) -> "Decoder":
+        """Returns a decoder with settings of the same `program`, which shares the compiled programs of this one."""
+        other = copy.copy(self)
+        other.config = config
+        return other
+
     def generate(
         self,
         variables: VariableDict,
@@ -105,31 +112,34 @@ class Decoder:
         seed: int | Sequence[int] = 0,
         first_index: int = 0,
         limits: Sequence[int] | None = None,
+        configs: Sequence[DecodeConfig] | None = None,
         other_variables: tuple[VariableDict, ...] = (),
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
         Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
         With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
-        ends included, beside those of the settings. `other_variables` are those of the other models of an ensemble.
+        ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
+        decoder's. `other_variables` are those of the other models of an ensemble.
 
         Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
         """
         check_seeds(seed)
         self.check(sources, first_index)
         ensemble = {"other_variables": other_variables} if other_variables else {}
-        samples = 1 if self.config.sampling is None else self.config.num_hypotheses
-        requests = [Request(source, sample) for source in range(len(sources)) for sample in range(samples)]
+        configs = [self.config] * len(sources) if configs is None else configs
+        requests = [Request(i, sample) for i, config in enumerate(configs) for sample in range(config.num_samples)]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             members = [requests[i] for i in batch.members]
             inputs, settings = self.inputs(members, batch, sources, limits)
-            inputs = inputs._replace(keys=self.keys(members, batch.rows, seed, first_index))
+            keys = self.keys(members, batch.rows, seed, first_index)
+            inputs = with_numbers(inputs, [configs[member.source] for member in members], keys)
             return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
         batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
-        answers = map_batches(answer, batches, progress)
-        return [[*itertools.chain(*answers[i : i + samples])] for i in range(0, len(requests), samples)]
+        answers = iter(map_batches(answer, batches, progress))
+        return [[found for _ in range(config.num_samples) for found in next(answers)] for config in configs]
 
     def stream(
         self,
@@ -155,11 +165,11 @@ class Decoder:
         self.check([source], first_index)
         (batch,) = plan_batches([len(source)], self.config.batch_tokens)
         arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
-        arrays = arrays._replace(keys=self.keys([Request(0, 0)], batch.rows, seed, first_index))
+        arrays = with_numbers(arrays, [self.config], self.keys([Request(0, 0)], batch.rows, seed, first_index))
         inputs, state = self.start_stream(variables, arrays, settings=settings)
         done, active, num_tokens = 0, True, 1
         while active:
-            state = self.decode_chunk(variables, inputs, config=self.config, state=state, num_tokens=num_tokens)
+            state = self.decode_chunk(variables, inputs, config=settings.config, state=state, num_tokens=num_tokens)
             tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
             yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
             done, num_tokens = int(length), chunk_tokens
@@ -204,13 +214,13 @@ class Decoder:
         for row, request in enumerate(requests):
             max_lengths[row] = self.max_length(sources[row], None if limits is None else limits[request.source])
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
-        return inputs, SearchSettings(self.config, max_new_tokens, self.prompt_attention)
+        return inputs, SearchSettings(self.config.program, max_new_tokens, self.prompt_attention)
 
     def keys(
         self, requests: Sequence[Request], rows: int, seed: int | Sequence[int], first_index: int
     ) -> Key[Array, "B"] | None:
         """Returns the random keys of a batch; None where nothing is sampled."""
-        if self.config.sampling is None:
+        if self.config.program.sampling is None:
             return None
         source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
         if isinstance(seed, int | np.integer):
@@ -219,6 +229,29 @@ class Decoder:
             seeds, source = np.zeros(rows, np.uint32), np.zeros_like(source)
             seeds[: len(requests)] = [seed[request.source] for request in requests]
         return self.sample_keys(seeds.view(np.int32), first_index + source, sample)
+
+
+def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
+    """Returns the inputs of a search with the numbers of the settings of each row; padding rows have neutral ones."""
+    rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
+    penalty = row_numbers(penalties, rows, 1) if set(penalties) != {1.0} else None
+    if keys is None:
+        return inputs._replace(repetition_penalty=penalty)
+    drawn = [config.sampling for config in configs if config.sampling is not None]
+    rounded = jnp.result_type(float).type
+    sampling = RowSampling(
+        keys,
+        temperature=row_numbers([sampling.temperature for sampling in drawn], rows, 1),
+        top_p=row_numbers([sampling.top_p for sampling in drawn], rows, 1),
+        # On the host: a compiled logarithm differs in the last bit from that of a constant.
+        log_min_p=row_numbers([math.log(rounded(s.min_p)) if s.min_p else -math.inf for s in drawn], rows, -math.inf),
+    )
+    return inputs._replace(sampling=sampling, repetition_penalty=penalty)
+
+
+def row_numbers(values: Sequence[float], rows: int, fill: float) -> Float[Array, "B"]:
+    """Returns a number for each row, `fill` in the rows after the last value."""
+    return jnp.asarray([*values, *[fill] * (rows - len(values))], float)
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:

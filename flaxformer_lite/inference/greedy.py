@@ -41,7 +41,7 @@ class GreedyState(NamedTuple):
 
 
 def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
-    """Returns one answer a row: the most probable token at each step, or a sampled one if `config.sampling` is set.
+    """Returns one answer a row: the most probable token at each step, or a sampled one if `batch.sampling` is set.
 
     An answer ends with EOS, or at `batch.max_lengths` tokens (EOS counts). Its score is made of the model's own log-probabilities,
     before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
@@ -101,8 +101,8 @@ def greedy_step(
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
-    processed = process_logits(logits, history, state.step, is_last, config)
-    token = sample_token(processed, config.sampling, inputs.keys, state.step)
+    processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty)
+    token = sample_token(processed, inputs.sampling, config.sampling.top_k if config.sampling else 0, state.step)
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
     if (forced := forced_ids(state.step, is_last, config)) is not None:
         log_prob = jnp.where(forced >= 0, 0, log_prob)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.top_k import top_k
 
 # Processing: rules of `DecodeConfig` --------------------------------------------------------------------------------------
@@ -35,15 +35,17 @@ def process_logits(
     step: Int[Array, ""],
     is_last: Bool[Array, "*#B"],
     config: DecodeConfig,
+    repetition_penalty: Float[Array, "*#B"] | None = None,
 ) -> Float[Array, "*B V"]:
     """Returns the logits (or log-probabilities) under the rules of `config`, applied in the order of Hugging Face's library.
 
     `step`: the number of new tokens so far. `is_last`: True in a row whose next token is the last that its maximum length allows.
+    `repetition_penalty`: the penalty of each row in place of the config's; None: no row has any.
     """
     vocab_size = logits.shape[-1]
-    if config.repetition_penalty != 1:
+    if repetition_penalty is not None:
         seen = mark_ids(history.tokens, history.mask, vocab_size)
-        logits = apply_repetition_penalty(logits, seen, config.repetition_penalty)
+        logits = apply_repetition_penalty(logits, seen, repetition_penalty)
     if config.no_repeat_ngram:
         logits = jnp.where(banned_ngram_tokens(history, config.no_repeat_ngram, vocab_size), -jnp.inf, logits)
     if config.suppress_ids:
@@ -81,10 +83,11 @@ def mark_ids(ids: Int[Array, "*B W"], mask: Bool[Array, "*#B W"], vocab_size: in
 
 
 def apply_repetition_penalty(
-    logits: Float[Array, "*B V"], seen: Bool[Array, "*B V"], penalty: float
+    logits: Float[Array, "*B V"], seen: Bool[Array, "*B V"], penalty: Float[Array, "*#B"]
 ) -> Float[Array, "*B V"]:
     """Returns the logits with those of `seen` tokens divided by `penalty` if above 0, else multiplied."""
-    return jnp.where(seen, jnp.where(logits > 0, logits / penalty, logits * penalty), logits)
+    factor = penalty.astype(logits.dtype)[..., None]
+    return jnp.where(seen, logits * jnp.where(logits > 0, 1 / factor, factor), logits)
 
 
 def banned_ngram_tokens(history: TokenHistory, n: int, vocab_size: int) -> Bool[Array, "*B V"]:
@@ -102,6 +105,17 @@ def banned_ngram_tokens(history: TokenHistory, n: int, vocab_size: int) -> Bool[
 # Choosing a token ---------------------------------------------------------------------------------------------------------
 
 
+class RowSampling(NamedTuple):
+    """The numbers of `Sampling` for each row, as inputs of a compiled search: other numbers compile nothing."""
+
+    keys: Key[Array, "B"]
+    temperature: Float[Array, "B"]
+    """Above 0."""
+    top_p: Float[Array, "B"]
+    log_min_p: Float[Array, "B"]
+    """Logarithm of min_p; -inf for a min_p of 0."""
+
+
 def sample_keys(seeds: Int[Array, "*#B"], rows: Int[Array, "*B"], samples: Int[Array, "*B"]) -> Key[Array, "*B"]:
     """Returns one random key for each answer: a function of its seed, the index of its row, and the number of its sample."""
     fold = jax.vmap(lambda seed, row, sample: jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), row), sample))
@@ -109,26 +123,37 @@ def sample_keys(seeds: Int[Array, "*#B"], rows: Int[Array, "*B"], samples: Int[A
 
 
 def sample_token(
-    logits: Float[Array, "B V"], sampling: Sampling | None, keys: Key[Array, "B"] | None, step: Int[Array, ""]
+    logits: Float[Array, "B V"], sampling: RowSampling | None, k: int, step: Int[Array, ""]
 ) -> Int[Array, "B"]:
-    """Returns each row's most probable token, the lowest id of equals; with a `sampling`, one drawn with the row's key."""
-    if sampling is None or sampling.temperature == 0:
+    """Returns each row's most probable token, the lowest id of equals; with a `sampling`, one drawn with the row's key.
+
+    `k`: the number of tokens to draw from, see `Sampling.top_k`.
+    """
+    if sampling is None:
         return top_k(logits, 1)[1][:, 0]
-    assert keys is not None
-    step_keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(keys)
-    return jax.vmap(jax.random.categorical)(step_keys, warp_logits(logits, sampling)).astype(jnp.int32)
+    step_keys = jax.vmap(lambda key: jax.random.fold_in(key, step))(sampling.keys)
+
+    def draw(logits: Float[Array, "B V"]) -> Int[Array, "B"]:
+        return jax.vmap(jax.random.categorical)(step_keys, logits).astype(jnp.int32)
+
+    # Without filters the product of `scale_logits` and the sum in `draw` are one instruction: a branch of their own keeps it.
+    return jax.lax.cond(
+        ((sampling.top_p < 1) | (sampling.log_min_p > -jnp.inf)).any(),
+        lambda: draw(warp_logits(logits, sampling, k)),
+        lambda: draw(scale_logits(logits, sampling.temperature, k)),
+    )
 
 
-def warp_logits(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
-    """Returns the logits that tokens are drawn by: temperature (above 0), top-k, top-p, min-p, in this order."""
-    logits = logits / sampling.temperature
-    if 0 < sampling.top_k < logits.shape[-1]:
-        logits = filter_top_k(logits, sampling.top_k)
-    if sampling.top_p < 1:
-        logits = filter_top_p(logits, sampling.top_p)
-    if sampling.min_p > 0:
-        logits = filter_min_p(logits, sampling.min_p)
-    return logits
+def warp_logits(logits: Float[Array, "B V"], sampling: RowSampling, k: int) -> Float[Array, "B V"]:
+    """Returns the logits that tokens are drawn by: temperature, top-k, top-p, min-p, in this order."""
+    logits = scale_logits(logits, sampling.temperature, k)
+    return filter_min_p(filter_top_p(logits, sampling.top_p), sampling.log_min_p)
+
+
+def scale_logits(logits: Float[Array, "B V"], temperature: Float[Array, "B"], k: int) -> Float[Array, "B V"]:
+    """Returns the logits after temperature and top-k; a `k` of 0 keeps all."""
+    logits = logits * (1 / temperature.astype(logits.dtype))[:, None]
+    return filter_top_k(logits, k) if 0 < k < logits.shape[-1] else logits
 
 
 def filter_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
@@ -136,15 +161,20 @@ def filter_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
     return jnp.where(logits >= jax.lax.top_k(logits, k)[0][..., -1:], logits, -jnp.inf)
 
 
-def filter_top_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
+def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Array, "B V"]:
     """Returns the fewest largest logits whose probabilities sum to p or more, and those equal to the smallest of them."""
-    descending = -jnp.sort(-logits, axis=-1)
-    probabilities = jax.nn.softmax(descending)
-    before = jnp.cumsum(probabilities, axis=-1) - probabilities
-    smallest = jnp.where(before < p, descending, jnp.inf).min(-1, keepdims=True)
-    return jnp.where(logits >= smallest, logits, -jnp.inf)
+
+    def smallest() -> Float[Array, "B 1"]:
+        descending = -jnp.sort(-logits, axis=-1)
+        probabilities = jax.nn.softmax(descending)
+        before = jnp.cumsum(probabilities, axis=-1) - probabilities
+        return jnp.where((before < p[:, None]) | (p[:, None] == 1), descending, jnp.inf).min(-1, keepdims=True)
+
+    # The sort takes longer than all else here, so it is left out where no row needs it.
+    least = jax.lax.cond((p < 1).any(), smallest, lambda: jnp.full_like(logits[:, :1], -jnp.inf))
+    return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-def filter_min_p(logits: Float[Array, "B V"], p: float) -> Float[Array, "B V"]:
+def filter_min_p(logits: Float[Array, "B V"], log_p: Float[Array, "B"]) -> Float[Array, "B V"]:
     """Returns the logits of tokens at least p times as probable as the most probable one; -inf for the others."""
-    return jnp.where(logits >= logits.max(-1, keepdims=True) + jnp.log(p), logits, -jnp.inf)
+    return jnp.where(logits >= logits.max(-1, keepdims=True) + log_p[:, None], logits, -jnp.inf)

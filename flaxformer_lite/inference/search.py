@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import jax
 import jax.numpy as jnp
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
+from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
 
@@ -36,14 +37,17 @@ class SearchInputs(NamedTuple):
     mask: Bool[Array, "B S"]
     max_lengths: Int[Array, "B"]
     """Tokens of each answer at most, its end included."""
-    keys: Key[Array, "B"] | None = None
-    """A random key for each row, for sampling."""
+    sampling: RowSampling | None = None
+    """None: the most probable tokens are chosen."""
+    repetition_penalty: Float[Array, "B"] | None = None
+    """None: no row has any."""
 
 
 class SearchSettings(NamedTuple):
     """The constants of a compiled search."""
 
     config: DecodeConfig
+    """Its temperature, top_p, min_p and repetition_penalty have no effect: those of `SearchInputs` count."""
     max_new_tokens: int
     """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
     prompt_attention: PromptAttention = "causal"
@@ -59,7 +63,8 @@ class DecodeInputs(NamedTuple):
     memory_mask: Bool[Array, "B S"] | None
     """True at the source's tokens; None: the model has no encoder."""
     max_lengths: Int[Array, "B"]
-    keys: Key[Array, "B"] | None
+    sampling: RowSampling | None
+    repetition_penalty: Float[Array, "B"] | None
 
     @property
     def prefill_length(self) -> int:
@@ -98,12 +103,12 @@ def prefill(
     The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
     the prefill, because the others attend to it. Its slot is dropped: the first step writes the same key and value again.
     """
-    bound, (tokens, mask, max_lengths, keys) = model.bind(variables), batch
+    bound, (tokens, mask, max_lengths, sampling, penalty) = model.bind(variables), batch
     if model.config.num_encoder_layers:
         start = jnp.full((len(tokens), 1), settings.config.start_id, jnp.int32)
         memory = bound.encode(Inputs(source_tokens=tokens, source_mask=mask))
-        return DecodeInputs(start, None, mask, max_lengths, keys), bound.start_cache(memory, 0)
-    inputs = DecodeInputs(tokens, (~mask).sum(1), None, max_lengths, keys)
+        return DecodeInputs(start, None, mask, max_lengths, sampling, penalty), bound.start_cache(memory, 0)
+    inputs = DecodeInputs(tokens, (~mask).sum(1), None, max_lengths, sampling, penalty)
     causal = settings.prompt_attention == "causal"
     tokens = tokens[:, :-1] if causal else tokens
     cache = bound.start_cache(None, tokens.shape[1], len(tokens))

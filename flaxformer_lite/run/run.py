@@ -56,7 +56,7 @@ class Run(RunPlots):
     step: int
     """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
-    """Decoders by their settings, each with its compiled functions."""
+    """Decoders by the `program` of their settings, each with its compiled functions."""
     others: tuple["Run", ...] = ()
     """Further members of an ensemble (`load_ensemble`): translations are searched with the mean of all runs' predictions."""
 
@@ -166,14 +166,15 @@ class Run(RunPlots):
         return self.decoder(self.config.decode.changed(decode))
 
     def decoder(self, settings: DecodeConfig) -> Decoder:
-        """Returns the decoder with these settings; it is made at the first call."""
-        if settings not in self.decoders:
+        """Returns a decoder with these settings. Those of the same `program` share what they compile."""
+        program = settings.program
+        if program not in self.decoders:
             objective, longest = self.config.objective, self.config.objective.longest_row(self.config.data.longest)
             example = zero_batch(objective, Bucket(Lengths(*(min(length, 16) for length in longest)), 1))
             objective.check_prompts(example, self.config.model)
             others = tuple(run.model for run in self.others)
-            self.decoders[settings] = Decoder(self.model, settings, objective.prompt_attention, others)
-        return self.decoders[settings]
+            self.decoders[program] = Decoder(self.model, program, objective.prompt_attention, others)
+        return self.decoders[program].under(settings)
 
     def encode(
         self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback, first_line: int = 1

@@ -49,6 +49,7 @@ class OpenAIApi:
         asked = await self.service.parsed(request, requests.CompletionRequest)
         known = self.service.runs.by_name.get(asked.model)
         run = self.service.runs.find(asked.model, "translate" if known and "translate" in known.tasks else "generate")
+        self.service.check_most("n", asked.n)
         generation = asked.generation(asked.prompt, asked.max_tokens)
         if "generate" in run.tasks:
             return await self.completed(request, run, "text_completion", asked, generation)
@@ -57,8 +58,8 @@ class OpenAIApi:
         texts: list[Any] = generation.prompts
         if not all(isinstance(text, str) for text in texts):
             raise Refusal(422, f"{run.name} translates texts, not token ids: send texts", param="prompt")
-        num = asked.n or 1
-        beams = max(num, run.run.config.decode.beam_size)
+        num, decode = asked.n or 1, run.run.config.decode
+        beams = num if num > decode.beam_size and decode.sampling is None else None
         options = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}
         job = await self.service.made(run.translation_job, texts, texts, **options)
         found = await self.service.answers(request, job)
@@ -69,6 +70,7 @@ class OpenAIApi:
         """The next message of a conversation, by the run's chat template."""
         asked = await self.service.parsed(request, requests.ChatRequest)
         run = self.service.runs.find(asked.model, "generate")
+        self.service.check_most("n", asked.n)
         if run.chat is None:
             raise Refusal(
                 404, f"{run.name} has no chat template: use /v1/completions", code="model_not_found", param="model"

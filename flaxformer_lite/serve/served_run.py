@@ -31,8 +31,8 @@ from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
 from flaxformer_lite.serve.refusals import Refusal
 
-KEPT_SETTINGS = 8
-"""The number of settings of decoding whose compiled programs are kept: those that were used last."""
+KEPT_PROGRAMS = 8
+"""The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
 MAX_CANDIDATES = 20
 """Candidates that are computed for a mask, so that requests for fewer share a program."""
 MAX_WEIGHTS = 1_000_000
@@ -44,6 +44,7 @@ class Prompt(NamedTuple):
 
     ids: tuple[int, ...]
     """Token ids, special ones included; none: an empty source, whose translation is empty."""
+    settings: DecodeConfig
     limit: int = LARGEST
     """Maximum length of the answer in tokens, beside that of the settings."""
     seed: int = 0
@@ -65,7 +66,8 @@ class Key(NamedTuple):
 
     run: str
     task: str
-    settings: DecodeConfig | None = None
+    program: DecodeConfig | None = None
+    """The settings of decoding that all items have in common."""
 
 
 class ServedRun:
@@ -101,8 +103,8 @@ class ServedRun:
         tokenizer = self.tokenizers.source
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
         self.check_lengths([len(row) for row in rows], self.run.config.data.longest.source - 1)
-        prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), limit) for row in rows]
-        return Job(Key(self.name, "translate", settings), prompts)
+        prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
+        return Job(Key(self.name, "translate", settings.program), prompts)
 
     def generation_job(
         self,
@@ -126,8 +128,10 @@ class ServedRun:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
         seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
-        made = [Prompt(tuple(row), limit, number, tuple(stop)) for row, number in zip(rows, seeds, strict=True)]
-        return Job(Key(self.name, "generate", settings), made)
+        made = [
+            Prompt(tuple(row), settings, limit, number, tuple(stop)) for row, number in zip(rows, seeds, strict=True)
+        ]
+        return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
         """Returns the job of filling masks in texts, of classifying or of embedding them."""
@@ -188,18 +192,18 @@ class ServedRun:
             job, longest = self.generation_job([], {}), self.max_prompt_tokens
         else:
             return
-        assert isinstance(job.key, Key) and job.key.settings is not None
+        assert isinstance(job.key, Key) and job.key.program is not None
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
         shapes = dict.fromkeys(
             (batch.rows, batch.length)
             for length in lengths
             for count in (1, ROWS_FACTOR, self.limits.texts)
-            for batch in plan_batches([length] * count, job.key.settings.batch_tokens)
+            for batch in plan_batches([length] * count, job.key.program.batch_tokens)
         )
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
-            prompt = Prompt((self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest), limit=1)
-            self.decode(job.key.settings, [prompt] * rows)
+            ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
+            self.decode(job.key.program, [Prompt(ids, job.key.program, limit=1)] * rows)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 
@@ -215,18 +219,19 @@ class ServedRun:
                 return list(self.run.embed(items, **quiet))
             case "attention":
                 return [self.attention(*item) for item in items]
-        assert key.settings is not None
-        return self.decode(key.settings, items)
+        assert key.program is not None
+        return self.decode(key.program, items)
 
-    def decode(self, settings: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
+    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder, filled = self.decoder(settings), [prompt for prompt in prompts if prompt.ids]
+        decoder, filled = self.decoder(program), [prompt for prompt in prompts if prompt.ids]
         found = iter(
             decoder.generate(
                 {"params": self.run.params},
                 [prompt.ids for prompt in filled],
                 seed=[prompt.seed for prompt in filled],
                 limits=[prompt.limit for prompt in filled],
+                configs=[prompt.settings for prompt in filled],
             )
         )
         return [
@@ -234,11 +239,11 @@ class ServedRun:
             for prompt in prompts
         ]
 
-    def decoder(self, settings: DecodeConfig) -> Decoder:
-        """Returns the decoder with these settings, and drops those that were not used longest."""
-        decoder = self.run.decoder(settings)
-        self.run.decoders[settings] = self.run.decoders.pop(settings)
-        while len(self.run.decoders) > KEPT_SETTINGS:
+    def decoder(self, program: DecodeConfig) -> Decoder:
+        """Returns the decoder of a program, and drops those that were not used longest."""
+        decoder = self.run.decoder(program)
+        self.run.decoders[program] = self.run.decoders.pop(program)
+        while len(self.run.decoders) > KEPT_PROGRAMS:
             del self.run.decoders[next(iter(self.run.decoders))]
         return decoder
 
@@ -254,8 +259,9 @@ class ServedRun:
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
-        assert key.settings is not None
-        decoder, parts = self.decoder(key.settings), TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+        assert key.program is not None
+        decoder = self.decoder(key.program).under(prompt.settings)
+        parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
         chunks = decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit)
         for tokens in chunks:
             yield parts.add(tokens)

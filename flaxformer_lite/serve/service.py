@@ -69,16 +69,18 @@ class Service:
             raise Refusal(422, "there is no text: send at least one")
         if len(texts) > self.limits.texts:
             raise Refusal(413, f"there are {len(texts)} texts: send at most {self.limits.texts} in a request")
-        beams = self.limits.beam_size
-        for name, most in (("max_new_tokens", self.limits.new_tokens), ("beam_size", beams), ("num_hypotheses", beams)):
-            if (options.get(name) or 0) > most:
-                raise Refusal(
-                    422, f"{name} is {options[name]}: this server allows at most {most}; lower it", param=name
-                )
+        for name in ("max_new_tokens", "beam_size", "num_hypotheses"):
+            self.check_most(name, options.get(name))
         try:
             return await asyncio.to_thread(make, *arguments, **options)
         except ValueError as error:
             raise Refusal(422, str(error)) from None
+
+    def check_most(self, name: str, count: int | None) -> None:
+        """Raises: Refusal if a request asks for more new tokens, beams or answers than the server allows; `name` is its field."""
+        most = self.limits.new_tokens if name == "max_new_tokens" else self.limits.beam_size
+        if count is not None and count > most:
+            raise Refusal(422, f"{name} is {count}: this server allows at most {most}; lower it", param=name)
 
     async def answers(self, request: Request, job: Job) -> list[Any]:
         """Returns the answer to each item of a job. Raises: Refusal if there is no room or no time; ClientDisconnect."""
@@ -123,15 +125,13 @@ class Service:
     async def generation(self, run: ServedRun, asked: GenerateRequest) -> Job:
         """Returns the job of continuing prompts."""
         prompts, num = asked.prompts, asked.num_hypotheses or 1
-        if num > self.limits.beam_size or (asked.stream and (num > 1 or len(prompts) > 1)):
-            most = 1 if asked.stream else self.limits.beam_size
-            raise Refusal(
-                422, f"there are {len(prompts)} prompts and {num} texts for each: at most {most} can be answered so"
-            )
+        self.check_most("num_hypotheses", num)
+        if asked.stream and (num > 1 or len(prompts) > 1):
+            raise Refusal(422, f"there are {len(prompts)} prompts and {num} texts for each: one text can be streamed")
         stop = as_list(asked.stop)
         options = {"max_new_tokens": asked.max_new_tokens, "seed": asked.seed, "stop": stop}
         job = await self.made(run.generation_job, prompts, prompts, asked.decode, **options)
-        settings = job.key.settings  # type: ignore[attr-defined]  # a Key
+        settings = job.items[0].settings
         if asked.stream and (settings.beam_size > 1 or settings.num_hypotheses > 1):
             raise Refusal(
                 422, "the best answer of a beam is known at its end only: leave out stream, or set temperature"

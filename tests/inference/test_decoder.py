@@ -1,8 +1,11 @@
 """Laws of many answers: in order, a shape compiled once, samples and streams that depend on seed and index alone."""
 
+import functools
 import itertools
 from dataclasses import replace
 
+import chex
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from flaxformer_lite.inference.batches import plan_batches
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis
+from flaxformer_lite.inference.search import Decoded
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.text.special_ids import EOS
 from tests.support.quick import quick
@@ -50,6 +54,31 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
+    """Law: temperature, top_p, min_p and the number of samples are inputs of one program, in which each row has its own."""
+
+    @functools.partial(jax.jit, static_argnames="settings")
+    @chex.assert_max_traces(n=1)
+    def search(variables, inputs, settings):
+        rows = inputs.sampling
+        scores = rows.temperature + 10 * rows.top_p + 100 * jnp.exp(rows.log_min_p)
+        ones = jnp.ones((len(scores), 1), jnp.int32)
+        return Decoded(ones[..., None], ones, scores[:, None])
+
+    first = DecodeConfig(sampling=Sampling(temperature=0.5, top_p=0.3, min_p=0.02), max_new_tokens=3)
+    second = replace(first, sampling=Sampling(temperature=0.75, top_p=0.5), num_hypotheses=2)
+    decoder = Decoder(model_of(ALONE)[0], first)
+    decoder.search = search
+    expected = [[pytest.approx(5.5)], [pytest.approx(5.75)] * 2]
+    together = decoder.generate({}, [[4], [5, 6], [7]], configs=[first, second, first])
+    assert [[h.score for h in answers] for answers in together] == [*expected, expected[0]]
+    for config, scores in zip((first, second), expected, strict=True):
+        (alone,) = decoder.under(config).generate({}, [[4, 5]] * 3)[:1]
+        assert [h.score for h in alone] == scores
+    with pytest.raises(AssertionError, match="traced > 1 times"):
+        decoder.under(replace(first, sampling=Sampling(top_k=3))).generate({}, [[4]])
+
+
 @pytest.mark.slow
 def test_prompts_samples_and_streams():
     """Law: an answer depends on seed, index and sample alone, not on the batch; a stream is the first answer."""
@@ -62,6 +91,12 @@ def test_prompts_samples_and_streams():
     assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
     for number, prompt in enumerate(prompts):
         assert_same(decoder.generate(params, [prompt], seed=3, first_index=number), together[number : number + 1])
+    compiled, cooler = decoder.search._cache_size(), replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8))
+    expected = Decoder(model, cooler).generate(params, prompts, seed=3)
+    assert decoder.under(cooler).generate(params, prompts, seed=3) == expected != together
+    mixed = decoder.generate(params, prompts, seed=3, configs=[cooler, settings] * 2 + [cooler])
+    assert_same(mixed, [(expected, together)[i % 2][i] for i in range(5)])
+    assert decoder.search._cache_size() == compiled
     drawn = [tuple(h.tokens) for answer in together for h in answer]
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
     assert together != decoder.generate(params, prompts, seed=4)

@@ -10,12 +10,49 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.sampling import TokenHistory, process_logits, sample_keys, sample_token, warp_logits
+from flaxformer_lite.inference.decoder import with_numbers
+from flaxformer_lite.inference.sampling import (
+    TokenHistory,
+    process_logits,
+    sample_keys,
+    sample_token,
+    warp_logits,
+)
+from flaxformer_lite.inference.search import SearchInputs
 from tests.support.reference_search import reference_process_logits
 
 V = 11
-processed = jax.jit(process_logits, static_argnames="config")
+processed_by_program = jax.jit(process_logits, static_argnames="config")
+warp = jax.jit(warp_logits, static_argnames="k")
 SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
+
+
+def numbers(configs, count, keys=None):
+    """Returns the inputs of a search that hold the numbers of these settings."""
+    return with_numbers(SearchInputs(np.zeros((count, 1)), None, None), configs, keys)
+
+
+def warped(scores, *samplings):
+    """Returns the scores that tokens are drawn by: under one setting, or one for each row."""
+    configs = [DecodeConfig(sampling=sampling) for sampling in samplings * (len(scores) // len(samplings))]
+    keys = jax.random.split(jax.random.key(0), len(scores))
+    return warp(jnp.asarray(scores), numbers(configs, len(scores), keys).sampling, k=samplings[0].top_k)
+
+
+def drawn(scores, sampling, keys, step):
+    """Returns a token for each row, by settings as `Decoder` passes them: none for a temperature of 0."""
+    config = DecodeConfig(sampling=sampling)
+    if config.program.sampling is None:
+        return sample_token(jnp.asarray(scores), None, 0, jnp.int32(step))
+    rows = numbers([config] * len(scores), len(scores), keys).sampling
+    return sample_token(jnp.asarray(scores), rows, sampling.top_k, jnp.int32(step))
+
+
+def processed(scores, history, step, last, config):
+    penalty = numbers([config] * len(scores), len(scores)).repetition_penalty
+    if penalty is not None:
+        penalty = penalty.reshape(-1, *[1] * (scores.ndim - 2))
+    return processed_by_program(scores, history, step, last, config.program, penalty)
 
 
 def reference_filtered(row, sampling):
@@ -52,18 +89,26 @@ def reference_filtered(row, sampling):
 )
 def test_filters_equal_loops(sampling):
     """Oracle: the loops above; a filter that keeps all tokens changes no score."""
-    found = np.asarray(warp_logits(jnp.asarray(SCORES), sampling))
+    found = np.asarray(warped(SCORES, sampling))
     np.testing.assert_allclose(found, [reference_filtered(row, sampling) for row in SCORES], rtol=1e-6)
     if sampling == Sampling():
         np.testing.assert_array_equal(found, SCORES)
     assert (found.max(-1) > -np.inf).all()
 
 
+def test_rows_have_settings_of_their_own():
+    """Law: a row is filtered by its own numbers, as it would be alone."""
+    samplings = [Sampling(), Sampling(temperature=0.7), Sampling(top_p=0.6), Sampling(min_p=0.2, temperature=1.8)]
+    found = warped(SCORES[:4], *samplings)
+    for i, sampling in enumerate(samplings):
+        np.testing.assert_array_equal(found[i], warped(SCORES[:4], sampling)[i])
+
+
 def test_equal_scores_stay_together():
     """Law: equal tokens are kept or dropped together."""
     scores = jnp.log(jnp.asarray([[0.1, 0.3, 0.3, 0.1, 0.2]]))
     for sampling, kept in ((Sampling(top_k=4), 5), (Sampling(top_k=1), 2), (Sampling(top_p=0.2), 2)):
-        assert int((warp_logits(scores, sampling) > -jnp.inf).sum()) == kept
+        assert int((warped(scores, sampling) > -jnp.inf).sum()) == kept
 
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.6, top_p=0.9), Sampling(top_k=3)], ids=str)
@@ -71,7 +116,7 @@ def test_draws_have_their_probabilities(sampling):
     """Oracle: chi-square of 20,000 draws against the softmax of the loops; filtered tokens are never drawn."""
     draws, row = 20_000, SCORES[0, :6]
     keys = sample_keys(jnp.int32(5), jnp.arange(draws), jnp.zeros(draws, jnp.int32))
-    tokens = sample_token(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, jnp.int32(3))
+    tokens = drawn(jnp.broadcast_to(row, (draws, len(row))), sampling, keys, 3)
     counts = np.bincount(tokens, minlength=len(row))
     weights = np.exp(reference_filtered(row, sampling))
     expected = draws * weights / weights.sum()
@@ -86,7 +131,7 @@ def test_temperature_0_takes_the_best():
     scores = np.concatenate([SCORES, np.zeros((1, V), np.float32)])
     keys = sample_keys(jnp.int32(1), jnp.arange(8), jnp.arange(8))
     for sampling in (None, Sampling(temperature=0), Sampling(temperature=0, top_p=0.3)):
-        assert sample_token(jnp.asarray(scores), sampling, keys, jnp.int32(0)).tolist() == scores.argmax(-1).tolist()
+        assert drawn(scores, sampling, keys, 0).tolist() == scores.argmax(-1).tolist()
 
 
 def test_keys_depend_on_seed_row_and_sample_only():
@@ -99,7 +144,7 @@ def test_keys_depend_on_seed_row_and_sample_only():
     ]
     assert data[:4] == data[4:8] and len(set(data)) == 5
     scores = jnp.zeros((4, 10_007))
-    at = [sample_token(scores, Sampling(), keys, jnp.int32(step)).tolist() for step in (0, 1, 0)]
+    at = [drawn(scores, Sampling(), keys, step).tolist() for step in (0, 1, 0)]
     assert at[0] == at[2] and not set(at[0]) & set(at[1]) and len(set(at[0])) == 4
 
 

@@ -19,6 +19,7 @@ from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.served import runs
 
 TINY = tiny_config()
 CONFIG = dataclasses.replace(
@@ -136,6 +137,16 @@ def test_a_run_trained_by_a_kernel_answers_where_there_is_none(folder: Path):
     assert by_kernel.translate([pairs[0].source]) == plain.translate([pairs[0].source])
     assert by_kernel.metrics(pairs) == plain.metrics(pairs)
     assert by_kernel.attention("20-11-2026", "2026-11").encoder is not None
+
+
+def test_settings_that_differ_in_numbers_share_compiled_programs(tmp_path: Path):
+    run = runs(tmp_path)["documents"]
+    first, *others = (
+        run.generation_decoder(**numbers) for numbers in ({"top_p": 0.5}, {"temperature": 2.0}, {"min_p": 1.0})
+    )
+    assert all(other.search is first.search and other.config != first.config for other in others)
+    greedy = [run.generation_decoder(**numbers) for numbers in ({"repetition_penalty": 1.3}, {"temperature": 0.0}, {})]
+    assert len({decoder.search for decoder in greedy}) == 1 and len(run.decoders) == 2
 
 
 def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):

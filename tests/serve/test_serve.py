@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import dataclasses
 import json
 import threading
 import time
@@ -97,7 +98,7 @@ def test_the_servers_own_endpoints(served: Served):
     assert served.answers("/api/translate", texts="abc") == [pairs[0][:1]]
     assert served.answers("/api/generate", texts="Once")[0][0]["text"] == "ecnO"
     key, _ = served.model.calls[-1]
-    assert key.settings.max_new_tokens == 12 and key.settings.sampling is None
+    assert key.program.max_new_tokens == 12 and key.program.sampling is None
     served.answers("/api/fill-mask", texts=["a" * 15 + "[MASK]"])  # one token, not six characters
     masks = served.answers("/api/fill-mask", texts=["a[MASK]b[MASK]"], top=2)
     assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
@@ -111,15 +112,35 @@ def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
     served.answers("/api/generate", **asked, num_hypotheses=2)
     key, (prompt,) = served.model.calls[-1]
     assert (prompt.limit, prompt.seed, prompt.stop) == (20, 3, (".",))
-    settings = key.settings
+    settings = prompt.settings
     assert (settings.sampling.temperature, settings.sampling.top_k, settings.num_hypotheses) == (0.5, 7, 2)
     assert settings.max_new_tokens == 32
     served.answers("/api/generate", **{**asked, "max_new_tokens": 30, "num_hypotheses": 2})
     assert served.model.calls[-1][0] == key
     served.answers("/api/generate", texts=["Once"], max_new_tokens=5)
-    assert served.model.calls[-1][0].settings.max_new_tokens == 12
+    assert served.model.calls[-1][0].program.max_new_tokens == 12
     served.answers("/api/generate", texts=["Once"], num_hypotheses=2)
-    assert served.model.calls[-1][0].settings.sampling.temperature == 1.0
+    assert served.model.calls[-1][1][0].settings.sampling.temperature == 1.0
+
+
+def test_requests_that_differ_in_numbers_of_sampling_share_a_call(served: Served):
+    """Law: temperature, top_p, min_p and the number of samples do not change the key; a temperature of 0 is the greedy search."""
+    keys = []
+    for asked in ({"temperature": 0.3}, {"top_p": 0.5, "min_p": 0.1, "num_hypotheses": 2}, {"temperature": 0}, {}):
+        served.answers("/api/generate", texts=["Once"], **asked)
+        keys.append(served.model.calls[-1][0])
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+def test_a_run_with_more_beams_than_a_request_may_ask_for_still_translates(three_runs: dict[str, Run]):
+    """Law: the limit is on what requests ask for, not on the run's own settings."""
+    run = three_runs["pairs"]
+    wide = dataclasses.replace(run.config.decode, beam_size=20)
+    served = Served({"pairs": dataclasses.replace(run, config=dataclasses.replace(run.config, decode=wide))})
+    for asked in ({}, {"n": 2}):
+        assert served.post("/v1/completions", {"model": "pairs", "prompt": "abc", **asked}).status_code == 200
+        assert served.model.calls[-1][0].program.beam_size == 20
+    served.service.worker.close(5)
 
 
 def events(response: Any) -> list[Any]:
@@ -204,6 +225,8 @@ def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str,
         ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),
         ("/v1/completions", {"model": "pairs", "prompt": [3, 4]}, 422, "not token ids"),
+        ("/v1/completions", {"model": "pairs", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
         ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
         ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
         (
