@@ -1,8 +1,9 @@
 """Attention maps of chosen sentences: all layers and heads of a sentence, in the compact form that the page reads."""
 
 import base64
+import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -10,27 +11,29 @@ from jaxtyping import Float
 from flaxformer_lite.charts import Chart, piece_labels
 from flaxformer_lite.report.facts import RunFacts
 from flaxformer_lite.run import AttentionWeights, load
-from flaxformer_lite.run.plots import Kind, attention_axes, attention_chart
+from flaxformer_lite.run.attention import Kind
+from flaxformer_lite.run.plots import attention_axes, attention_chart
 
-KINDS = get_args(Kind)
 MOST_SENTENCES = 3
-"""Sentences of samples/ whose attention is drawn by default."""
+"""Sentences whose attention is drawn by default."""
+MOST_WORDS = 5
+"""Words of such a sentence where it is the beginning of a text of the data."""
 
 
 class Attended(NamedTuple):
-    """The attention weights of a run for one source and what it was translated to."""
+    """The attention weights of a run for one text, or for a source and its target."""
 
     title: str
     weights: AttentionWeights
 
     def charts(self) -> Iterator[tuple[str, Chart]]:
         """Yields name and chart of each attention's last layer, with the mean of its heads."""
-        for kind in KINDS:
+        for kind in self.weights.kinds:
             yield f"{kind} attention", attention_chart(self.weights, kind, None, None)
 
     def packed(self) -> dict[str, Any]:
         """Returns all weights for the page: labels, and 16 bits for each weight, 65,535 for 1."""
-        return {"title": self.title, "kinds": {kind: packed(self.weights, kind) for kind in KINDS}}
+        return {"title": self.title, "kinds": {kind: packed(self.weights, kind) for kind in self.weights.kinds}}
 
 
 def packed(weights: AttentionWeights, kind: Kind) -> dict[str, Any]:
@@ -48,20 +51,34 @@ def packed(weights: AttentionWeights, kind: Kind) -> dict[str, Any]:
 
 
 def attended(run: RunFacts, sentences: Sequence[str], several: bool) -> list[Attended]:
-    """Returns the weights for the sentences, by default the first ones of samples/, each with the run's own translation.
+    """Returns the weights for the sentences, by default `default_sentences`, each with the run's own translation or continuation.
 
-    Raises: ValueError if the run has no weights, does not translate, or has no sentences.
+    Raises: ValueError if the run has no weights or no sentences.
     """
+    sentences = sentences or default_sentences(run)
     if not sentences:
-        newest = list(run.samples.values())[-1:]
-        sentences = [sample.source for sample in (newest[0] if newest else [])[:MOST_SENTENCES]]
-    if not sentences:
-        raise ValueError("the run has no samples: choose sentences by --sentence")
-    if not run.config.objective.translates:
-        raise ValueError("the run does not translate: maps are drawn of encoder–decoders")
+        raise ValueError("the run has neither samples nor data: choose sentences by --sentence")
     loaded = load(run.path)
     found = []
-    for source, target in zip(sentences, loaded.translate(sentences), strict=True):
-        title = f"{source} → {target}"
+    for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
+        title = attention_title(source, target)
         found.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
     return found
+
+
+def attention_title(source: str, target: str | None) -> str:
+    """Returns the title of a map: the texts that the model reads and writes."""
+    return source if target is None else f"{source} → {target}"
+
+
+def default_sentences(run: RunFacts) -> list[str]:
+    """Returns the first sources of samples/, or without samples the first words of the first texts of the data."""
+    if run.samples:
+        return [sample.source for sample in list(run.samples.values())[-1][:MOST_SENTENCES]]
+    for split in ("eval", "train"):
+        if (data := getattr(run.config.data, split)) is not None:
+            texts = (
+                pair.source or pair.target for pair in itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
+            )
+            return [" ".join(text.split()[:MOST_WORDS]) for text in texts]
+    return []

@@ -81,7 +81,7 @@ function fillForm() {
   fill("head", [["mean", "mean of all"], ...Array.from({ length: heads }, (_, i) => [String(i), String(i + 1)])], "mean");
   document.getElementById("attention-axes").textContent = {
     cross: "Rows: tokens of the translation, each as it is predicted. Columns: tokens of the source.",
-    encoder: "Rows and columns: tokens of the source. A row attends to its columns.",
+    encoder: "Rows and columns: tokens that the encoder reads. A row attends to its columns.",
     decoder: "Rows and columns: tokens that the decoder has read. A row attends to its columns.",
   }[form.elements.kind.value];
 }

@@ -50,7 +50,7 @@ class Report:
 def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallback) -> Report:
     """Returns the report on runs in folders or at URLs.
 
-    sentences: the sources whose attention is drawn; none: the first ones of samples/.
+    sentences: the sources whose attention is drawn; none: the first ones of samples/, else of the data.
 
     Raises: ValueError if a folder holds no run.
     """

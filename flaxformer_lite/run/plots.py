@@ -1,7 +1,8 @@
 """The attention and the charts of a run, for notebooks: `run.plot_curves()`, `run.plot_attention(source)`, `run.plot_lengths()`."""
 
+import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -10,16 +11,16 @@ from flaxformer_lite import charts
 from flaxformer_lite.charts import Chart
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import suggest, warn
-from flaxformer_lite.inference.decoder import check_translates
+from flaxformer_lite.inference.generation import encode_prompt
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.run.attention import AttentionWeights, attention_weights
+from flaxformer_lite.run.attention import AttentionWeights, Kind, attention_weights
 from flaxformer_lite.run.text_lengths import text_lengths
-from flaxformer_lite.run.text_predictor import WarnCallback
+from flaxformer_lite.run.text_predictor import MASK, TextPredictor, WarnCallback, encode_masked
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 
-Kind = Literal["cross", "encoder", "decoder"]
-"""An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""
+CONTINUATION_TOKENS = 20
+"""The maximum length of a continuation whose attention is drawn by default."""
 
 END = "(end)"
 """Label of the end that the last position of a decoder predicts."""
@@ -61,25 +62,59 @@ class RunPlots:
         def model(self) -> Transformer: ...
         @property
         def required_tokenizers(self) -> Tokenizers: ...
+        @property
+        def predictor(self) -> TextPredictor: ...
         def translate(self, texts: Sequence[str]) -> list[str]: ...
+        def generate(self, prompts: Sequence[str], **options: Any) -> list[str]: ...
         def encode(
             self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback
         ) -> list[list[int]]: ...
 
-    def attention(self, source: str, target: str | None = None) -> AttentionWeights:
-        """Returns every layer's attention weights while the model reads `source` and writes `target`, by default its translation.
+    def own_targets(self, sources: Sequence[str]) -> Sequence[str | None]:
+        """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
+        if self.config.model.num_decoder_layers == 0:
+            return [None for _ in sources]
+        if self.config.model.num_encoder_layers:
+            return self.translate(sources)
+        return self.generate(sources, max_new_tokens=CONTINUATION_TOKENS)
 
+    def attention(self, source: str, target: str | None = None) -> AttentionWeights:
+        """Returns every layer's attention weights while the model reads `source` and writes `target`, by default `own_targets`.
+
+        An encoder alone has no target; [MASK] is a masked token in its source. A decoder alone reads a prompt and its continuation.
         Truncates texts longer than the config allows, with a warning each.
 
         Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
 
-        Raises: ValueError if the model does not translate.
+        Raises: ValueError if there is a target, but the model is an encoder alone.
         """
-        check_translates(self.config.model)
-        target = self.translate([source])[0] if target is None else target
+        model, tokenizers = self.config.model, self.required_tokenizers
+        weights = functools.partial(attention_weights, self.model, self.params, tokenizers)
+        if model.num_decoder_layers == 0:
+            if target is not None:
+                raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
+            return weights(self.text_ids(source), [])
+        if target is None:
+            (target,) = self.own_targets([source])
+            assert target is not None
+        if model.num_encoder_layers == 0:
+            full = self.config.objective.prompt_attention == "full"
+            return weights([], self.prompt_ids(source + target), len(self.prompt_ids(source)) if full else 0)
         (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
-        sources, targets = self.required_tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets]
-        return attention_weights(self.model, self.params, self.required_tokenizers, sources, targets)
+        return weights(tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets])
+
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text that an encoder alone reads, special ones included."""
+        tokenizer = self.required_tokenizers.source
+        ids = encode_masked(tokenizer, text, self.predictor.mask_id()) if MASK in text else tokenizer.encode(text)
+        return list(self.predictor.encode([ids], 1, warn).tokens)
+
+    def prompt_ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text that a decoder alone reads, without its end."""
+        ids = encode_prompt(self.required_tokenizers.target, text, self.config.decode.bos_id)
+        if len(ids) > (limit := self.config.data.longest.target):
+            warn(f"the text has {len(ids)} tokens and was cut to {limit} (data.max_target_length)")
+        return ids[:limit]
 
     def plot_curves(self, *others: "RunPlots", metric: str = "loss") -> Chart:
         """Returns the curves of a metric in training and in evaluations, of this run and of others.
@@ -101,18 +136,18 @@ class RunPlots:
         source: str,
         target: str | None = None,
         *,
-        kind: Kind = "cross",
+        kind: Kind | None = None,
         layer: int | None = None,
         head: int | None = None,
     ) -> Chart:
         """Returns the map of attention weights while the model reads `source` and writes `target`.
 
-        `target` is by default the model's own translation. `layer` and `head` count from 1; by default the last layer, and the mean
-        of its heads.
+        `target` is by default the model's own answer, see `attention`. `kind`: by default cross attention if the model has it.
+        `layer` and `head` count from 1; by default the last layer, and the mean of its heads.
 
         Example: `run.plot_attention("20 November 2026", head=2)`.
 
-        Raises: ValueError if the model does not translate, or has no such layer or head.
+        Raises: ValueError if the model has no such attention, layer or head.
         """
         return attention_chart(self.attention(source, target), kind, layer, head)
 
@@ -125,8 +160,15 @@ class RunPlots:
         return charts.histogram("lengths of training texts", lengths.counts, "tokens")
 
 
-def attention_chart(weights: AttentionWeights, kind: Kind, layer: int | None, head: int | None) -> Chart:
-    """Returns the map of one layer and head; by default of the last layer, with the mean of its heads."""
+def attention_chart(weights: AttentionWeights, kind: Kind | None, layer: int | None, head: int | None) -> Chart:
+    """Returns the map of one layer and head; by default of the last layer, with the mean of its heads.
+
+    Raises: ValueError if the model has no such attention, layer or head.
+    """
+    if kind is None:
+        kind = weights.kinds[0]
+    elif kind not in weights.kinds:
+        raise ValueError(f"kind is {kind!r}, but this model has {weights.kinds[0]} attention only: leave it out")
     array: Float[np.ndarray, "L N T S"] = getattr(weights, kind)
     layer = len(array) if layer is None else layer
     title = f"{kind} attention, layer {layer}, " + ("mean of heads" if head is None else f"head {head}")

@@ -107,6 +107,7 @@ NOT_RUN = {
     r"--topology|--sharding": "compiles or lays out a model of full size; tests/planning and tests/cli run it on small ones",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"configs/(multi30k|char_lm|tiny_mlm|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
+    r"runs/(char_lm|tiny_mlm)": "needs runs that are trained for minutes; tests/run/test_plots.py reads small ones",
     r"/data/|mine\.py|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it on small ones",
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",

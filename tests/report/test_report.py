@@ -3,6 +3,7 @@
 import dataclasses
 import html.parser
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.data import ParallelText
-from flaxformer_lite.report import Report, make_report, tabs, write_page
+from flaxformer_lite.report import Report, attention, make_report, tabs, write_page
 from flaxformer_lite.report.attention import Attended, packed
 from flaxformer_lite.report.facts import RunFacts, Sample, shown_steps
 from flaxformer_lite.report.page import page
@@ -189,6 +190,16 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     counts = {tab: len(notes) for tab, notes in found.notes.items()}
     assert counts == {"scores": 2, "translations": 1, "data": 1, "attention": 1}
     assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
+
+
+def test_attention_is_of_samples_else_of_the_first_words_of_the_data(
+    runs: list[RunFacts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(attention, "MOST_WORDS", 2)
+    assert attention.default_sentences(runs[0]) == ["one", HOSTILE]
+    path = make_run(tmp_path / "bare", 2.0, seed=4)
+    shutil.rmtree(path / "samples")
+    assert attention.default_sentences(RunFacts("", "", RunFolder(path))) == ["line 0", "line 1", "line 2"]
 
 
 def test_settings_that_differ_come_first(runs: list[RunFacts]):

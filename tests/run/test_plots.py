@@ -1,19 +1,20 @@
 """The charts of a run: which layer, head and tokens a map shows, and the names of runs."""
 
-import dataclasses
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.run import AttentionWeights
+from flaxformer_lite.inference.generation import encode_prompt
+from flaxformer_lite.objectives import CausalLM
+from flaxformer_lite.run import AttentionWeights, Run
 from flaxformer_lite.run.plots import RunPlots, attention_axes, attention_chart, head_weights, run_names
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
 from tests.support.experiments import tiny_config
+from tests.support.served import runs
 
 WEIGHTS = AttentionWeights(
     source_pieces=["e", "i", "n"],
@@ -60,7 +61,7 @@ class Translating(RunPlots):
 
 
 def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest.MonkeyPatch):
-    """Law: without a target it is the translation's; a model that does not translate is refused."""
+    """Law: without a target it is the translation's."""
     asked: list[list[list[int]]] = []
 
     def record(model: object, params: object, tokenizers: object, *tokens: list[int]) -> AttentionWeights:
@@ -73,9 +74,48 @@ def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest
     assert asked[0] == asked[1] and len(asked[0][1]) == 3
     run.attention("a", "")
     assert len(asked[2][1]) == 1  # an empty target is one
-    run.config = SimpleNamespace(model=dataclasses.replace(run.config.model, num_encoder_layers=0))
-    with pytest.raises(ValueError, match="it cannot translate: use generate"):
-        run.attention("a")
+
+
+@pytest.fixture(scope="module")
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    return runs(tmp_path_factory.mktemp("families"))
+
+
+def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatch: pytest.MonkeyPatch):
+    """Law: an encoder alone reads a text, in which a mask is a token; a decoder alone reads a prompt with its continuation."""
+    asked: list[list[list[int]]] = []
+
+    def record(model: object, params: object, tokenizers: object, *inputs: list[int]) -> AttentionWeights:
+        asked.append(list(inputs))
+        return WEIGHTS
+
+    monkeypatch.setattr("flaxformer_lite.run.plots.attention_weights", record)
+    families["texts"].attention("ab[MASK]")
+    letters = families["texts"].required_tokenizers.source
+    assert asked.pop() == [letters.with_special_tokens([*letters.encode("ab"), 30]).tokens, []]
+    with pytest.raises(ValueError, match=r"no decoder .*: leave out the target"):
+        families["texts"].attention("ab", "c")
+    monkeypatch.setattr(Run, "generate", lambda run, prompts, max_new_tokens: ["ef" for _ in prompts])
+    families["documents"].attention("abcd")
+    families["documents"].attention("abc", "def")
+    ids = encode_prompt(families["documents"].required_tokenizers.target, "abcdef", 2)
+    assert asked == [[[], ids, 0]] * 2
+    monkeypatch.setattr(CausalLM, "prompt_attention", "full")
+    families["documents"].attention("abc", "def")
+    assert asked[2] == [[], ids, len(ids) - 3]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("texts", "encoder"), ("documents", "decoder")])
+def test_a_stack_alone_has_its_own_attention(families: dict[str, Run], name: str, kind: str):
+    """Law: the rows of its softmax sum to 1, in a decoder without later tokens; the other attentions have no layers."""
+    weights = families[name].attention("abc", None if kind == "encoder" else "de")
+    assert weights.kinds == [kind]
+    array, (queries, keys) = getattr(weights, kind), attention_axes(weights, kind)
+    assert array.shape == (1, 2, len(queries), len(keys)) and queries == keys and {"a", "b", "c"} <= set(keys)
+    np.testing.assert_allclose(array.sum(-1), 1, rtol=1e-5)
+    assert (np.triu(array, 1) > 0).any() == (kind == "encoder")
+    with pytest.raises(ValueError, match=f"kind is 'cross', but this model has {kind} attention only: leave it out"):
+        attention_chart(weights, "cross", None, None)
 
 
 def test_a_metric_that_no_row_has_is_refused_with_those_there(tmp_path: Path):

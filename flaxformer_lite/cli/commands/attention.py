@@ -1,6 +1,7 @@
-"""Draws the attention of an encoder–decoder while it reads a source and writes a target: a PNG file, or a page with every head.
+"""Draws the attention of a model while it reads a source and writes a target: a PNG file, or a page with every head.
 
-Without TARGET it is the run's own translation, by the beam search of its config. Needs the extra `report`.
+Without TARGET it is the run's own translation, or the continuation of a prompt by at most 20 tokens, decoded as its config says. An
+encoder alone has no TARGET. Needs the extra `report`.
 """
 
 import argparse
@@ -12,10 +13,12 @@ ENDINGS = (".png", ".html")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", metavar="RUN", help="the run folder")
-    parser.add_argument("source", metavar="SOURCE", help="the text that the encoder reads")
+    parser.add_argument("source", metavar="SOURCE", help="the text that the model reads, or a prompt")
     parser.add_argument("target", metavar="TARGET", nargs="?", help="the text that the decoder writes")
     parser.add_argument("-o", "--output", metavar="FILE", required=True, help="ends in .png or .html")
-    parser.add_argument("--kind", choices=KINDS, help="of a PNG file: the attention to draw; default: cross")
+    parser.add_argument(
+        "--kind", choices=KINDS, help="of a PNG file: the attention to draw; default: cross, if it is there"
+    )
     parser.add_argument("--layer", type=int, metavar="N", help="of a PNG file: counted from 1; default: the last")
     parser.add_argument("--head", type=int, metavar="N", help="of a PNG file: counted from 1; default: the mean of all")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
@@ -30,18 +33,18 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
     from flaxformer_lite.charts import altair  # with JAX
     from flaxformer_lite.report import Report, write_page, write_png
-    from flaxformer_lite.report.attention import Attended
+    from flaxformer_lite.report.attention import Attended, attention_title
     from flaxformer_lite.run import load
     from flaxformer_lite.run.plots import attention_chart
 
     altair()
     loaded = load(arguments.folder, weights=arguments.weights)
-    target = loaded.translate([arguments.source])[0] if arguments.target is None else arguments.target
+    target = loaded.own_targets([arguments.source])[0] if arguments.target is None else arguments.target
     weights = loaded.attention(arguments.source, target)
     if output.suffix == ".png":
-        write_png(attention_chart(weights, chosen["kind"] or "cross", chosen["layer"], chosen["head"]), output)
+        write_png(attention_chart(weights, chosen["kind"], chosen["layer"], chosen["head"]), output)
     else:
-        title = f"{arguments.source} → {target}"
+        title = attention_title(arguments.source, target)
         runs = [
             {"name": loaded.folder.path.name, "folder": arguments.folder, "about": f"weights of step {loaded.step}"}
         ]

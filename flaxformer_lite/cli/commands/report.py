@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TEXT",
         action="append",
         default=[],
-        help="a source whose attention is drawn; may be repeated; default: the first three of samples/",
+        help="a text whose attention is drawn; may be repeated; default: three of samples/ or of the data",
     )
 
 
