@@ -54,6 +54,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, help="random weights and tokens, in place of RUN and FILE")
     parser.add_argument("--peer", choices=PEERS)
     parser.add_argument("--beam", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--weights-dtype", choices=("float32", "bfloat16"), default="float32", help="our side")
+    parser.add_argument("--peer-type", default="float32", help="compute type of CTranslate2, such as int8")
     parser.add_argument("--batch", type=int, default=64, help="sentences of a batch, on both sides")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
@@ -149,7 +151,17 @@ def encode(options: argparse.Namespace, ids: Path) -> None:
 def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> list[str]:
     """Returns the words that start the process of one side."""
     words = [__file__, path, *(["--shape", options.shape] if options.shape else []), "--measure", side, str(ids)]
-    return [*words, "--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
+    return [
+        *words,
+        "--beam",
+        str(beam),
+        "--batch",
+        str(options.batch),
+        "--threads",
+        str(options.threads),
+        "--weights-dtype",
+        options.weights_dtype,
+    ]
 
 
 def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:
@@ -188,7 +200,7 @@ def measure(options: argparse.Namespace) -> None:
 def ours(options: argparse.Namespace) -> Translate:
     import flaxformer_lite
 
-    run, beam = flaxformer_lite.load(options.run), options.beam[0]
+    run, beam = flaxformer_lite.load(options.run, weights_dtype=options.weights_dtype), options.beam[0]
     fewest, most = lengths(options)
     settings = {"beam_size": beam, "num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most}
 
@@ -205,7 +217,7 @@ def ctranslate2(options: argparse.Namespace) -> Translate:
 
     folder = Path(options.run)
     translator = library.Translator(
-        str(folder), device="cpu", compute_type="float32", inter_threads=1, intra_threads=options.threads
+        str(folder), device="cpu", compute_type=options.peer_type, inter_threads=1, intra_threads=options.threads
     )
     source, target = ("source", "target") if (folder / "source_vocabulary.json").exists() else ("shared", "shared")
     names, ids_of = (json.loads((folder / f"{side}_vocabulary.json").read_text()) for side in (source, target))

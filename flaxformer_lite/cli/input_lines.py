@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, read_lines, stream_lines
 
@@ -74,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "files", metavar="FILE", nargs="*", default=[], help="text files, plain or gzipped; default: stdin"
     )
-    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+    add_weights(parser)
 
 
 def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[str]:

@@ -20,6 +20,22 @@ def add_setting(
     parser.set_defaults(settings={**(parser.get_default("settings") or {}), setting: option})
 
 
+def add_weights(parser: argparse.ArgumentParser, default: str = "the config's weights") -> None:
+    """Adds the options that say which weights of a run are used, and in which type: the arguments of `load`."""
+    parser.add_argument("--weights", help=f"last, best, ema or average:N; default: {default}")
+    parser.add_argument(
+        "--weights-dtype",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="type of the products with weights; bfloat16 is faster on CPUs with AMX, GPUs and TPUs; default: float32",
+    )
+
+
+def chosen_weights(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns the typed choices of `add_weights`, as keywords of `load`."""
+    return {"weights": arguments.weights, "weights_dtype": arguments.weights_dtype}
+
+
 def typed_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the values of the typed settings, by the last part of their names."""
     return {setting.rpartition(".")[2]: getattr(arguments, setting) for setting in typed_options(arguments)}
@@ -32,7 +48,7 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def add_translation(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `translate` and `evaluate` share, but `--weights`."""
+    """Adds the options that `translate` and `evaluate` share, but those of `add_weights`."""
     parser.add_argument(
         "--ensemble",
         metavar="RUN",

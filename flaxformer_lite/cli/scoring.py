@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, note, warn
@@ -51,8 +52,13 @@ def score(
                 loaded.config.objective.unit: len(pairs),
                 **loaded.metrics(pairs, progress=partial(show_batches, progress)),
             }
-    weights = arguments.weights or loaded.config.weights
-    report = {"run": str(loaded.folder.path), "split": name, "weights": weights, "step": loaded.step}
+    report = {
+        "run": str(loaded.folder.path),
+        "split": name,
+        "weights": arguments.weights or loaded.config.weights,
+        "weights_dtype": arguments.weights_dtype,
+        "step": loaded.step,
+    }
     return report | used_settings(arguments) | scores, hypotheses
 
 
@@ -84,7 +90,7 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     name, pairs, tokenized = same_data(paths, arguments)
     reports, systems = [], {}
     for path in paths:
-        loaded = load(path, weights=arguments.weights)
+        loaded = load(path, **chosen_weights(arguments))
         report, hypotheses = score(loaded, name, pairs, arguments)
         save(loaded, report, pairs, hypotheses)
         reports.append(report)

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from flaxformer_lite.cli.input_lines import LineChunk
-from flaxformer_lite.cli.options import typed_settings
+from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.inference.config import Sampling
 from flaxformer_lite.inference.minimum_risk import minimum_risk
@@ -12,10 +12,10 @@ from flaxformer_lite.run import Run, load, load_ensemble
 
 
 def load_runs(arguments: argparse.Namespace) -> Run:
-    """Returns the run of `RUN`, with those of `--ensemble`, and the weights of `--weights`."""
+    """Returns the run of `RUN`, with those of `--ensemble`, and the weights that were chosen."""
     if not arguments.ensemble:
-        return load(arguments.folder, weights=arguments.weights)
-    return load_ensemble([arguments.folder, *arguments.ensemble], weights=arguments.weights)
+        return load(arguments.folder, **chosen_weights(arguments))
+    return load_ensemble([arguments.folder, *arguments.ensemble], **chosen_weights(arguments))
 
 
 def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any]:

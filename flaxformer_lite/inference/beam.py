@@ -37,6 +37,7 @@ from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import LayerCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
+from flaxformer_lite.model.dense import product_dtype
 from flaxformer_lite.model.masks import combine_masks, padding_mask
 from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
 
@@ -109,7 +110,8 @@ def beam_search(
 def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:
     """Returns the head's kernel in the layout of the product, which a tied table is not in: it is moved once, not in each step."""
     hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
-    return jax.lax.optimization_barrier(model.bind(variables).scores(hidden).kernel.astype(hidden.dtype))
+    kernel = model.bind(variables).scores(hidden).kernel
+    return jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
 
 
 def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:

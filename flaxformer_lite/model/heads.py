@@ -31,7 +31,7 @@ class LazyLogits:
 
     def logits(self) -> Float[Array, "B T V"]:
         """Returns all logits."""
-        logits = matrix_product(self.hidden, self.kernel.astype(self.hidden.dtype))
+        logits = matrix_product(self.hidden, self.kernel)
         logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
         return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
 

@@ -9,7 +9,7 @@ from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.text import Tokenizers
 
 
-def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None) -> Run:
+def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:
     """Returns the first run, which translates with the mean of the predicted probabilities of all runs.
 
     The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Everything but
@@ -19,7 +19,7 @@ def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None) ->
 
     Raises: ValueError if a folder holds no run with these weights, or the runs do not fit together.
     """
-    first, *others = (load(path, weights=weights) for path in paths)
+    first, *others = (load(path, weights=weights, weights_dtype=weights_dtype) for path in paths)
     for other in others:
         check_translates(other.config.model)
         if vocabulary(first) != vocabulary(other):

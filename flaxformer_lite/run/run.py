@@ -22,6 +22,7 @@ from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, for
 from flaxformer_lite.inference.generation import check_generates, generate_texts, generation_settings, stream_text
 from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
+from flaxformer_lite.model.dense import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.plots import RunPlots
@@ -38,6 +39,9 @@ from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
+
+WEIGHTS_DTYPES = ("float32", "bfloat16")
+"""The types in which `load` keeps kernels and embedding tables."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -344,16 +348,20 @@ class Run(RunPlots):
         return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
 
 
-def load(path: str | Path, *, weights: str | None = None, step: int | None = None) -> Run:
+def load(
+    path: str | Path, *, weights: str | None = None, step: int | None = None, weights_dtype: str = "float32"
+) -> Run:
     """Returns the run in a folder, ready to use.
 
     `weights`: last, best, ema or average:N; None: the config's `weights`. `step`: the checkpoint of that step, with `weights` last
-    or ema.
+    or ema. `weights_dtype`: float32, or bfloat16 for products in bfloat16 with sums in the model's type.
 
     Example: `load("runs/quickstart", weights="average:5")`.
 
-    Raises: ValueError if the folder holds no run, or not those weights.
+    Raises: ValueError if the folder holds no run, or not those weights, or `weights_dtype` is another type.
     """
+    if weights_dtype not in WEIGHTS_DTYPES:
+        raise ValueError(f"weights_dtype is {weights_dtype!r}: it must be {' or '.join(WEIGHTS_DTYPES)}")
     folder = open_run(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
@@ -363,4 +371,4 @@ def load(path: str | Path, *, weights: str | None = None, step: int | None = Non
     tokenizers = (
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
-    return Run(folder, config, params, tokenizers, step)
+    return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)

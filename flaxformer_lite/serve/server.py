@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from types import FrameType, ModuleType
+from typing import Any
 
 from flaxformer_lite.run import load
 from flaxformer_lite.run.plots import run_names
@@ -74,7 +75,7 @@ def serve(
     host: str,
     port: int,
     allowed_hosts: Sequence[str],
-    weights: str | None,
+    weights: dict[str, Any],
     warm_up: bool,
     say: Callable[[str], None],
 ) -> bool:
@@ -93,7 +94,7 @@ def serve(
         runs = []
         for folder in folders:
             say(f"loading {folder}")
-            runs.append(load(folder, weights=weights))
+            runs.append(load(folder, **weights))
         names = run_names([run.folder for run in runs])
         hosts = (*LOOPBACK, *allowed) if host in LOOPBACK else None
         app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)

@@ -52,7 +52,7 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     ],
 )
 def test_what_the_machine_refuses_is_one_line(error: Exception, words: str, command, monkeypatch):
-    def failing(path: str, weights: None) -> None:
+    def failing(path: str, **weights: str) -> None:
         raise error
 
     monkeypatch.setattr("flaxformer_lite.cli.translation.load", failing)

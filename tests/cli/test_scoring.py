@@ -69,7 +69,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         for path in by_path:
             Path(path).mkdir(exist_ok=True)
         monkeypatch.setattr(scoring, "open_run", lambda path: SimpleNamespace(config=lambda: by_path[path]))
-        monkeypatch.setattr(scoring, "load", lambda path, weights: Named(RunFolder(path), by_path[path], {}, None, 3))
+        monkeypatch.setattr(scoring, "load", lambda path, **weights: Named(RunFolder(path), by_path[path], {}, None, 3))
         evaluate.run(evaluate_arguments(*paths.values(), *options))
 
     return compare

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.dense import matrix_product
+from flaxformer_lite.model.dense import matrix_product, round_kernels
+from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiniest_config
 
 
@@ -51,3 +52,28 @@ def test_products_with_kernels_are_of_matrices_in_a_whole_model():
     without_batch = [pair for pair, rows in products(program) if not rows]
     assert len(without_batch) > 10
     assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
+
+
+def test_a_product_with_a_shorter_kernel_rounds_its_input_and_sums_in_the_inputs_type():
+    rng = np.random.default_rng(0)
+    x, kernel = (rng.normal(size=size).astype(np.float32) for size in ((2, 5, 700), (700, 11)))
+    rounded = [np.asarray(jnp.asarray(a, jnp.bfloat16), np.float64) for a in (x, kernel)]
+    y = matrix_product(jnp.asarray(x), jnp.asarray(kernel, jnp.bfloat16))
+    assert y.dtype == jnp.float32
+    np.testing.assert_allclose(y, np.tensordot(*rounded, 1), rtol=0, atol=1e-4)
+    assert np.abs(y - np.tensordot(x, kernel, 1)).max() > 1e-2
+
+
+def test_with_rounded_kernels_all_products_with_kernels_are_in_their_type_and_nothing_else_is():
+    model = Transformer(tiniest_config().model)
+    tokens = jnp.ones((3, 5), jnp.int32)
+    inputs = Inputs(source_tokens=tokens, target_tokens=tokens)
+    params = jax.eval_shape(model.init, jax.random.key(0), inputs)["params"]
+    rounded = jax.eval_shape(lambda params: round_kernels(params, "bfloat16"), params)
+    for path, leaf in leaves_by_path(rounded).items():
+        assert leaf.dtype == (jnp.bfloat16 if path.endswith(("/kernel", "/embedding")) else jnp.float32), path
+    program = jax.make_jaxpr(lambda params: model.apply({"params": params}, inputs).logits)(rounded)
+    assert program.out_avals[0].dtype == jnp.float32
+    found = [([operand.dtype for operand in pair], bool(rows)) for pair, rows in products(program.jaxpr)]
+    assert {rows for _, rows in found} == {False, True}
+    assert all(types == [jnp.float32 if rows else jnp.bfloat16] * 2 for types, rows in found)

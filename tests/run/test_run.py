@@ -101,9 +101,17 @@ def test_weights_are_the_requested_ones(folder: Path):
         assert all((np.asarray(a) == b).all() for a, b in zip(leaves, last, strict=True))
 
 
+def test_weights_in_bfloat16_score_nearly_the_same(folder: Path):
+    """Oracle: the loss with float32 weights; it moves, and by less than 0.5 %."""
+    row = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()][-1]
+    loss = flaxformer_lite.load(folder, weights_dtype="bfloat16").metrics(list(CONFIG.data.eval.open()))["loss"]
+    assert 1e-6 < abs(loss / row["loss"] - 1) < 5e-3
+
+
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
+        ({"weights_dtype": "int8"}, "weights_dtype is 'int8': it must be float32 or bfloat16"),
         ({"weights": "newest"}, "weights is 'newest': choose last, best, ema or average:N"),
         ({"weights": "average:2", "step": 4}, "weights 'average:2' choose their own step: leave out --step 4"),
         ({"weights": "best", "step": 4}, "weights 'best' choose their own step: leave out --step 4"),

@@ -7,6 +7,8 @@ encoder alone has no TARGET. Needs the extra `report`.
 import argparse
 from pathlib import Path
 
+from flaxformer_lite.cli.options import add_weights, chosen_weights
+
 KINDS = ("cross", "encoder", "decoder")
 ENDINGS = (".png", ".html")
 
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layer", type=int, metavar="N", help="of a PNG file: counted from 1; default: the last")
     parser.add_argument("--head", type=int, metavar="N", help="of a PNG file: counted from 1; default: the mean of all")
-    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+    add_weights(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -38,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run.plots import attention_chart
 
     altair()
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
     target = loaded.own_targets([arguments.source])[0] if arguments.target is None else arguments.target
     weights = loaded.attention(arguments.source, target)
     if output.suffix == ".png":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.options import chosen_weights
 
 if TYPE_CHECKING:
     import flaxformer_lite.run
@@ -26,7 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load  # with JAX
 
     blocks = chosen_blocks(arguments.files, "classify")
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
     pooler = loaded.config.model.pooler
     if arguments.scores and pooler is not None and pooler.num_classes == 1:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")

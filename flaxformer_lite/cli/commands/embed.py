@@ -15,6 +15,7 @@ from jaxtyping import Float
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.options import chosen_weights
 
 if TYPE_CHECKING:
     import flaxformer_lite.run
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "embed")
     from flaxformer_lite.run import load  # with JAX
 
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
     kept = []
     for block in blocks:
         if arguments.similarity:

@@ -7,7 +7,7 @@ runs are compared with those of the first: BLEU and chrF with 95 % intervals, an
 
 import argparse
 
-from flaxformer_lite.cli.options import add_translation
+from flaxformer_lite.cli.options import add_translation, add_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B,…",
         help="translate data.eval once with each exponent of the length penalty, and print BLEU of each",
     )
-    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+    add_weights(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from flaxformer_lite.cli import input_lines
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
+from flaxformer_lite.cli.options import chosen_weights
 
 if TYPE_CHECKING:
     import flaxformer_lite.run
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
     from flaxformer_lite.run import load  # with JAX
 
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
     for block in blocks:
         for masks in filled(loaded, block, arguments.top):
             for number, predictions in enumerate(masks):

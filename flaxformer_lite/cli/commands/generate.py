@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
-from flaxformer_lite.cli.options import add_setting, typed_settings
+from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
 
 if TYPE_CHECKING:
     import flaxformer_lite.run
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
     add_setting(parser, "--beam", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")
-    parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
+    add_weights(parser)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> None:
     one = len(arguments.prompts) == 1
     given = iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "continue")
-    loaded = load(arguments.folder, weights=arguments.weights)
+    loaded = load(arguments.folder, **chosen_weights(arguments))
     decode = chosen_settings(loaded, arguments)
     settings = loaded.generation_decoder(**decode).config
     one = one and settings.num_hypotheses == 1

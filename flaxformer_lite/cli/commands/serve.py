@@ -7,6 +7,7 @@ FLAXFORMER_LITE_TOKEN. Ctrl-C and SIGTERM end it once the open requests are answ
 import argparse
 import os
 
+from flaxformer_lite.cli.options import add_weights, chosen_weights
 from flaxformer_lite.console import note
 from flaxformer_lite.serve import Limits
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a further name of this server, such as that of the proxy before it; may be repeated",
     )
-    parser.add_argument("--weights", help="last, best, ema or average:N; by default each config's weights")
+    add_weights(parser, "each config's weights")
     parser.add_argument(
         "--warm-up",
         action="store_true",
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
         host=arguments.host,
         port=arguments.port,
         allowed_hosts=arguments.allow_host,
-        weights=arguments.weights,
+        weights=chosen_weights(arguments),
         warm_up=arguments.warm_up,
         say=note,
     )
