@@ -14,8 +14,8 @@ from flaxformer_lite.run.plots import run_names
 from flaxformer_lite.run.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
 
-ShowCallback = Callable[[str], None]
-"""Called with what is done now."""
+ShowCallback = Callable[[str, int, int], None]
+"""Receives the name of the part that is made now, the number of parts that are done, and their number in all."""
 
 Figures = dict[str, Chart]
 """Charts by their names, which are unique on the page."""
@@ -48,7 +48,7 @@ class Report:
 
 
 def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallback) -> Report:
-    """Returns the report on runs in folders or at URLs.
+    """Returns the report on runs in folders or at URLs. A part that a run lacks the files for is a note of its tab.
 
     sentences: the sources whose attention is drawn; none: the first ones of samples/, else of the data.
 
@@ -59,35 +59,32 @@ def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallba
     report = Report(
         title=", ".join(run.name for run in runs),
         runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
+        settings=settings_of(runs),
+        environment=environment_tables(runs),
     )
-    show("reading metrics")
     found = charts.curves_of({run.name: run.rows for run in runs})
     report.curves = {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
-    report.settings = settings_of(runs)
-    report.environment = environment_tables(runs)
-    notes = report.notes
-    with_note(notes, "scores", "evaluations", lambda: report.tables.extend(score_tables(runs)), show)
-    with_note(notes, "scores", "significance", lambda: report.tables.extend(significance_tables(runs)), show)
-    with_note(notes, "translations", "samples", lambda: report.translations.extend(translation_tables(runs)), show)
+    parts: list[tuple[str, str, Callable[[], object]]] = [
+        ("scores", "evaluations", lambda: report.tables.extend(score_tables(runs))),
+        ("scores", "significance", lambda: report.tables.extend(significance_tables(runs))),
+        ("translations", "samples", lambda: report.translations.extend(translation_tables(runs))),
+    ]
     for run in runs:
-        with_note(notes, "data", f"{run.name}: lengths", lambda run=run: report.data.update(data_charts(run)), show)
-        with_note(
-            notes,
-            "attention",
-            f"{run.name}: attention",
-            lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1)),
-            show,
-        )
+        parts += [
+            ("data", f"{run.name}: lengths", lambda run=run: report.data.update(data_charts(run))),
+            (
+                "attention",
+                f"{run.name}: attention",
+                lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1)),
+            ),
+        ]
+    for done, (tab, part, make) in enumerate(parts):
+        show(part, done, len(parts))
+        try:
+            make()
+        except (ValueError, OSError) as error:
+            report.notes.setdefault(tab, []).append(f"{part}: {error}")
     return report
-
-
-def with_note(notes: dict[str, list[str]], tab: str, part: str, make: Callable[[], object], show: ShowCallback) -> None:
-    """Makes a part of the report; where the run lacks what it needs, the tab has a note in its place."""
-    show(part)
-    try:
-        make()
-    except (ValueError, OSError) as error:
-        notes.setdefault(tab, []).append(f"{part}: {error}")
 
 
 def about(run: RunFacts) -> str:

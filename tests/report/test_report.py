@@ -140,7 +140,7 @@ def test_weights_are_packed_for_the_page():
 def report(folders: list[Path]) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tabs, "attended", lambda run, *_: [Attended(f"{run.name}: {HOSTILE}", weights())])
-        return make_report([str(path) for path in folders], [], lambda _: None)
+        return make_report([str(path) for path in folders], [], lambda *_: None)
 
 
 class Elements(html.parser.HTMLParser):
@@ -185,7 +185,10 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
         (tmp_path / side).unlink()
     (path / "evaluations" / "eval.json").write_text("{", encoding="utf-8")
     (path / "samples" / "eval-step-00000020.txt").write_bytes(b"\xff")
-    found = make_report([str(path)], ["a sentence"], lambda _: None)
+    shown: list[tuple[str, int, int]] = []
+    found = make_report([str(path)], ["a sentence"], lambda *part: shown.append(part))
+    assert [(done, total) for _, done, total in shown] == [(i, 5) for i in range(5)]
+    assert shown[-1][0] == "alone: attention"
     assert "loss" in found.curves
     counts = {tab: len(notes) for tab, notes in found.notes.items()}
     assert counts == {"scores": 2, "translations": 1, "data": 1, "attention": 1}

@@ -32,11 +32,17 @@ def run(arguments: argparse.Namespace) -> None:
 
     altair()
     with Progress() as progress:
-        report = make_report(arguments.folders, arguments.sentence, lambda part: progress.update(part))
+
+        def show(part: str, done: int, total: int) -> None:
+            progress.total = total
+            progress.update(part, done)
+
+        report = make_report(arguments.folders, arguments.sentence, show)
         progress.update("writing the page")
         write_page(report, output)
-        for name, chart in report.figures().items() if arguments.png else ():
-            progress.update(f"writing {name}")
+        figures = report.figures() if arguments.png else {}
+        for done, (name, chart) in enumerate(figures.items()):
+            show(f"writing {name}", done, len(figures))
             write_png(chart, Path(arguments.png) / f"{file_name(name)}.png")
     print(output)
     for tab, notes in report.notes.items():
