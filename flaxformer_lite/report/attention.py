@@ -3,6 +3,7 @@
 import base64
 import itertools
 from collections.abc import Iterator, Sequence
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,8 @@ from flaxformer_lite.run.plots import attention_axes, attention_chart
 
 MOST_SENTENCES = 3
 """Sentences whose attention is drawn by default."""
-MOST_WORDS = 5
-"""Words of such a sentence where it is the beginning of a text of the data."""
+MOST_CHARACTERS = 40
+"""Characters of such a sentence where it is the beginning of a text of the data."""
 
 
 class Attended(NamedTuple):
@@ -80,5 +81,5 @@ def default_sentences(run: RunFacts) -> list[str]:
             texts = (
                 pair.source or pair.target for pair in itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
             )
-            return [" ".join(text.split()[:MOST_WORDS]) for text in texts]
+            return [shorten(text, MOST_CHARACTERS, placeholder="") or text[:MOST_CHARACTERS] for text in texts]
     return []

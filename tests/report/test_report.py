@@ -198,7 +198,7 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
 def test_attention_is_of_samples_else_of_the_first_words_of_the_data(
     runs: list[RunFacts], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(attention, "MOST_WORDS", 2)
+    monkeypatch.setattr(attention, "MOST_CHARACTERS", 7)
     assert attention.default_sentences(runs[0]) == ["one", HOSTILE]
     path = make_run(tmp_path / "bare", 2.0, seed=4)
     shutil.rmtree(path / "samples")
