@@ -22,6 +22,7 @@ from flaxformer_lite.cli.commands import inspect
 from flaxformer_lite.cli.commands.plan import as_json, in_words
 from flaxformer_lite.cli.experiments import parse_mesh
 from flaxformer_lite.cli.main import run
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.parallel.sharding import MESH_AXES
@@ -230,6 +231,22 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
     with pytest.raises(SystemExit, match="2"):
         run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *options])
     assert capsys.readouterr().err.startswith(f"error: {says}")
+
+
+@pytest.mark.parametrize(("settings", "planned"), [([], 1), (["model.scan_unroll=2"], 2)])
+def test_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
+    settings: list[str], planned: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def stop(config: Config, *_: object, **__: object) -> Plan:
+        raise ValueError(f"{config.model.scan_unroll} a turn")
+
+    monkeypatch.setattr("flaxformer_lite.planning.make_plan", stop)
+    with pytest.raises(SystemExit, match="2"):
+        run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *settings])
+    written = capsys.readouterr().err
+    assert f"error: {planned} a turn" in written
+    assert ("layers in a loop" in written) == (planned == 1)
+    assert ("model.scan-unroll=4 plans" in written) == (planned == 1)  # the config's own
 
 
 def test_a_pmaps_program_is_not_planned():

@@ -8,7 +8,7 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.console import Progress
+from flaxformer_lite.console import Progress, note
 
 if TYPE_CHECKING:
     import flaxformer_lite.planning
@@ -44,6 +44,13 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, for example model.dtype=bfloat16")
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
+    unroll = config.model.scan_unroll
+    if unroll > 1 and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
+        note(
+            f"planned with the layers in a loop, for which the compiler needs less time: model.scan-unroll={unroll} plans the "
+            "config's own form"
+        )
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, scan_unroll=1))
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
