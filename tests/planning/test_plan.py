@@ -233,16 +233,18 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
     assert capsys.readouterr().err.startswith(f"error: {says}")
 
 
-@pytest.mark.parametrize(("settings", "planned"), [([], 1), (["model.scan_unroll=2"], 2)])
-def test_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
-    settings: list[str], planned: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "planned"), [(["char_lm"], 1), (["quickstart"], 2), (["char_lm", "model.scan_unroll=3"], 3)]
+)
+def test_more_than_two_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
+    words: list[str], planned: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     def stop(config: Config, *_: object, **__: object) -> Plan:
         raise ValueError(f"{config.model.scan_unroll} a turn")
 
     monkeypatch.setattr("flaxformer_lite.planning.make_plan", stop)
     with pytest.raises(SystemExit, match="2"):
-        run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *settings])
+        run("plan", [*words, "--topology", "v5e:2x2"])
     written = capsys.readouterr().err
     assert f"error: {planned} a turn" in written
     assert ("layers in a loop" in written) == (planned == 1)

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     import flaxformer_lite.planning
 
 
+UNROLLED = 2
+"""Layers in one iteration that are planned as they stand: a loop over two compiles no faster (docs/scaling.md)."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart"
@@ -45,10 +49,10 @@ def run(arguments: argparse.Namespace) -> None:
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
     unroll = config.model.scan_unroll
-    if unroll > 1 and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
+    if unroll > UNROLLED and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
         note(
-            f"planned with the layers in a loop, for which the compiler needs less time: model.scan-unroll={unroll} plans the "
-            "config's own form"
+            "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
+            f"model.scan-unroll={unroll} plans the config's own form"
         )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, scan_unroll=1))
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
