@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, for example model.dtype=bfloat16")
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
+    mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     unroll = config.model.scan_unroll
     if unroll > UNROLLED and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
         note(
@@ -55,7 +56,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"model.scan-unroll={unroll} plans the config's own form"
         )
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, scan_unroll=1))
-    mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
