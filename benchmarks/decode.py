@@ -205,7 +205,7 @@ def ours(options: argparse.Namespace) -> Translate:
     settings = {"beam_size": beam, "num_hypotheses": 1, "min_new_tokens": fewest, "max_new_tokens": most}
 
     def translate(sources: Ids) -> Ids:
-        longest = max(map(len, sources))
+        longest = 2 ** (max(map(len, sources)) - 1).bit_length()  # as batches round it up
         answers = run.hypotheses_of_ids(sources, batch_tokens=options.batch * longest, **settings)
         return [best[0].tokens for best in answers]
 

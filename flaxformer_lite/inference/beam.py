@@ -31,15 +31,15 @@ from flaxformer_lite.inference.search import (
     SearchSettings,
     decode_loop,
     is_end,
+    output_kernel,
     prefill,
 )
 from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.cache import LayerCache, slot_positions
+from flaxformer_lite.model.cache import DecodeCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
-from flaxformer_lite.model.dense import product_dtype
 from flaxformer_lite.model.masks import combine_masks, padding_mask
-from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
+from flaxformer_lite.model.numerics import accumulation_dtype
 
 
 class BeamState(NamedTuple):
@@ -54,7 +54,7 @@ class BeamState(NamedTuple):
     """Sum of the new tokens' log-probabilities; -inf for a beam that does not exist."""
     finished: Decoded
     active: Bool[Array, "B"]
-    cache: tuple[LayerCache, ...]
+    cache: tuple[DecodeCache, ...]
     """The cache of each model: of one, or of all members of an ensemble."""
 
 
@@ -84,7 +84,7 @@ def beam_search(
     members = [(model, variables), *zip(other_models, other_variables, strict=True)]
     filled = [prefill(*member, batch, settings) for member in members]
     inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
-    shared = caches[0].room
+    shared = caches[0][0].room
     kernels = [output_kernel(*member) for member in members]
 
     def step(state: BeamState) -> BeamState:
@@ -107,13 +107,6 @@ def beam_search(
     return Decoded(*(x[:, : config.num_hypotheses] for x in state.finished))
 
 
-def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:
-    """Returns the head's kernel in the layout of the product, which a tied table is not in: it is moved once, not in each step."""
-    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
-    kernel = model.bind(variables).scores(hidden).kernel
-    return jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
-
-
 def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "B K V"]:
     """Returns the logarithm of the mean probability over the members of an ensemble."""
     if len(log_probs) == 1:
@@ -121,11 +114,11 @@ def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "
     return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - math.log(len(log_probs))
 
 
-def init_beam_state(inputs: DecodeInputs, caches: tuple[LayerCache, ...], settings: SearchSettings) -> BeamState:
+def init_beam_state(inputs: DecodeInputs, caches: tuple[DecodeCache, ...], settings: SearchSettings) -> BeamState:
     """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
     config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
-    zeros = jnp.zeros((batch, k), accumulation_dtype(caches[0].own.key))
+    zeros = jnp.zeros((batch, k), accumulation_dtype(caches[0][0].own.key))
     tokens = jnp.pad(inputs.tokens, ((0, 0), (0, max_new_tokens)), constant_values=config.pad_id)
     return BeamState(
         step=jnp.int32(0),
@@ -156,17 +149,17 @@ def cache_positions(prefill_length: int, shared: int, num_steps: int, k: int) ->
 def beam_log_probs(
     model: Transformer,
     state: BeamState,
-    cache: LayerCache,
+    cache: DecodeCache,
     inputs: DecodeInputs,
     shared: int,
     kernel: Float[Array, "D V"],
-) -> tuple[Float[Array, "B K V"], LayerCache]:
+) -> tuple[Float[Array, "B K V"], DecodeCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 
     `model` is bound and `cache` is its own; the first `shared` slots of the cache hold the prompt.
     """
     batch, k, _ = state.ancestors.shape
-    num_steps = (cache.room - shared) // k
+    num_steps = (cache[0].room - shared) // k
     position, first = inputs.prefill_length + state.step, inputs.first_positions[:, None]
     key_positions = cache_positions(inputs.prefill_length, shared, num_steps, k)
     own = (state.ancestors[..., :num_steps, None] == jnp.arange(k)).reshape(batch, 1, k, num_steps * k)

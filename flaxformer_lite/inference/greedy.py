@@ -1,6 +1,7 @@
 """Greedy search and sampling: one token at a time, in one loop or in chunks for streaming."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -19,10 +20,11 @@ from flaxformer_lite.inference.search import (
     grow_cache,
     has_next_step,
     is_end,
+    output_kernel,
     prefill,
 )
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.cache import LayerCache
+from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 
@@ -37,7 +39,7 @@ class GreedyState(NamedTuple):
     log_probs: Float[Array, "B"]
     """Sum of the new tokens' log-probabilities."""
     active: Bool[Array, "B"]
-    cache: LayerCache
+    cache: DecodeCache
 
 
 def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
@@ -48,7 +50,7 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
     """
     config, most = settings.config, settings.max_new_tokens
     inputs, cache = prefill(model, variables, batch, settings)
-    step = functools.partial(greedy_step, model, variables, inputs, config)
+    step = greedy_stepper(model, variables, inputs, config)
     state = init_greedy_state(inputs, cache, settings)
     state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
@@ -74,30 +76,43 @@ def decode_chunk(
     num_tokens: Int[Array, ""],
 ) -> GreedyState:
     """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
-    step = functools.partial(greedy_step, model, variables, inputs, config)
+    step = greedy_stepper(model, variables, inputs, config)
     return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
-def init_greedy_state(inputs: DecodeInputs, cache: LayerCache, settings: SearchSettings) -> GreedyState:
+def init_greedy_state(inputs: DecodeInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:
     """Returns the state before the first step."""
     batch, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
     return GreedyState(
         step=jnp.int32(0),
         tokens=jnp.pad(inputs.tokens, room, constant_values=settings.config.pad_id),
         lengths=jnp.zeros(batch, jnp.int32),
-        log_probs=jnp.zeros(batch, accumulation_dtype(cache.own.key)),
+        log_probs=jnp.zeros(batch, accumulation_dtype(cache[0].own.key)),
         active=inputs.max_lengths > 0,
         cache=cache,
     )
 
 
+def greedy_stepper(
+    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig
+) -> Callable[[GreedyState], GreedyState]:
+    """Returns the function from a state to the next."""
+    kernel = output_kernel(model, variables)
+    return functools.partial(greedy_step, model, variables, inputs, config, kernel)
+
+
 def greedy_step(
-    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
+    model: Transformer,
+    variables: VariableDict,
+    inputs: DecodeInputs,
+    config: DecodeConfig,
+    kernel: Float[Array, "D V"],
+    state: GreedyState,
 ) -> GreedyState:
-    """Returns the state with one more token in each active row."""
+    """Returns the state with one more token in each active row; `kernel` is the head's."""
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     logits, cache = model.bind(variables).decode_step(
-        state.tokens[:, position, None], position, state.cache, inputs.memory_mask, inputs.left_padding
+        state.tokens[:, position, None], position, state.cache, inputs.memory_mask, inputs.left_padding, kernel=kernel
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)

@@ -17,7 +17,9 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
+from flaxformer_lite.model.cache import Caches, DecodeCache, map_own
+from flaxformer_lite.model.dense import product_dtype
+from flaxformer_lite.model.numerics import DTYPES
 
 
 class Decoded(NamedTuple):
@@ -91,13 +93,11 @@ class SearchState(Protocol):
 
 
 State = TypeVar("State", bound=SearchState)
-Caches = TypeVar("Caches", LayerCache, tuple[LayerCache, ...])
-"""The cache of one model, or those of all members of an ensemble."""
 
 
 def prefill(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[DecodeInputs, LayerCache]:
+) -> tuple[DecodeInputs, DecodeCache]:
     """Returns the inputs of a search and its cache: the encoded source, or all of the prompt but its last token.
 
     The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
@@ -115,8 +115,15 @@ def prefill(
     if inputs.prefill_length:
         _, cache = bound.decode_step(tokens, jnp.int32(0), cache, padded=inputs.left_padding, causal=causal)
     if not causal:
-        cache = cache._replace(own=CachedKeyValue(*(x[..., : inputs.prefill_length, :] for x in cache.own)))
+        cache = map_own(lambda x: x[..., : inputs.prefill_length, :], cache)
     return inputs, cache
+
+
+def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:
+    """Returns the head's kernel in the layout of the product, which a tied table is not in: it is moved once, not in each step."""
+    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
+    kernel = model.bind(variables).scores(hidden).kernel
+    return jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
 
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
@@ -151,8 +158,4 @@ def grow_cache(cache: Caches, capacity: int) -> Caches:
     def grow(x: Array) -> Array:
         return jnp.pad(x, [(0, capacity - size if axis == x.ndim - 2 else 0) for axis, size in enumerate(x.shape)])
 
-    def grow_own(cache: LayerCache) -> LayerCache:
-        return LayerCache(own=CachedKeyValue(*map(grow, cache.own)), memory=cache.memory)
-
-    grown: Caches = jax.tree.map(grow_own, cache, is_leaf=lambda node: isinstance(node, LayerCache))
-    return grown
+    return map_own(grow, cache)

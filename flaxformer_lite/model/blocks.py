@@ -50,17 +50,17 @@ class Block(nn.Module):
         is_local: Bool[Array, ""] | None,
         context: LayerContext,
     ) -> tuple[Float[Array, "B T D"], CachedKeyValue | None]:
-        """Returns the layer's output and, with a cache, the keys and values that the stack writes into it.
+        """Returns the layer's output and, with a cache, its keys and values, the new ones among them.
 
         is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
         """
-        h, new = self.self_attention(self.pre("attention", x), cache, is_local, context)
+        h, filled = self.self_attention(self.pre("attention", x), cache, is_local, context)
         x = self.post("attention", h, x)
         if self.cross:
             x = self.post("cross_attention", self.memory_attention(self.pre("cross_attention", x), cache, context), x)
         x = self.post("feed_forward", self.feed_forward(self.pre("feed_forward", x)), x)
         self.sow("intermediates", "output", x)
-        return x, new
+        return x, filled
 
     def self_attention(
         self,
@@ -69,7 +69,7 @@ class Block(nn.Module):
         is_local: Bool[Array, ""] | None,
         context: LayerContext,
     ) -> tuple[Float[Array, "B T D"], CachedKeyValue | None]:
-        """Returns the attention of the tokens to themselves and to the cache and, with a cache, their keys and values."""
+        """Returns the attention of the tokens to themselves and to the cache and, with a cache, all keys and values of it."""
         rotate = functools.partial(self.rotate, is_local=is_local, context=context)
         mask = context.mask
         if is_local is not None:
@@ -79,16 +79,20 @@ class Block(nn.Module):
         if context.structure is not None and is_local is not None:
             assert context.local_structure is not None
             structure = ByLayer(is_local, context.local_structure, context.structure)
-        own, new = self.attention.key_value(h, rotate=rotate), None
+        own, filled = self.attention.key_value(h, rotate=rotate), None
         if cache is not None:
             assert context.index is not None
             new = own.by_head()
-            own = (cache.own.write(new, context.index) if context.slots is None else cache.own.concat(new)).by_slot()
+            if context.slots is None:
+                filled = attended = cache.own.write(new, context.index)
+            else:
+                filled, attended = cache.own.write_window(new, context.slots), cache.own.concat(new)
+            own = attended.by_slot()
         cached = cache is not None
         h = self.attention.attend(
             h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
         )
-        return h, new
+        return h, filled
 
     def memory_attention(
         self, h: Float[Array, "B T D"], cache: LayerCache | None, context: LayerContext

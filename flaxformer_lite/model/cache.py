@@ -8,7 +8,8 @@ A cache as wide as the sliding window keeps the window only: each new key overwr
     room 3, then 3 and 4                          [ 3 | 4 | 2 ]
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +28,13 @@ class KeyValue(NamedTuple):
 
 
 class CachedKeyValue(NamedTuple):
-    """Keys and values in a decode cache, of one layer or of all: S is the room, not the number of tokens.
+    """Keys and values of one layer in a decode cache: S is the room, not the number of tokens.
 
     The slots of a head are one matrix, so a step's products read them where they are.
     """
 
-    key: Float[Array, "*L B K S H"]
-    value: Float[Array, "*L B K S Hv"]
+    key: Float[Array, "B K S H"]
+    value: Float[Array, "B K S Hv"]
 
     def write(self, new: "CachedKeyValue", slot: Int[Array, ""]) -> "CachedKeyValue":
         """Returns the cache with `new` (one position or more) in consecutive slots from `slot` on."""
@@ -57,7 +58,7 @@ class CachedKeyValue(NamedTuple):
 
 
 class LayerCache(NamedTuple):
-    """Keys and values of the decoder's own tokens and of the memory, stacked over the layers."""
+    """A layer's keys and values of the decoder's own tokens and of the memory."""
 
     own: CachedKeyValue
     memory: CachedKeyValue | None
@@ -66,6 +67,24 @@ class LayerCache(NamedTuple):
     def room(self) -> int:
         """The number of slots for the decoder's own tokens."""
         return self.own.key.shape[-2]
+
+
+DecodeCache = tuple[LayerCache, ...]
+"""The caches of all layers: arrays of their own, so that a step writes into them in place and copies none."""
+
+
+Caches = TypeVar("Caches", DecodeCache, tuple[DecodeCache, ...])
+"""The cache of one model, or those of all members of an ensemble."""
+
+
+def map_own(function: Callable[[Array], Array], cache: Caches) -> Caches:
+    """Returns the cache with `function` applied to the keys and the values of the decoder's own tokens, layer by layer."""
+
+    def map_layer(layer: LayerCache) -> LayerCache:
+        return layer._replace(own=CachedKeyValue(*map(function, layer.own)))
+
+    mapped: Caches = jax.tree.map(map_layer, cache, is_leaf=lambda node: isinstance(node, LayerCache))
+    return mapped
 
 
 def slot_positions(newest: Int[Array, ""], room: int) -> Int[Array, "S"]:

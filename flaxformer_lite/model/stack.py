@@ -1,11 +1,12 @@
 """A stack: one layer repeated, with positions and dropout below and the last norm above."""
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.model.blocks import remat_block, residual_commands
-from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
+from flaxformer_lite.model.blocks import Block, remat_block, residual_commands
+from flaxformer_lite.model.cache import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import apply_dropout
@@ -66,8 +67,8 @@ class Stack(nn.Module):
         x: Float[Array, "B T D"],
         positions: Int[Array, "#B T"],
         context: LayerContext,
-        cache: LayerCache | None = None,
-    ) -> tuple[Float[Array, "B T D"], LayerCache | None]:
+        cache: DecodeCache | None = None,
+    ) -> tuple[Float[Array, "B T D"], DecodeCache | None]:
         x = constrain_sharding(self.positions(x, positions), "B T D")
         bias = self.position_bias(positions, positions if context.key_positions is None else context.key_positions)
         if bias is not None:
@@ -79,23 +80,35 @@ class Stack(nn.Module):
         window = self.config.sliding_window if self.causal else None
         some = None if window is None else window.layers
         is_local = None if some is None else jnp.asarray([i in some for i in range(self.num_layers)])
-        x, new = self.layers(x, cache, is_local, context)
-        if cache is not None:
-            assert new is not None and context.index is not None
-            slots = context.slots
-            own = cache.own.write(new, context.index) if slots is None else cache.own.write_window(new, slots)
-            cache = cache._replace(own=own)
+        if cache is None:
+            x, _ = self.layers(x, None, is_local, context)
+        else:
+            x, cache = self.one_by_one(x, cache, is_local, context)
         return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x), cache
 
-    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> LayerCache:
+    def one_by_one(
+        self, x: Float[Array, "B T D"], cache: DecodeCache, is_local: Bool[Array, "L"] | None, context: LayerContext
+    ) -> tuple[Float[Array, "B T D"], DecodeCache]:
+        """Returns the last layer's output and the cache with the new keys and values, without a loop over the layers.
+
+        A loop would copy each layer's cache from the array of all.
+        """
+        block, filled = Block(self.config, self.cross, parent=None), []
+        for i, layer in enumerate(cache):
+            params = jax.tree.map(lambda x, i=i: x[i], self.layers.variables["params"])
+            x, own = block.apply({"params": params}, x, layer, None if is_local is None else is_local[i], context)
+            assert isinstance(own, CachedKeyValue)
+            filled.append(layer._replace(own=own))
+        return x, tuple(filled)
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
         """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
         c = self.config
         heads = c.attention.heads(c.d_model, c.num_heads)
         sizes = (heads.d_key, heads.d_value)
-        own = CachedKeyValue(
-            *(jnp.zeros((self.num_layers, batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes)
-        )
+        own = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
         if memory is None:
-            return LayerCache(own=own, memory=None)
+            return (LayerCache(own=own, memory=None),) * self.num_layers
         _, memory_kv = self.layers.memory_key_value(None, None, None, LayerContext(memory=memory))
-        return LayerCache(own=own, memory=memory_kv)
+        each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
+        return tuple(LayerCache(own=own, memory=one) for one in each)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from flaxformer_lite.model.cache import LayerCache
+from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
@@ -121,7 +121,7 @@ class Transformer(nn.Module):
 
     # Decoding with a cache --------------------------------------------------------------------------------------------
 
-    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> LayerCache:
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int = 1) -> DecodeCache:
         """Returns an empty decode cache for up to `room` target tokens; without a memory, for `batch` rows."""
         return self.decoder.start_cache(memory, self.cache_room(room), batch if memory is None else len(memory))
 
@@ -134,26 +134,28 @@ class Transformer(nn.Module):
         self,
         tokens: Int[Array, "B T"],
         index: Int[Array, ""],
-        cache: LayerCache,
+        cache: DecodeCache,
         source_mask: Bool[Array, "B S"] | None = None,
         padded: Int[Array, "B"] | None = None,
         *,
         causal: bool = True,
-    ) -> tuple[Float[Array, "B T V"], LayerCache]:
+        kernel: Float[Array, "D V"] | None = None,
+    ) -> tuple[Float[Array, "B T V"], DecodeCache]:
         """Returns the logits of the token after each of `tokens`, and the cache with these tokens in it.
 
         index: column of the first of these tokens in its row. padded: columns of padding at the start of each row; positions
         count from there. None: there is none.
         causal: True: a token attends to itself and to all before it. False: each attends to all of `tokens`, as in the prompt of
         a prefix language model.
+        kernel: the head's, where the caller has it in the layout of the product.
 
         Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
         """
-        room = cache.room
+        room = cache[0].room
         positions, context = step_context(self.config, index, tokens.shape[1], room, source_mask, padded, causal)
         hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
         assert filled is not None
-        return self.logits(hidden), filled
+        return self.logits(hidden, kernel), filled
 
 
 @functools.lru_cache(maxsize=64)

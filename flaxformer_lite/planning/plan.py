@@ -17,7 +17,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.cache import LayerCache
+from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh
@@ -76,7 +76,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     rows, (source, room) = bucket.rows, bucket.lengths
     model = task.model
 
-    def start(params: PyTree) -> LayerCache:
+    def start(params: PyTree) -> DecodeCache:
         bound, memory = model.bind({"params": params}), None
         if config.model.num_encoder_layers:
             memory = jnp.zeros((rows, source, config.model.d_model), jnp.dtype(config.model.dtype))
@@ -87,7 +87,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
         sharding = NamedSharding(mesh, PartitionSpec(None, ROW_AXES, None, heads, None))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    def step(params: PyTree, tokens: Any, index: Any, cache: LayerCache) -> Any:
+    def step(params: PyTree, tokens: Any, index: Any, cache: DecodeCache) -> Any:
         with within_mesh(mesh):
             return model.bind({"params": params}).decode_step(tokens, index, cache)
 

@@ -13,7 +13,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.inference.search import SearchInputs, SearchSettings, decode_loop, prefill
-from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
+from flaxformer_lite.model.cache import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer
@@ -121,7 +121,8 @@ def test_cache_is_as_wide_as_the_window():
         with jax.enable_x64(config is WINDOW):
             model, params = model_of(config)
             cache = model.apply(params, None, 50, 2, method="start_cache")
-        assert {(*x.shape[:2], x.shape[3]) for x in cache.own} == {(2, 2, capacity)}
+        assert {(x.shape[0], x.shape[2]) for layer in cache for x in layer.own} == {(2, capacity)}
+        assert len(cache) == 2
 
 
 @each_search
@@ -168,7 +169,7 @@ class Counter(NamedTuple):
 
     step: jax.Array
     active: jax.Array
-    cache: LayerCache
+    cache: DecodeCache
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ class Counter(NamedTuple):
 def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
     """Law: a stage for each power of two from 16 on whose double is not above the maximum; then the maximum."""
     asked = []
-    cache = LayerCache(own=CachedKeyValue(*(jnp.zeros((1, 1, 1, 1, 1)) for _ in range(2))), memory=None)
+    cache = (LayerCache(own=CachedKeyValue(*(jnp.zeros((1, 1, 1, 1)) for _ in range(2))), memory=None),)
     state = Counter(jnp.int32(0), jnp.ones(1, bool), cache)
 
     def run(state):
@@ -185,7 +186,7 @@ def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
 
     found = jax.eval_shape(run, state)
     assert asked == stages
-    assert found.cache.room == maximum
+    assert found.cache[0].room == maximum
 
 
 @pytest.mark.parametrize(
@@ -206,4 +207,4 @@ def test_all_of_a_prompt_but_its_last_token_is_in_the_cache(monkeypatch, length,
     settings = SearchSettings(DecodeConfig(), 3, attention)
     inputs, cache = jax.eval_shape(lambda params: prefill(model, params, batch, settings), params)
     assert shapes == read
-    assert cache.room == inputs.tokens.shape[1] - 1 == length - 1
+    assert cache[0].room == inputs.tokens.shape[1] - 1 == length - 1

@@ -13,6 +13,7 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.cache import map_own
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import RMSNorm
@@ -232,7 +233,7 @@ def decoded(config: ModelConfig, params: dict, source, source_mask, target) -> j
         variables = {"params": params}
         memory = model.apply(variables, Inputs(source, source_mask=source_mask), method="encode")
         cache = model.apply(variables, memory, T + 2, method="start_cache")
-        cache = cache._replace(own=jax.tree.map(lambda x: x + 50, cache.own))
+        cache = map_own(lambda x: x + 50, cache)
 
         def step(cache, now):
             index, tokens = now

@@ -25,7 +25,7 @@ def untrained(name: str, letters: str = "0123456789") -> Run:
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
     folders = {"one": untrained("one"), "two": untrained("two"), "other": untrained("other", "abc")}
-    monkeypatch.setattr(ensemble, "load", lambda path, weights: folders[path])
+    monkeypatch.setattr(ensemble, "load", lambda path, **weights: folders[path])
 
 
 @pytest.mark.slow

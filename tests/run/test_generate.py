@@ -126,7 +126,7 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
     The run is the one that is loaded already, with what it has compiled.
     """
-    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, weights: run)
+    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: run)
 
     def typed(*words: str, terminal: bool = False) -> str:
         with monkeypatch.context() as patch:
@@ -227,7 +227,7 @@ def test_text_outside_the_vocabulary_is_reported_once(
 
     def said(*words: str, terminal: bool = False) -> str:
         other = dataclasses.replace(run, tokenizers=Tokenizers(Few(), Few()))
-        monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, weights: other)
+        monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: other)
         monkeypatch.setattr("sys.argv", ["flaxformer-lite", "generate", "run", *words, "--max-new-tokens", "1"])
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
         main()

@@ -197,7 +197,7 @@ class Typed:
 
     def __call__(self, run: Run, command: str, *options: str, stdin: bytes) -> tuple[list[str], list[str]]:
         """Returns the lines of stdout and stderr."""
-        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, weights: run)
+        self.monkeypatch.setattr("flaxformer_lite.run.load", lambda path, **weights: run)
         self.monkeypatch.setattr(sys, "argv", ["flaxformer-lite", command, "run", *options])
         self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         main()

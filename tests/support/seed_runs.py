@@ -84,8 +84,8 @@ def cached_decoding(case: Case) -> Arrays:
         scores, cache = step(target[:, i : i + 1], jnp.asarray(i), cache)
         logits.append(scores)
     found = {"out/memory": memory, "out/logits": jnp.concatenate(logits, 1)}
-    for part, keys, values in (("self", *cache.own), ("cross", *cache.memory)):
-        for i, (key, value) in enumerate(zip(keys, values, strict=True)):
+    for i, layer in enumerate(cache):
+        for part, (key, value) in (("self", layer.own), ("cross", layer.memory)):
             found[f"out/cache_{i}_{part}_key"] = key.transpose(0, 1, 3, 2)
             found[f"out/cache_{i}_{part}_value"] = value
     return found
