@@ -244,7 +244,7 @@ def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Ke
         temperature=row_numbers([sampling.temperature for sampling in drawn], rows, 1),
         top_p=row_numbers([sampling.top_p for sampling in drawn], rows, 1),
         # On the host: a compiled logarithm differs in the last bit from that of a constant.
-        log_min_p=row_numbers([math.log(rounded(s.min_p)) if s.min_p else -math.inf for s in drawn], rows, -math.inf),
+        log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows, -math.inf),
     )
     return inputs._replace(sampling=sampling, repetition_penalty=penalty)
 

@@ -1,4 +1,4 @@
-"""Products with kernels: one product of two matrices each, where that pays, in the lower precision of the two."""
+"""Products with kernels: one product of two matrices each, where that pays, in bfloat16 where the kernel is."""
 
 import functools
 from typing import Any
@@ -14,8 +14,8 @@ from flaxformer_lite.model.kernels import platform
 
 
 def product_dtype(x: Array, kernel: Array) -> Dtype:
-    """Returns the type in which `matrix_product` multiplies: the shorter one of the two."""
-    return min(x.dtype, kernel.dtype, key=lambda dtype: dtype.itemsize)
+    """Returns the type in which `matrix_product` multiplies: bfloat16 if the kernel has it, else the type of `x`."""
+    return kernel.dtype if kernel.dtype == jnp.bfloat16 else x.dtype
 
 
 def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Float[Array, "*B F"]:
@@ -25,14 +25,14 @@ def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Floa
     makes a transposed copy first, and a CPU takes up to 8 times as long. A TPU copies activations of most lengths to see them as
     matrices, so it gets them as they are (`docs/layout.md`).
 
-    A kernel in a shorter type than `x` stays in it, and `x` is rounded to it. Sums and result have the type of `x`.
+    With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`.
     """
-    shorter = product_dtype(x, kernel)
+    dtype = product_dtype(x, kernel)
     product = functools.partial(jnp.matmul, preferred_element_type=x.dtype)
     if platform() != "cpu":
-        return product(x.astype(shorter), kernel.astype(shorter))
-    matrix = x.reshape(-1, x.shape[-1]).astype(shorter)
-    return product(matrix, kernel.astype(shorter)).reshape(*x.shape[:-1], kernel.shape[-1])
+        return product(x.astype(dtype), kernel.astype(dtype))
+    matrix = x.reshape(-1, x.shape[-1]).astype(dtype)
+    return product(matrix, kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
 def promote_all_but_kernel(*operands: Array | None, dtype: Any = None, inexact: bool = True) -> list[Array | None]:

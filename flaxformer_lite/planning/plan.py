@@ -83,8 +83,8 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
         return bound.start_cache(memory, room, rows)
 
     def sharded(x: Any) -> Any:
-        heads = "tensor" if x.shape[3] % mesh.shape["tensor"] == 0 else None
-        sharding = NamedSharding(mesh, PartitionSpec(None, ROW_AXES, None, heads, None))
+        heads = "tensor" if x.shape[1] % mesh.shape["tensor"] == 0 else None
+        sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES, heads, None, None))
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     def step(params: PyTree, tokens: Any, index: Any, cache: DecodeCache) -> Any:

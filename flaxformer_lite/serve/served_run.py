@@ -186,10 +186,10 @@ class ServedRun:
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if "translate" in self.tasks:
-            job = self.translation_job([], max_new_tokens=None, beam_size=None, num_hypotheses=None)
+            job = self.translation_job(["."], max_new_tokens=None, beam_size=None, num_hypotheses=None)
             longest = self.run.config.data.longest.source
         elif "generate" in self.tasks:
-            job, longest = self.generation_job([], {}), self.max_prompt_tokens
+            job, longest = self.generation_job([[0]], {}), self.max_prompt_tokens
         else:
             return
         assert isinstance(job.key, Key) and job.key.program is not None
@@ -203,7 +203,7 @@ class ServedRun:
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
             ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
-            self.decode(job.key.program, [Prompt(ids, job.key.program, limit=1)] * rows)
+            self.decode(job.key.program, [Prompt(ids, job.items[0].settings, limit=1)] * rows)
 
     # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.dense import matrix_product, round_kernels
+from flaxformer_lite.model.dense import Dense, matrix_product, round_kernels
 from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiniest_config
 
@@ -54,7 +54,7 @@ def test_products_with_kernels_are_of_matrices_in_a_whole_model():
     assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
 
 
-def test_a_product_with_a_shorter_kernel_rounds_its_input_and_sums_in_the_inputs_type():
+def test_a_product_with_a_bfloat16_kernel_rounds_its_input_and_sums_in_the_inputs_type():
     rng = np.random.default_rng(0)
     x, kernel = (rng.normal(size=size).astype(np.float32) for size in ((2, 5, 700), (700, 11)))
     rounded = [np.asarray(jnp.asarray(a, jnp.bfloat16), np.float64) for a in (x, kernel)]
@@ -77,3 +77,14 @@ def test_with_rounded_kernels_all_products_with_kernels_are_in_their_type_and_no
     found = [([operand.dtype for operand in pair], bool(rows)) for pair, rows in products(program.jaxpr)]
     assert {rows for _, rows in found} == {False, True}
     assert all(types == [jnp.float32 if rows else jnp.bfloat16] * 2 for types, rows in found)
+
+
+def test_a_product_in_float64_keeps_its_precision_with_a_float32_kernel():
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(5, 7)), rng.normal(size=(7, 11)).astype(np.float32)
+    with jax.enable_x64(True):
+        double, single = jnp.asarray(x), jnp.asarray(kernel)
+        y = matrix_product(double, single)
+        layer = Dense(11, use_bias=False, dtype=jnp.float64).apply({"params": {"kernel": single}}, double)
+    for found in (y, layer):
+        np.testing.assert_allclose(found, x @ kernel.astype(np.float64), rtol=1e-13, atol=1e-14)

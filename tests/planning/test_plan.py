@@ -24,7 +24,9 @@ from flaxformer_lite.cli.experiments import parse_mesh
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.records import Lengths
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.planning import plan as plan_module
 from flaxformer_lite.planning.plan import Plan, Step, make_plan, plan_bucket
@@ -179,6 +181,15 @@ def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
         kinds = ("all-gather", "collective-permute")
         gathered = sum(e.bytes for e in plan.exchanges if e.kind in kinds and e.axes == "fsdp")
         assert gathered >= 0.99 * plan.mesh["fsdp"] * plan.shard_bytes["parameters"]
+
+
+def test_a_decode_step_divides_its_cache_by_rows_and_heads():
+    """By hand: 8 rows over 4 devices, 2 heads over 2."""
+    sizes = ["--model.d-model", "12", "--model.num-heads", "2", "--model.scan-unroll", "1"]
+    config = load_config("configs/quickstart.py", sizes)
+    mesh = make_mesh(MeshConfig(data=4, tensor=2))
+    cache = plan_module.decode_step(config, mesh, Bucket(Lengths(5, 7), 8)).parts["cache"]
+    assert {x.sharding.shard_shape(x.shape) for layer in cache for x in layer.own} == {(2, 1, 7, 6)}
 
 
 @needs.libtpu

@@ -49,13 +49,18 @@ def run(arguments: argparse.Namespace) -> None:
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
-    unroll = config.model.scan_unroll
-    if unroll > UNROLLED and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
+    model = config.model
+    unroll = min(model.scan_unroll, max(model.num_encoder_layers, model.num_decoder_layers))
+    if (
+        not arguments.decode
+        and unroll > UNROLLED
+        and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]
+    ):
         note(
             "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
             f"model.scan-unroll={unroll} plans the config's own form"
         )
-        config = dataclasses.replace(config, model=dataclasses.replace(config.model, scan_unroll=1))
+        config = dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1))
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
