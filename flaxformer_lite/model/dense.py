@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.model.kernels import platform
@@ -35,10 +36,10 @@ def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Floa
     return product(matrix, kernel.astype(dtype)).reshape(*x.shape[:-1], kernel.shape[-1])
 
 
-def promote_all_but_kernel(*operands: Array | None, dtype: Any = None, inexact: bool = True) -> list[Array | None]:
+def promote_all_but_kernel(*operands: ArrayLike | None, dtype: Any = None, inexact: bool = True) -> list[Array | None]:
     """Returns input and bias in the type of the computation, and between them the kernel as it is, for `matrix_product`."""
     x, _, bias = promote_dtype(*operands, dtype=dtype, inexact=inexact)
-    return [x, operands[1], bias]
+    return [x, jnp.asarray(operands[1]), bias]
 
 
 Dense = functools.partial(
