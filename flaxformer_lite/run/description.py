@@ -51,5 +51,5 @@ def describe_model(model: ModelConfig, params: PyTree) -> str:
     """Returns the shape of a model in a line, with the number of its parameters."""
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
-    layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
+    layers = " and ".join(f"{name} of {n} layer{'s'[: n > 1]}" for name, n in stacks.items() if n)
     return f"{layers}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters"

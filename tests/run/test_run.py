@@ -18,14 +18,10 @@ from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import tiniest_config, use_one_device, with_train
 from tests.support.served import runs
 
-TINY = tiny_config()
-CONFIG = dataclasses.replace(
-    with_train(TINY, steps=4, eval_every=4, checkpoint_every=2, log_every=4),
-    data=dataclasses.replace(TINY.data, bucket_lengths=(40,)),
-)
+CONFIG = with_train(tiniest_config(), steps=4, eval_every=4, checkpoint_every=2, log_every=4)
 LONG = ("1" * 60, "2" * 60)
 
 
@@ -72,7 +68,7 @@ def test_a_run_is_described_in_five_lines(folder: Path, untrained: Run):
     count = sum(leaf.size for leaf in jax.tree.leaves(run.params))
     assert repr(run).splitlines() == [
         f"Run {folder}",
-        f"  model: encoder of 2 layers and decoder of 2 layers, d_model 12, num_heads 3, {count:,} parameters",
+        f"  model: encoder of 1 layer and decoder of 1 layer, d_model 12, num_heads 3, {count:,} parameters",
         "  trained on: dates, objective seq2seq",
         "  weights: step 4 of 4",
         f"  best score: loss {row['loss']:.4g} at step 4",
@@ -162,8 +158,8 @@ def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):
     weights = untrained.attention("20-11-2026", "2026-11")
     assert weights.source_pieces == [*"20", "<unk>", *"11", "<unk>", *"2026", "</s>"]
     assert weights.target_pieces == ["<s>", *"2026", "<unk>", *"11"]
-    assert (weights.encoder.shape, weights.decoder.shape) == ((2, 3, 11, 11), (2, 3, 8, 8))
-    assert weights.cross.shape == (2, 3, 8, 11)
+    assert (weights.encoder.shape, weights.decoder.shape) == ((1, 3, 11, 11), (1, 3, 8, 8))
+    assert weights.cross.shape == (1, 3, 8, 11)
     for each in (weights.encoder, weights.decoder, weights.cross):
         np.testing.assert_allclose(each.sum(-1), 1, rtol=1e-5)
     assert not np.triu(weights.decoder, 1).any()
@@ -172,7 +168,7 @@ def test_attention_has_a_row_of_weights_for_every_piece(untrained: Run):
 def test_attention_ends_where_the_positions_do(untrained: Run, capsys: pytest.CaptureFixture):
     """Law: a text that is too long is truncated, with a warning."""
     weights = untrained.attention(*LONG)
-    assert weights.cross.shape == (2, 3, 11, 40)
+    assert weights.cross.shape == (1, 3, 11, 40)
     assert (len(weights.source_pieces), len(weights.target_pieces)) == (40, 11)
     said = capsys.readouterr().err.splitlines()
     assert said == [
