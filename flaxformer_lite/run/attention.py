@@ -68,7 +68,7 @@ def attention_weights(
         return np.asarray(variables["intermediates"][stack]["layers"][attention]["weights"][0][:, 0])
 
     return AttentionWeights(
-        source_pieces=labels(tokenizers.source, sources),
+        source_pieces=labels(tokenizers.source, sources, "" if targets else MASK),
         target_pieces=labels(tokenizers.target, targets),
         encoder=weights("encoder", "attention"),
         decoder=weights("decoder", "attention"),
@@ -76,6 +76,6 @@ def attention_weights(
     )
 
 
-def labels(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """Returns a label for each id. An id that the tokenizer does not have is that of a masked token."""
-    return [tokenizer.pieces([i])[0] if i < tokenizer.vocab_size else MASK for i in ids]
+def labels(tokenizer: Tokenizer, ids: list[int], other: str = "") -> list[str]:
+    """Returns a label for each id: its piece; of an id that the tokenizer does not have, `other` or the number."""
+    return [tokenizer.pieces([i])[0] if i < tokenizer.vocab_size else other or str(i) for i in ids]
