@@ -151,17 +151,8 @@ def encode(options: argparse.Namespace, ids: Path) -> None:
 def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Namespace) -> list[str]:
     """Returns the words that start the process of one side."""
     words = [__file__, path, *(["--shape", options.shape] if options.shape else []), "--measure", side, str(ids)]
-    return [
-        *words,
-        "--beam",
-        str(beam),
-        "--batch",
-        str(options.batch),
-        "--threads",
-        str(options.threads),
-        "--weights-dtype",
-        options.weights_dtype,
-    ]
+    words += ["--weights-dtype", options.weights_dtype, "--peer-type", options.peer_type]
+    return [*words, "--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
 
 
 def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:
