@@ -3,6 +3,7 @@ operations against the products in the compiled program. The compiler is the TPU
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -260,6 +261,26 @@ def test_more_than_two_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
     assert f"error: {planned} a turn" in written
     assert ("layers in a loop" in written) == (planned == 1)
     assert ("model.scan-unroll=4 plans" in written) == (planned == 1)  # the config's own
+
+
+@dataclasses.dataclass
+class Nothing:
+    """A plan that no compiler made."""
+
+    compiled: None = None
+    bound: None = None
+
+
+@pytest.mark.parametrize(("words", "loop"), [(["char_lm"], True), (["char_lm", "--decode"], False)])
+def test_json_says_that_the_layers_were_planned_in_a_loop(
+    words: list[str], loop: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr("flaxformer_lite.planning.make_plan", lambda *_, **__: Nothing())
+    run("plan", [*words, "--topology", "v5e:2x2", "--json"])
+    written = capsys.readouterr()
+    about = json.loads(written.out)["note"]
+    assert (about is not None and "may need more memory" in about and f"{about}\n" in written.err) == loop
+    assert (about is None and not written.err) == (not loop)
 
 
 def test_a_pmaps_program_is_not_planned():

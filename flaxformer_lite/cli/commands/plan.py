@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flaxformer_lite.console import Progress, note
 
 if TYPE_CHECKING:
+    import flaxformer_lite.config
     import flaxformer_lite.planning
 
 
@@ -49,22 +50,28 @@ def run(arguments: argparse.Namespace) -> None:
         overrides += [f"--{name.removeprefix('--')}", value]
     config = config_of(arguments.config, overrides)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
-    model = config.model
-    unroll = min(model.scan_unroll, max(model.num_encoder_layers, model.num_decoder_layers))
-    if (
-        not arguments.decode
-        and unroll > UNROLLED
-        and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]
-    ):
-        note(
-            "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
-            f"model.scan-unroll={unroll} plans the config's own form"
-        )
-        config = dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1))
+    about = None
+    if not arguments.decode and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
+        config, about = in_a_loop(config)
+    if about is not None:
+        note(about)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
-    print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
+    print(json.dumps(as_json(plan) | {"note": about}, indent=2) if arguments.json else in_words(plan))
+
+
+def in_a_loop(config: "flaxformer_lite.config.Config") -> tuple["flaxformer_lite.config.Config", str | None]:
+    """Returns the config with more than `UNROLLED` layers in a loop, and the note that says so; another as it is, and None."""
+    model = config.model
+    unroll = min(model.scan_unroll, max(model.num_encoder_layers, model.num_decoder_layers))
+    if unroll <= UNROLLED:
+        return config, None
+    about = (
+        "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
+        f"model.scan-unroll={unroll} plans the config's own form"
+    )
+    return dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1)), about
 
 
 def as_json(plan: "flaxformer_lite.planning.Plan") -> dict[str, Any]:
