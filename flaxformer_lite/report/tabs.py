@@ -62,9 +62,8 @@ def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallba
         settings=settings_of(runs),
         environment=environment_tables(runs),
     )
-    found = charts.curves_of({run.name: run.rows for run in runs})
-    report.curves = {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
     parts: list[tuple[str, str, Callable[[], object]]] = [
+        ("curves", "curves", lambda: report.curves.update(curve_charts(runs))),
         ("scores", "evaluations", lambda: report.tables.extend(score_tables(runs))),
         ("scores", "significance", lambda: report.tables.extend(significance_tables(runs))),
         ("translations", "samples", lambda: report.translations.extend(translation_tables(runs))),
@@ -95,6 +94,12 @@ def about(run: RunFacts) -> str:
     data = "no data" if config.data.train is None else config.data.train.kind
     step = max((row["step"] for row in run.rows), default=0)
     return f"{layers}, d_model {model.d_model}; {config.objective.kind} on {data}; {step:,} of {config.train.steps:,} steps"
+
+
+def curve_charts(runs: Sequence[RunFacts]) -> Figures:
+    """Returns for each metric the curves of all runs that have it."""
+    found = charts.curves_of({run.name: run.rows for run in runs})
+    return {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
 
 
 def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:

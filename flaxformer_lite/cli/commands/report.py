@@ -27,11 +27,12 @@ def run(arguments: argparse.Namespace) -> None:
     output = Path(arguments.output)
     if output.is_dir():
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
-    from flaxformer_lite.charts import altair  # with JAX
-    from flaxformer_lite.report import make_report, write_page, write_png
-
-    altair()
     with Progress() as progress:
+        progress.update("reading the runs")
+        from flaxformer_lite.charts import altair  # with JAX
+        from flaxformer_lite.report import make_report, write_page, write_png
+
+        altair()
 
         def show(part: str, done: int, total: int) -> None:
             progress.total = total
