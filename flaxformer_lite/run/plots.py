@@ -35,6 +35,12 @@ def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], li
     return [*weights.target_pieces[1:], END], weights.source_pieces
 
 
+def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Returns the number of ids that both begin with: a token across the end of a prompt is no token of the prompt."""
+    pairs = zip(ids, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
+
+
 def head_weights(weights: Float[np.ndarray, "L N T S"], layer: int, head: int | None) -> Float[np.ndarray, "T S"]:
     """Returns the weights of a layer and a head, each counted from 1; without a head their mean.
 
@@ -98,8 +104,9 @@ class RunPlots:
             (target,) = self.own_targets([source])
             assert target is not None
         if model.num_encoder_layers == 0:
+            ids, prompt = self.prompt_ids(source + target), encode_prompt(tokenizers.target, source, self.config.decode.bos_id)
             full = self.config.objective.prompt_attention == "full"
-            return weights([], self.prompt_ids(source + target), len(self.prompt_ids(source)) if full else 0)
+            return weights([], ids, common_length(ids, prompt) if full else 0)
         (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
         return weights(tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets])
 

@@ -9,7 +9,7 @@ from flaxformer_lite.inference.generation import encode_prompt
 from flaxformer_lite.objectives import CausalLM
 from flaxformer_lite.run import AttentionWeights, Run
 from flaxformer_lite.run.plots import RunPlots, attention_axes, attention_chart, head_weights, run_names
-from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.characters import ByteTokenizer, Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 from tests.support import needs
@@ -103,6 +103,24 @@ def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatc
     monkeypatch.setattr(CausalLM, "prompt_attention", "full")
     families["documents"].attention("abc", "def")
     assert asked[2] == [[], ids, len(ids) - 3]
+
+
+def test_a_token_across_the_end_of_a_prompt_is_not_of_the_prompt(
+    families: dict[str, Run], monkeypatch: pytest.MonkeyPatch
+):
+    """By hand: a tokenizer with one token for "cd" reads "abc" + "def" as a, b, cd, e, f."""
+    read, asked = ByteTokenizer.encode, []
+
+    def record(model: object, params: object, tokenizers: object, *inputs: object) -> AttentionWeights:
+        asked.append(inputs)
+        return WEIGHTS
+
+    monkeypatch.setattr(ByteTokenizer, "encode", lambda self, text: read(self, text.replace("cd", "g")))
+    monkeypatch.setattr(CausalLM, "prompt_attention", "full")
+    monkeypatch.setattr("flaxformer_lite.run.plots.attention_weights", record)
+    families["documents"].attention("abc", "def")
+    ids = encode_prompt(families["documents"].required_tokenizers.target, "abgef", 2)
+    assert asked == [([], ids, len(ids) - 3)]
 
 
 @pytest.mark.parametrize(("name", "kind"), [("texts", "encoder"), ("documents", "decoder")])
