@@ -28,6 +28,9 @@ Fraction = Annotated[float, Gt(0), Lt(1)]
 Rate = Annotated[float, Ge(0), Lt(1)]
 """A probability, or the weight of the old value in a moving average; 1 is excluded."""
 
+WEIGHTS_DTYPES = ("float32", "bfloat16")
+"""The types in which `load` and `--weights-dtype` keep kernels and embedding tables; the first by default."""
+
 SHOWN = 100
 """Characters of a value in a message."""
 

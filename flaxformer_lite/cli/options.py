@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flaxformer_lite.bounds import WEIGHTS_DTYPES
+
 SYSTEMS = ("bert-tf", "matrix-view", "nlp-in-action", "paddle", "torch-transformer")
 """The older systems that `import` and `export` know; named here too, because their files need JAX."""
 
@@ -25,8 +27,8 @@ def add_weights(parser: argparse.ArgumentParser, default: str = "the config's we
     parser.add_argument("--weights", help=f"last, best, ema or average:N; default: {default}")
     parser.add_argument(
         "--weights-dtype",
-        choices=("float32", "bfloat16"),
-        default="float32",
+        choices=WEIGHTS_DTYPES,
+        default=WEIGHTS_DTYPES[0],
         help="type of the products with weights; bfloat16 is faster on CPUs with AMX, GPUs and TPUs; default: float32",
     )
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, Unpack
 import numpy as np
 from jaxtyping import Float, PyTree
 
+from flaxformer_lite.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data import Lengths, Pair
@@ -39,9 +40,6 @@ from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
-
-WEIGHTS_DTYPES = ("float32", "bfloat16")
-"""The types in which `load` keeps kernels and embedding tables."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,10 +1,13 @@
 """Oracle: messages rewritten by hand, for what was typed, what could have been, and what no option says."""
 
 import argparse
+import inspect
 
 import pytest
 
-from flaxformer_lite.cli.options import add_setting, as_flags, typed_settings
+from flaxformer_lite.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.cli.options import add_setting, add_weights, as_flags, typed_settings
+from flaxformer_lite.run import load
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -39,3 +42,12 @@ def test_what_was_typed_as_settings():
     assert typed_settings(parsed("--beam", "0", "--top-k", "3")) == {"beam_size": 0, "top_k": 3}
     assert typed_settings(parsed()) == {}
     assert as_flags("decode.beam_size is 0", argparse.Namespace()) == "decode.beam_size is 0"
+
+
+def test_the_types_of_weights_are_those_that_load_takes():
+    """Law: the command line and `load` have the same types, and the same default."""
+    parser = argparse.ArgumentParser()
+    add_weights(parser)
+    assert [parser.parse_args(["--weights-dtype", name]).weights_dtype for name in WEIGHTS_DTYPES] == [*WEIGHTS_DTYPES]
+    default = inspect.signature(load).parameters["weights_dtype"].default
+    assert parser.parse_args([]).weights_dtype == default == WEIGHTS_DTYPES[0]
