@@ -232,26 +232,26 @@ class Decoder:
 
 
 def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
-    """Returns the inputs of a search with the numbers of the settings of each row; padding rows have neutral ones."""
+    """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
     rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
-    penalty = row_numbers(penalties, rows, 1) if set(penalties) != {1.0} else None
+    penalty = row_numbers(penalties, rows) if set(penalties) != {1.0} else None
     if keys is None:
         return inputs._replace(repetition_penalty=penalty)
     drawn = [config.sampling for config in configs if config.sampling is not None]
     rounded = jnp.result_type(float).type
     sampling = RowSampling(
         keys,
-        temperature=row_numbers([sampling.temperature for sampling in drawn], rows, 1),
-        top_p=row_numbers([sampling.top_p for sampling in drawn], rows, 1),
+        temperature=row_numbers([sampling.temperature for sampling in drawn], rows),
+        top_p=row_numbers([sampling.top_p for sampling in drawn], rows),
         # On the host: a compiled logarithm differs in the last bit from that of a constant.
-        log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows, -math.inf),
+        log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows),
     )
     return inputs._replace(sampling=sampling, repetition_penalty=penalty)
 
 
-def row_numbers(values: Sequence[float], rows: int, fill: float) -> Float[Array, "B"]:
-    """Returns a number for each row, `fill` in the rows after the last value."""
-    return jnp.asarray([*values, *[fill] * (rows - len(values))], float)
+def row_numbers(values: Sequence[float], rows: int) -> Float[Array, "B"]:
+    """Returns a number for each row, the last one for padding rows too."""
+    return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], float)
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:

@@ -3,6 +3,7 @@
 The alphabet of shapes is in `model/__init__.py`. A token whose logit is -inf cannot be chosen.
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -136,12 +137,13 @@ def sample_token(
     def draw(logits: Float[Array, "B V"]) -> Int[Array, "B"]:
         return jax.vmap(jax.random.categorical)(step_keys, logits).astype(jnp.int32)
 
-    # Without filters the product of `scale_logits` and the sum in `draw` are one instruction: a branch of their own keeps it.
-    return jax.lax.cond(
-        ((sampling.top_p < 1) | (sampling.log_min_p > -jnp.inf)).any(),
-        lambda: draw(warp_logits(logits, sampling, k)),
-        lambda: draw(scale_logits(logits, sampling.temperature, k)),
-    )
+    # Without filters the product of `scale_logits` and the sum in `draw` are one instruction, so these rows are drawn apart: a
+    # row's token depends on its own settings only. A batch whose rows are alike draws once.
+    filtered = (sampling.top_p < 1) | (sampling.log_min_p > -jnp.inf)
+    nothing = functools.partial(jnp.zeros_like, filtered, jnp.int32)
+    plain = jax.lax.cond(filtered.all(), nothing, lambda: draw(scale_logits(logits, sampling.temperature, k)))
+    warped = jax.lax.cond(filtered.any(), lambda: draw(warp_logits(logits, sampling, k)), nothing)
+    return jnp.where(filtered, warped, plain)
 
 
 def warp_logits(logits: Float[Array, "B V"], sampling: RowSampling, k: int) -> Float[Array, "B V"]:

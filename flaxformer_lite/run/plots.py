@@ -104,9 +104,12 @@ class RunPlots:
             (target,) = self.own_targets([source])
             assert target is not None
         if model.num_encoder_layers == 0:
-            ids, prompt = self.prompt_ids(source + target), encode_prompt(tokenizers.target, source, self.config.decode.bos_id)
-            full = self.config.objective.prompt_attention == "full"
-            return weights([], ids, common_length(ids, prompt) if full else 0)
+            ids = self.prompt_ids(source + target)
+            if self.config.objective.prompt_attention == "causal":
+                return weights([], ids, 0)
+            return weights(
+                [], ids, common_length(ids, encode_prompt(tokenizers.target, source, self.config.decode.bos_id))
+            )
         (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
         return weights(tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets])
 
