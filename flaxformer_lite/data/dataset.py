@@ -21,9 +21,8 @@ from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tok
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subword_sampling import SubwordSampler
 
-# It warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
+# grain warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
 logging.get_absl_logger().addFilter(Quiet("grain"))
-import grain  # noqa: E402
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
@@ -160,6 +159,8 @@ class Dataset(Generic[Example]):
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:
         """Yields batches `start` … `stop - 1`, made ahead of time in two threads."""
+        import grain  # here, since it takes long and answers need no batches
+
         steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, local_rows))
         return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
 

@@ -6,17 +6,19 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.parallel.sharding import ROW_AXES
+
+if TYPE_CHECKING:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 Implementation = Literal["auto", "xla", "cudnn", "splash"]
 
@@ -298,7 +300,7 @@ def padded(x: Float[Array, "B N T H"]) -> Float[Array, "B N U H"]:
 
 def splash_segments(
     call: AttentionCall, structure: MaskStructure, num_queries: int, num_keys: int
-) -> splash_attention_kernel.SegmentIds | None:
+) -> "splash_attention_kernel.SegmentIds | None":
     """Returns the text numbers of queries and keys, with different numbers for padded queries (-1) and keys (0).
 
     None where no query can see a padded key: without numbers, if the mask is causal or no key was padded.
@@ -306,6 +308,7 @@ def splash_segments(
     (batch, length, _, _), room = call.query.shape, call.key.shape[1]
     if structure.keys is None and (structure.causal or room == num_keys):
         return None
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
     def numbers(given: Int[Array, "B T"] | None, length: int, room: int, filler: int) -> Int[Array, "B U"]:
         given = jnp.ones((batch, length), jnp.int32) if given is None else given
@@ -319,6 +322,9 @@ def splash_kernel(
     structure: MaskStructure, soft_cap: float | None, num_heads: int, num_queries: int, num_keys: int
 ) -> Callable[..., Array]:
     """Returns the kernel for one row: `[N, T, H]`, `[K, S, H]` and `[K, S, Hv]` to `[N, T, Hv]`."""
+    # Imported here: every start of the program would take a quarter of a second longer, and only TPUs have this kernel.
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
     shape = (num_queries, num_keys)
     mask: splash_attention_mask.Mask = splash_attention_mask.FullMask(shape)
     if structure.causal and structure.window is not None:

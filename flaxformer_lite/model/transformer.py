@@ -161,4 +161,4 @@ class Transformer(nn.Module):
 @functools.lru_cache(maxsize=64)
 def parameter_shapes(config: ModelConfig) -> PyTree:
     """Returns shapes and types of the model's parameters; a model is traced once, since that takes most of a small run's load."""
-    return jax.eval_shape(Transformer(config).init, jax.random.key(0), example_inputs(config))["params"]
+    return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
