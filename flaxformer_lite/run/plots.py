@@ -15,7 +15,7 @@ from flaxformer_lite.inference.generation import encode_prompt
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.run.attention import AttentionWeights, Kind, attention_weights
 from flaxformer_lite.run.text_lengths import text_lengths
-from flaxformer_lite.run.text_predictor import MASK, TextPredictor, WarnCallback, encode_masked
+from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 
@@ -115,9 +115,7 @@ class RunPlots:
 
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text that an encoder alone reads, special ones included."""
-        tokenizer = self.required_tokenizers.source
-        ids = encode_masked(tokenizer, text, self.predictor.mask_id()) if MASK in text else tokenizer.encode(text)
-        return list(self.predictor.encode([ids], 1, warn).tokens)
+        return list(self.predictor.encode([self.predictor.text_ids(text)], 1, warn).tokens)
 
     def prompt_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text that a decoder alone reads, without its end."""

@@ -147,6 +147,10 @@ class TextPredictor:
             )
         return self.tokenizer.truncated(texts, self.max_tokens)
 
+    def text_ids(self, text: str) -> list[int]:
+        """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
+        return encode_masked(self.tokenizer, text, self.mask_id()) if MASK in text else self.tokenizer.encode(text)
+
     def end_position(self, row: EncodedText) -> int:
         """Returns the position of the last end, the first of `decode.eos_ids`. Raises: ValueError if the text has none."""
         end = self.config.decode.eos_id
@@ -172,7 +176,7 @@ class TextPredictor:
         self.unknown.report([part for text in texts for part in text.split(MASK)], warn)
         rows, positions = [], []
         for number, text in enumerate(texts, first_line):
-            tokens = encode_masked(self.tokenizer, text, mask_id)
+            tokens = self.text_ids(text)
             row = self.encode([tokens], number, warn)
             rows.append(row)
             positions.append([position for position, token in enumerate(row.tokens) if token == mask_id])

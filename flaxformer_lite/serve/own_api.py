@@ -98,9 +98,9 @@ class OwnApi:
         )
 
     async def attention(self, request: Request) -> Response:
-        """The attention weights of a source and its translation."""
+        """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""
         asked = await self.service.parsed(request, requests.AttentionRequest)
-        run = self.service.runs.find(asked.run, "translate")
+        run = self.service.runs.reader(asked.run, of_target=asked.target is not None)
         job = await self.service.made(run.attention_job, [asked.source], asked.source, asked.target)
         return JSONResponse((await self.service.answers(request, job))[0])
 

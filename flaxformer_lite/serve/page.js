@@ -20,6 +20,7 @@ const TASKS = {
     ask: async (text, options) => {
       const into = written(text);
       await stream("/api/generate", { texts: text, ...options, stream: true }, (part) => into.append(part.finish ? "" : part.text));
+      $("answer").append(attentionButton(text, into.textContent));
     },
   },
   chat: {
@@ -48,6 +49,7 @@ const TASKS = {
     ask: async (text, options) => {
       const masks = (await post("/api/fill-mask", { texts: [text], ...options })).answers[0];
       masks.forEach((mask, i) => bars(`mask ${i + 1}`, mask.map((c) => [c.token, c.probability])));
+      $("answer").append(attentionButton(text));
     },
   },
   classify: {
@@ -60,6 +62,7 @@ const TASKS = {
         const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
         if (scores.length) bars(lines(text)[i], scores);
         else table(["text", "value"], [[lines(text)[i], answer.score.toFixed(4)]]);
+        if (typeof texts[i] === "string") $("answer").append(attentionButton(texts[i]));
       });
     },
   },
@@ -71,6 +74,7 @@ const TASKS = {
       const unit = vectors.map((v) => { const n = Math.hypot(...v) || 1; return v.map((x) => x / n); });
       const similar = unit.map((a) => unit.map((b) => a.reduce((sum, x, i) => sum + x * b[i], 0)));
       heatMap($("answer"), texts, texts.map((_, i) => String(i + 1)), similar);
+      $("answer").append(...texts.map((text, i) => attentionButton(text, undefined, `attention of ${i + 1}`)));
       add("p", `${vectors[0].length} numbers each; the first text begins ${vectors[0].slice(0, 4).map((x) => x.toFixed(3)).join(", ")}, …`, "note");
     },
   },
@@ -159,14 +163,25 @@ function bars(title, entries) {
 
 function showTranslations(texts, { answers }) {
   table(["text", "answer", "score", ""], texts.flatMap((text, i) => answers[i].map((answer, n) => {
-    const button = make("button", "attention");
-    button.addEventListener("click", () => work(() => showAttention(text, answer.text)));
-    return [n ? "" : text, answer.text, answer.score.toFixed(4), button];
+    return [n ? "" : text, answer.text, answer.score.toFixed(4), attentionButton(text, answer.text)];
   })));
 }
 
+function attentionButton(source, target, label = "attention") {
+  const button = make("button", label);
+  button.addEventListener("click", () => work(() => showAttention(source, target)));
+  return button;
+}
+
+const AXES = {
+  cross: "Rows: tokens of the answer, each as it is predicted. Columns: tokens of the text.",
+  decoder: "Rows: tokens of the prompt and of the answer. Columns: the tokens that each attends to.",
+  encoder: "Rows: tokens of the text. Columns: the tokens that each attends to.",
+};
+
 async function showAttention(source, target) {
   weights = await post("/api/attention", { source, target });
+  $("axes").textContent = `${AXES[weights.kind]} Stronger colours are larger weights.`;
   const layers = weights.weights.length, count = weights.weights[0].length;
   heads.elements.layer.replaceChildren(...weights.weights.map((_, i) => new Option(i + 1, i)));
   heads.elements.layer.value = layers - 1;

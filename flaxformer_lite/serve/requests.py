@@ -115,7 +115,8 @@ class AttentionRequest(Asked):
 
     run: str | None = None
     source: str
-    target: str
+    target: str | None = None
+    """The translation or the continuation; None for an encoder alone."""
 
 
 # OpenAI's interface -------------------------------------------------------------------------------------------------------

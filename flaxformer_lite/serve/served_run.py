@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-import functools
+import math
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from flaxformer_lite.inference.generation import (
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.plots import attention_axes
-from flaxformer_lite.run.text_predictor import MASK, check_single_texts, encode_masked
+from flaxformer_lite.run.text_predictor import MASK, check_single_texts
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
@@ -141,21 +141,39 @@ class ServedRun:
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
-        encode = tokenizer.encode
-        if task == "fill-mask":
-            encode = functools.partial(encode_masked, tokenizer, mask_id=predictor.mask_id())
+        encode = predictor.text_ids if task == "fill-mask" else tokenizer.encode
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
         self.check_lengths(lengths, predictor.max_tokens)
         return Job(Key(self.name, task), texts)
 
-    def attention_job(self, source: str, target: str) -> Job:
-        """Returns the job of computing the attention weights of a translation."""
-        model, longest = self.run.config.model, self.run.config.data.longest
-        rows = [self.tokenizers.source.encode(source), self.tokenizers.target.encode(target)]
-        for row, most in zip(rows, longest, strict=True):
-            self.check_lengths([len(row)], most - 1)
-        if model.num_decoder_layers * model.num_heads * (len(rows[0]) + 1) * (len(rows[1]) + 1) > MAX_WEIGHTS:
+    @property
+    def reads_target(self) -> bool:
+        """Whether the model reads a target, or a continuation, beside the source: not an encoder alone."""
+        return self.run.config.model.num_decoder_layers > 0
+
+    def attention_job(self, source: str, target: str | None) -> Job:
+        """Returns the job of computing attention weights of a translation, a prompt with its continuation, or a text."""
+        if self.reads_target != (target is not None):
+            remedy = "send the target that it writes" if self.reads_target else "leave out the target"
+            raise Refusal(
+                422, f"{self.name} has {'a' if self.reads_target else 'no'} decoder: {remedy}", param="target"
+            )
+        model, tokenizers = self.run.config.model, self.tokenizers
+        if target is not None and model.num_encoder_layers:
+            rows = [tokenizers.source.encode(source), tokenizers.target.encode(target)]
+            for row, most in zip(rows, self.run.config.data.longest, strict=True):
+                self.check_lengths([len(row)], most - 1)
+            sizes = [len(row) + 1 for row in rows]
+        elif target is not None:
+            sizes = [len(encode_prompt(tokenizers.target, source + target, self.run.config.decode.bos_id))] * 2
+            self.check_lengths(sizes[:1], self.max_prompt_tokens)
+        else:
+            sizes = [len(tokenizers.source.with_special_tokens(self.run.predictor.text_ids(source)).tokens)] * 2
+            self.check_lengths(sizes[:1], self.run.predictor.max_tokens)
+        if 0 in sizes:
+            raise Refusal(422, "the source has no tokens: send a text")
+        if (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads * math.prod(sizes) > MAX_WEIGHTS:
             raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
         return Job(Key(self.name, "attention"), [(source, target)])
 
@@ -273,11 +291,13 @@ class ServedRun:
         text = truncate_at_stop(parts.text(), prompt.stop)
         return Answer(text, 0.0, len(parts.tokens), "length" if cut else "stop")
 
-    def attention(self, source: str, target: str) -> dict[str, Any]:
-        """Returns the weights [layer, head, target token, source token] of a translation, and the labels of its tokens."""
+    def attention(self, source: str, target: str | None) -> dict[str, Any]:
+        """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
         weights = self.run.attention(source, target)
-        rows, columns = attention_axes(weights, "cross")
-        return {"rows": rows, "columns": columns, "weights": weights.cross.astype(float).round(4).tolist()}
+        kind = weights.kinds[0]
+        rows, columns = attention_axes(weights, kind)
+        numbers = getattr(weights, kind).astype(float).round(4).tolist()
+        return {"kind": kind, "rows": rows, "columns": columns, "weights": numbers}
 
 
 class ServedRuns:
@@ -294,11 +314,26 @@ class ServedRuns:
         """Yields parts of a text; the generator returns the whole answer."""
         return self.by_name[key.run].stream(key, item)
 
-    def find(self, name: str | None, task: str) -> ServedRun:
-        """Returns the run with that name, or the first one, which does the task. Raises: Refusal if there is none."""
-        if name is not None and name not in self.by_name:
+    def named(self, name: str) -> ServedRun:
+        """Returns the run with that name. Raises: Refusal if there is none."""
+        if name not in self.by_name:
             message = f"there is no run {name!r}: there are {', '.join(self.by_name)}"
             raise Refusal(404, message, code="model_not_found", param="model")
+        return self.by_name[name]
+
+    def reader(self, name: str | None, *, of_target: bool) -> ServedRun:
+        """Returns the run with that name; without one the first that reads a target, best of a translation, or that reads none."""
+        if name is not None:
+            return self.named(name)
+        return min(
+            self.by_name.values(),
+            key=lambda run: (run.reads_target != of_target, of_target and "translate" not in run.tasks),
+        )
+
+    def find(self, name: str | None, task: str) -> ServedRun:
+        """Returns the run with that name, or the first one, which does the task. Raises: Refusal if there is none."""
+        if name is not None:
+            self.named(name)
         able = [run for run in self.by_name.values() if name in (None, run.name) and task in run.tasks]
         if not able:
             does = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())

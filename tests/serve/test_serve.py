@@ -107,6 +107,16 @@ def test_the_servers_own_endpoints(served: Served):
     assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
 
 
+def test_attention_is_of_every_family(served: Served):
+    """Law: an encoder alone takes no target, and answers unnamed requests without one; the others need one."""
+    for run, target in (("pairs", "ab"), ("documents", " time"), ("texts", None)):
+        asked = {"source": "ab", "target": target}
+        for body in (asked | {"run": run}, {name: value for name, value in asked.items() if value is not None}):
+            if "run" in body or run != "documents":
+                assert served.post("/api/attention", body).json()["answer"] == target
+                assert served.model.calls[-1][0].run == run
+
+
 def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
     asked = {"texts": ["Once"], "temperature": 0.5, "top_k": 7, "seed": 3, "stop": ["."], "max_new_tokens": 20}
     served.answers("/api/generate", **asked, num_hypotheses=2)
@@ -219,6 +229,12 @@ def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str,
         ("/api/translate", {"texts": "a", "num_hypotheses": 17}, 422, "num_hypotheses is 17: this server allows at most 16"),
         ("/api/fill-mask", {"texts": "abc"}, 422, "text 1 has no mask"),
         ("/api/embed", {"texts": "a" * 30}, 413, "reads at most 20"),
+        ("/api/attention", {"source": "a", "run": "pairs"}, 422, "pairs has a decoder: send the target"),
+        ("/api/attention", {"source": "a", "run": "texts", "target": "b"}, 422, "texts has no decoder: leave out the target"),
+        ("/api/attention", {"source": "a" * 20, "target": "b"}, 413, "has 20 tokens, but pairs reads at most 19"),
+        ("/api/attention", {"source": "a" * 40, "target": "b" * 20, "run": "documents"}, 413, "reads at most 60"),
+        ("/api/attention", {"source": "a" * 20}, 413, "texts reads at most 20"),
+        ("/api/attention", {"source": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
         ("/api/nothing", {}, 404, "Not Found"),
         ("/api/runs", {}, 405, "Method Not Allowed"),
         ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),

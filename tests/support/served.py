@@ -86,7 +86,7 @@ class FakeModel:
         if key.task == "fill-mask":
             return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]
         if key.task == "attention":
-            return [{"rows": ["x"], "columns": list(source), "weights": []} for source, _ in items]
+            return [{"rows": ["x"], "columns": list(source), "answer": target} for source, target in items]
         tokenizer = self.by_name[key.run].tokenizers.target
         texts = [tokenizer.decode(item.ids)[::-1] for item in items]
         return [[Answer(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
