@@ -1,5 +1,6 @@
 """The socket: a server of an application until SIGTERM or Ctrl-C, then the end of the requests that are open."""
 
+import asyncio
 import os
 import secrets
 import signal
@@ -21,6 +22,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
 BACKLOG = 2048
 """Connections that wait to be accepted."""
+HEADER_SECONDS = 20.0
+"""Seconds in which the headers of a request must arrive, from the opening of the connection or from their first byte."""
 LAST_CALL = 1.0
 """Seconds that a call to the model may take after the last request was answered."""
 DRAIN_EXTRA = 5.0
@@ -108,6 +111,7 @@ def serve(
             log_level="warning",
             access_log=False,
             lifespan="off",
+            http=header_limited(HEADER_SECONDS),
             proxy_headers=False,
             server_header=False,
             limit_concurrency=limits.connections,
@@ -123,6 +127,38 @@ def serve(
             stopped: bool = app.state.service.worker.close(LAST_CALL)
             say(f"stopped; {app.state.service.metrics.summary()}")
     return stopped
+
+
+def header_limited(seconds: float) -> Any:
+    """Returns uvicorn's protocol of a connection, which is closed if the headers of a request take longer; uvicorn has no limit."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    base: Any = AutoHTTPProtocol
+
+    class HeaderLimited(base):  # type: ignore[misc]
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self.timer = self.loop.call_later(seconds, transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self.stop_timer()  # the headers are whole
+            elif self.timer is None:
+                self.timer = self.loop.call_later(seconds, self.transport.close)
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self.stop_timer()
+            super().connection_lost(error)
+
+        def stop_timer(self) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+            self.timer = None
+
+    return HeaderLimited
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

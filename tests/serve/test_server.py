@@ -1,5 +1,6 @@
 """A real server on a real socket: OpenAI's own client, the answers of the run, SIGTERM, a browser, and many clients at once."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -18,7 +19,7 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, listening_socket
+from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, header_limited, listening_socket
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
 from tests.support.chromium import opened
@@ -123,7 +124,14 @@ def test_answers_are_those_of_the_run_for_each_text_alone(server: Server, loaded
         assert [candidate["id"] for candidate in mask] == [candidate.id for candidate in alone]
     weights = post(server.url, "/api/attention", {"source": "abc", "target": "ba"})
     assert np.asarray(weights["weights"]).shape == pairs.attention("abc", "ba").cross.shape
-    assert (len(weights["rows"]), len(weights["columns"])) == (3, 4)
+    assert (len(weights["rows"]), len(weights["columns"])) == (3, 4) and weights["kind"] == "cross"
+    for run, kind, target in ((documents, "decoder", "d"), (texts, "encoder", None)):
+        found = post(
+            server.url, "/api/attention", {"run": Path(run.folder.path).name, "source": "abc", "target": target}
+        )
+        expected = getattr(run.attention("abc", target), kind)
+        np.testing.assert_allclose(found["weights"], expected, atol=6e-5)
+        assert found["kind"] == kind and [len(found["rows"]), len(found["columns"])] == [*expected.shape[2:]]
 
 
 @needs.starlette
@@ -216,12 +224,14 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
             for name in tab.locator("#tasks button").all_inner_texts():
                 tab.click(f"#tasks button:text-is('{name}')")
                 tab.fill("textarea", asked[name])
+                if name == "generate":  # the map is of prompt and answer together, at most 60 bytes
+                    tab.fill("#options input[name=max_new_tokens]", "4")
                 tab.click("#go")
                 tab.wait_for_selector("#state.done", timeout=60_000)
                 seen.append(name)
-                if name == "translate":
+                if name != "chat":
                     tab.click("#answer button >> nth=0")
-                    tab.wait_for_selector("#map td", timeout=60_000)
+                    tab.wait_for_selector("#attention:not([hidden]) #map td", timeout=60_000)
                     tab.select_option("#heads select[name=head]", index=1)
                 assert tab.inner_text("#answer").strip(), name
                 assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
@@ -263,6 +273,48 @@ def test_a_token_is_needed_where_others_reach_the_server(monkeypatch: pytest.Mon
             checked_token("127.0.0.1")
     monkeypatch.setenv(TOKEN, "0123456789abcdef")
     assert checked_token("0.0.0.0") == "0123456789abcdef"
+
+
+@needs.starlette
+def test_headers_have_a_time_limit_and_answers_have_not():
+    """Law: a connection without whole headers is closed, the first or a later request's; one that waits for an answer is not."""
+    import uvicorn
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.sleep(0.4)
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    asked, part = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nHo"
+
+    async def ask(port: int, *sent: bytes) -> int:
+        """Returns the number of answers until the connection is closed."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        answers = 0
+        for content in sent:
+            writer.write(content)
+            if content == asked:
+                answers += (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
+        assert await reader.read() == b""
+        writer.close()
+        return answers
+
+    async def scenario() -> list[int]:
+        config = uvicorn.Config(
+            app, log_level="warning", lifespan="off", timeout_keep_alive=1
+        )
+        server = uvicorn.Server(config)
+        with listening_socket("127.0.0.1", 0) as listener:
+            port, task = listener.getsockname()[1], asyncio.ensure_future(server.serve(sockets=[listener]))
+            while not server.started:
+                await asyncio.sleep(0.01)
+            async with asyncio.timeout(20):
+                found = await asyncio.gather(*(ask(port, *sent) for sent in ((), (part,), (asked, asked, part))))
+            server.should_exit = True
+            await task
+        return found
+
+    assert asyncio.run(scenario()) == [0, 0, 2]
 
 
 @needs.starlette
