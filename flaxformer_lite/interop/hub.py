@@ -9,25 +9,28 @@ import fnmatch
 import os
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from huggingface_hub import (
-    CommitOperationAdd,
-    CommitOperationDelete,
-    HfApi,
-    constants,
-    errors,
-    get_token,
-    snapshot_download,
-)
-from huggingface_hub.utils import logging
-from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars, tqdm
-
 from flaxformer_lite.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
+
+with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the bars here are no widgets
+    warnings.filterwarnings("ignore", "IProgress not found")
+    from huggingface_hub import (
+        CommitOperationAdd,
+        CommitOperationDelete,
+        HfApi,
+        constants,
+        errors,
+        get_token,
+        snapshot_download,
+    )
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars, tqdm
 
 NETWORK: Any = errors.HfHubHTTPError.__bases__[0]
 """The base class of errors of the connection: httpx's or httpx2's, whichever the library uses."""

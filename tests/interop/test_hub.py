@@ -1,6 +1,7 @@
 """Oracle: a hub on this machine that speaks the protocol. What is imported by name equals the folder it was made of."""
 
 import contextlib
+import inspect
 import json
 import os
 import shutil
@@ -261,3 +262,17 @@ def test_a_push_that_cannot_be_is_one_line(
     with pytest.raises(SystemExit, match="2"):
         type_command(monkeypatch, "export", "hf", "run", "others/copy", "--push")
     assert "refuses access to others/copy (You don't have the rights" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_notebook_without_widgets_shows_no_warning_of_the_library():
+    """Law: what the library's bars lack in a notebook is not a reader's business; here they are no widgets."""
+    code = """
+        import sys, types
+        sys.modules["ipykernel.zmqshell"] = types.ModuleType("zmqshell")
+        sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: None)
+        sys.modules["ipywidgets"] = None
+        import flaxformer_lite.interop.hub
+    """
+    done = subprocess.run([sys.executable, "-c", inspect.cleandoc(code)], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

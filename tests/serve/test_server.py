@@ -301,7 +301,7 @@ def test_headers_have_a_time_limit_and_answers_have_not():
 
     async def scenario() -> list[int]:
         config = uvicorn.Config(
-            app, log_level="warning", lifespan="off", timeout_keep_alive=1
+            app, log_level="warning", lifespan="off", http=header_limited(0.2), timeout_keep_alive=1
         )
         server = uvicorn.Server(config)
         with listening_socket("127.0.0.1", 0) as listener:
