@@ -135,7 +135,7 @@ def header_limited(seconds: float) -> Any:
 
     base: Any = AutoHTTPProtocol
 
-    class HeaderLimited(base):  # type: ignore[misc]
+    class HeaderLimited(base):
         timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
