@@ -43,12 +43,12 @@ class Study:
 
 
 def transformer_big() -> Config:
-    return load_config("configs/transformer_big_wmt14.py")
+    return load_config("transformer_big_wmt14")
 
 
 def bert_large() -> Config:
     """The large model of Devlin et al. 2018, arXiv:1810.04805, on rows of 512 tokens."""
-    base = load_config("configs/tiny_mlm.py")
+    base = load_config("tiny_mlm")
     model = dataclasses.replace(
         base.model,
         vocab_size=30_522,
@@ -71,7 +71,7 @@ def bert_large() -> Config:
 
 
 def llama_1b() -> Config:
-    config = load_config("configs/llama_1b.py")
+    config = load_config("llama_1b")
     return dataclasses.replace(config, model=dataclasses.replace(config.model, remat="full"))
 
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
@@ -33,3 +33,9 @@ def ask(process: "subprocess.Popen[str]") -> Any:
     process.stdin.write("go\n")
     process.stdin.flush()
     return json.loads(process.stdout.readline())
+
+
+def run_alone(words: Sequence[str], environment: Mapping[str, str]) -> Any:
+    """Runs a program to its end, and returns the JSON of its last line; None if it fails."""
+    found = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False)
+    return json.loads(found.stdout.splitlines()[-1]) if found.returncode == 0 else None

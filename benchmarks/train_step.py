@@ -189,81 +189,20 @@ def matrix_peak(size: int = 2048) -> float:
 
 
 def pytorch(options: argparse.Namespace) -> tuple[Step, str]:
-    """A Transformer of the same shape, written for speed: query, key and value in one product, fused attention, fused Adam."""
+    """The Transformer of torch_models.py in the same shape, with fused Adam."""
     import torch
-    from torch import nn
-    from torch.nn import functional
+    from torch_models import Transformer
+
+    from flaxformer_lite.config import to_json
 
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    model = experiment(options.shape).model
-    pre_norm = "n" in model.residual.pre
-    width, heads, inner, rate = model.d_model, model.num_heads, model.d_ff, model.dropout.residual_rate
-
-    class Attention(nn.Module):
-        def __init__(self, crosses: bool):
-            super().__init__()
-            self.crosses = crosses
-            self.queries = nn.Linear(width, width if crosses else 3 * width)
-            self.memory = nn.Linear(width, 2 * width) if crosses else None
-            self.out = nn.Linear(width, width)
-
-        def forward(self, x: Any, memory: Any, causal: bool) -> Any:
-            if self.memory is not None:
-                query, (key, value) = self.queries(x), self.memory(memory).chunk(2, -1)
-            else:
-                query, key, value = self.queries(x).chunk(3, -1)
-            query, key, value = (y.unflatten(-1, (heads, -1)).transpose(1, 2) for y in (query, key, value))
-            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=causal)
-            return self.out(mixed.transpose(1, 2).flatten(2))
-
-    class Block(nn.Module):
-        def __init__(self, decodes: bool):
-            super().__init__()
-            self.decodes = decodes
-            self.attention, self.cross = Attention(False), Attention(True) if decodes else None
-            self.feed_forward = nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
-            self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3 if decodes else 2))
-
-        def add(self, x: Any, norm: nn.Module, function: Any) -> Any:
-            if pre_norm:
-                return x + functional.dropout(function(norm(x)), rate)
-            return norm(x + functional.dropout(function(x), rate))
-
-        def forward(self, x: Any, memory: Any = None) -> Any:
-            norms = iter(self.norms)
-            x = self.add(x, next(norms), lambda y: self.attention(y, None, self.decodes))
-            if self.cross is not None:
-                cross = self.cross
-                x = self.add(x, next(norms), lambda y: cross(y, memory, False))
-            return self.add(x, next(norms), self.feed_forward)
-
-    class Translator(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(model.vocab_size, width)
-            self.places = nn.Buffer(torch.randn(LENGTH, width))
-            self.encoder = nn.ModuleList(Block(False) for _ in range(model.num_encoder_layers))
-            self.decoder = nn.ModuleList(Block(True) for _ in range(model.num_decoder_layers))
-            self.ends = nn.ModuleList(nn.LayerNorm(width) if pre_norm else nn.Identity() for _ in range(2))
-
-        def embed(self, tokens: Any) -> Any:
-            return functional.dropout(self.table(tokens) * width**0.5 + self.places, model.dropout.embedding_rate)
-
-        def forward(self, source: Any, shifted: Any, target: Any) -> Any:
-            memory, x = self.embed(source), self.embed(shifted)
-            for block in self.encoder:
-                memory = block(memory)
-            memory = self.ends[0](memory)
-            for block in self.decoder:
-                x = block(x, memory)
-            logits = functional.linear(self.ends[1](x), self.table.weight)
-            return functional.cross_entropy(logits.flatten(0, 1), target.flatten(), label_smoothing=0.1)
-
-    translator = Translator()
-    nn.init.normal_(translator.table.weight, std=width**-0.5)
+    settings = json.loads(to_json(experiment(options.shape)))["model"]
+    translator = Transformer(settings, LENGTH, label_smoothing=0.1)
     loss_of = torch.compile(translator) if options.measure == "torch-compile" else translator
-    return torch_step(translator, loss_of, model.vocab_size)
+    return torch_step(
+        translator, lambda source, shifted, target: loss_of(target, source, shifted), settings["vocab_size"]
+    )
 
 
 def torch_step(model: Any, loss_of: Callable[..., Any], vocab_size: int) -> tuple[Step, str]:

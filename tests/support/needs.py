@@ -29,6 +29,7 @@ wandb = pytest.mark.skipif(
 trackio = pytest.mark.skipif(
     importlib.util.find_spec("trackio") is None, reason='trackio is not installed: pip install -e ".[trackio]"'
 )
+torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 transformers = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("torch", "transformers")),
     reason="PyTorch or transformers is not installed",
