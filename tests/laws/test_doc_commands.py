@@ -132,7 +132,13 @@ def reason(command: DocCommand) -> str | None:
 
 def words_to_type(command: DocCommand) -> list[str]:
     """Returns a command's words with values for those in capitals; a training is a toy's."""
-    values = WORDS | {"CONFIG": "quickstart", "SOURCE": "20 nov 2026", "TARGET": "2026-11-20", "FILE": "map.html"}
+    values = WORDS | {
+        "CONFIG": "quickstart",
+        "NAME": "quickstart",
+        "SOURCE": "20 nov 2026",
+        "TARGET": "2026-11-20",
+        "FILE": "map.html",
+    }
     words = [values.get(word, word) for word in command.words if word != "overrides"]
     if words[:2] == ["train", "RUN/config.json"]:
         words[1] = "runs/quickstart/config.json"
