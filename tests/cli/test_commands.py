@@ -22,12 +22,13 @@ from jaxtyping import PyTree
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.console import Failure
+from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints
+from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
 
@@ -444,3 +445,19 @@ def test_ctrl_c_ends_it_without_a_word(folder: Path, tmp_path: Path):
     with open(tmp_path / "pipe", "wb"):  # waits until the other end is read
         done.send_signal(signal.SIGINT)
         assert (*done.communicate(timeout=60), done.returncode) == (b"", b"", 130)
+
+
+@needs.altair
+@pytest.mark.parametrize(
+    ("words", "activity"),
+    [(["attention", "missing", "20", "-o", "x.png"], "loading missing"), (["report", "missing"], "reading the runs")],
+)
+def test_pictures_show_progress_before_a_run_is_read(
+    words: list[str], activity: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    shown: list[str] = []
+    monkeypatch.setattr(Progress, "update", lambda self, activity, step=None: shown.append(activity))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit, match="2"):
+        main(words)
+    assert shown == [activity]

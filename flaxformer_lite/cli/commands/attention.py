@@ -8,6 +8,7 @@ import argparse
 from pathlib import Path
 
 from flaxformer_lite.cli.options import add_weights, chosen_weights
+from flaxformer_lite.console import Progress
 
 KINDS = ("cross", "encoder", "decoder")
 ENDINGS = (".png", ".html")
@@ -33,22 +34,25 @@ def run(arguments: argparse.Namespace) -> None:
     chosen = {name: getattr(arguments, name) for name in ("kind", "layer", "head")}
     if output.suffix == ".html" and any(value is not None for value in chosen.values()):
         raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
-    from flaxformer_lite.charts import altair  # with JAX
-    from flaxformer_lite.report import Report, write_page, write_png
-    from flaxformer_lite.report.attention import Attended, attention_title
-    from flaxformer_lite.run import load
-    from flaxformer_lite.run.plots import attention_chart
+    with Progress() as progress:
+        progress.update(f"loading {arguments.folder}")
+        from flaxformer_lite.charts import altair  # with JAX
+        from flaxformer_lite.report import Report, write_page, write_png
+        from flaxformer_lite.report.attention import Attended, attention_title
+        from flaxformer_lite.run import load
+        from flaxformer_lite.run.plots import attention_chart
 
-    altair()
-    loaded = load(arguments.folder, **chosen_weights(arguments))
-    target = loaded.own_targets([arguments.source])[0] if arguments.target is None else arguments.target
-    weights = loaded.attention(arguments.source, target)
-    if output.suffix == ".png":
-        write_png(attention_chart(weights, chosen["kind"], chosen["layer"], chosen["head"]), output)
-    else:
-        title = attention_title(arguments.source, target)
-        runs = [
-            {"name": loaded.folder.path.name, "folder": arguments.folder, "about": f"weights of step {loaded.step}"}
-        ]
-        write_page(Report(title=title, runs=runs, attention=[Attended(title, weights)]), output)
+        altair()
+        loaded = load(arguments.folder, **chosen_weights(arguments))
+        progress.update("decoding")
+        target = loaded.own_targets([arguments.source])[0] if arguments.target is None else arguments.target
+        progress.update("computing attention")
+        weights = loaded.attention(arguments.source, target)
+        progress.update(f"drawing {output}")
+        if output.suffix == ".png":
+            write_png(attention_chart(weights, chosen["kind"], chosen["layer"], chosen["head"]), output)
+        else:
+            title, about = attention_title(arguments.source, target), f"weights of step {loaded.step}"
+            runs = [{"name": loaded.folder.path.name, "folder": arguments.folder, "about": about}]
+            write_page(Report(title=title, runs=runs, attention=[Attended(title, weights)]), output)
     print(output)
