@@ -67,11 +67,13 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
     """Tokenizes the pairs into the folder, which replaces an older one."""
     most = max(tokenizers.source.vocab_size, tokenizers.target.vocab_size)
     encode = tokenizers.source.encode, tokenizers.target.encode
+    empty = [function("") for function in encode]  # a document has no source, and a call takes a tenth of a line's time
     dtype = np.uint16 if most <= 2**16 else np.int32
     parts: list[np.ndarray] = []
     sizes = np.zeros(2 * len(pairs), np.int64)
     for begin in range(0, len(pairs), 1024):  # ids as Python numbers take 20 times the memory of the array
-        sides = [encode[side](pair[side]) for pair in pairs[begin : begin + 1024] for side in (0, 1)]
+        block = pairs[begin : begin + 1024]
+        sides = [encode[i](pair[i]) if pair[i] else empty[i] for pair in block for i in (0, 1)]
         sizes[2 * begin : 2 * begin + len(sides)] = list(map(len, sides))
         parts.append(np.fromiter(itertools.chain.from_iterable(sides), dtype))
     labels = [pair.label for pair in pairs]
