@@ -88,8 +88,10 @@ class HubDataset(FieldSource):
     def _load(self) -> "datasets.Dataset":
         try:
             import datasets
+            from huggingface_hub.utils.logging import disable_propagation
         except ImportError:
             raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
+        disable_propagation()  # absl gives the root logger a handler: without this, lines on retries appear twice
         try:
             if has_file(self.path, "dataset_dict.json"):
                 return self._split(datasets.load_from_disk(self.path))

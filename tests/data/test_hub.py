@@ -1,6 +1,7 @@
 """Oracles: Parquet files and datasets written here, with the pairs or the message they must give."""
 
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -52,6 +53,16 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert "cannot load this dataset: " in message(HubDataset(**source))
     missing = str(tmp_path / "missing")
     assert message(HubDataset(path=missing)).startswith(f"{missing} (train): cannot load this dataset: ")
+
+
+def test_the_library_writes_its_lines_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """absl gives the root logger a handler, and the library's logger has its own."""
+    pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    logger = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(logger, "propagate", True)
+    with pytest.raises(ValueError, match="cannot load this dataset"):
+        list(HubDataset(path=str(tmp_path)).open())
+    assert logger.handlers and not logger.propagate
 
 
 def test_a_dataset_without_a_source_gives_documents(tmp_path: Path) -> None:
