@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import itertools
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -95,9 +96,10 @@ def chosen_blocks(paths: list[str], action: str, *, keep_bad: bool = False) -> I
 
     Raises: ValueError if a file cannot be read, or there is no stdin.
     """
-    if paths and keep_bad:
-        for path in paths:
+    for path in paths:
+        with naming_the_pipe(path):
             check_file(path)
+    if paths and keep_bad:
         return file_blocks(
             (path, itertools.chain.from_iterable(line_chunks(path, bad_line=reporting(path)))) for path in paths
         )
@@ -106,6 +108,16 @@ def chosen_blocks(paths: list[str], action: str, *, keep_bad: bool = False) -> I
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
     return typed_blocks(action) if sys.stdin.isatty() else piped_blocks(reporting("stdin") if keep_bad else None)
+
+
+@contextlib.contextmanager
+def naming_the_pipe(path: str) -> Iterator[None]:
+    """Adds to the error of a missing file how a text is passed, if its name looks like a text."""
+    try:
+        yield
+    except ValueError as error:
+        text = "" if len(path.split()) == 1 else f"; for a text itself: echo {shlex.quote(path)} | flaxformer-lite …"
+        raise ValueError(f"{error}{text}") from None
 
 
 def reporting(name: str) -> BadLine:

@@ -53,3 +53,14 @@ def test_a_file_that_is_no_text_fills_no_screen(tmp_path: Path, capsys: pytest.C
     assert sum(len(chunk.lines) for chunk in chosen_blocks([str(path)], "translate", keep_bad=True)) == 40
     said = capsys.readouterr().err.splitlines()
     assert len(said) == input_lines.MOST_BAD_LINES and said[-1].endswith("; further ones are not listed")
+
+
+def test_a_text_in_the_place_of_a_file_is_answered_with_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for keep_bad in (False, True):
+        with pytest.raises(
+            ValueError, match=r"no such file in .*; for a text itself: echo 'a \[MASK\]' \| flaxformer-lite"
+        ):
+            chosen_blocks(["a [MASK]"], "fill", keep_bad=keep_bad)
+        with pytest.raises(ValueError, match=r"absent: no such file in [^;]*$"):
+            chosen_blocks(["absent"], "fill", keep_bad=keep_bad)

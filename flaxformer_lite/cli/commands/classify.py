@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    blocks = chosen_blocks(arguments.files, "classify")
     from flaxformer_lite.run import load  # with JAX
 
-    blocks = chosen_blocks(arguments.files, "classify")
     loaded = load(arguments.folder, **chosen_weights(arguments))
     pooler = loaded.config.model.pooler
     if arguments.scores and pooler is not None and pooler.num_classes == 1:
