@@ -116,8 +116,9 @@ def naming_the_pipe(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        text = "" if len(path.split()) == 1 else f"; for a text itself: echo {shlex.quote(path)} | flaxformer-lite …"
-        raise ValueError(f"{error}{text}") from None
+        if len(path.split()) == 1:
+            raise
+        raise ValueError(f"{error}; for a text itself: echo {shlex.quote(path)} | flaxformer-lite …") from None
 
 
 def reporting(name: str) -> BadLine:
