@@ -8,6 +8,7 @@ Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig, Dates
+from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import DropoutRates, ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim import AdamW, Cosine, OptimizerConfig
@@ -39,5 +40,8 @@ def get_config() -> Config:
         optimizer=OptimizerConfig(
             algorithm=AdamW(), schedule=Cosine(peak_rate=2e-3, warmup_steps=100), weight_decay=0.01
         ),
+        decode=DecodeConfig(
+            max_new_tokens=11
+        ),  # a date and its end: with a longer maximum its programs take longer to compile
         train=TrainConfig(steps=800, eval_every=400, checkpoint_every=400, text_metrics=("exact_match",)),
     )

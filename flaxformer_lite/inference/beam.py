@@ -33,6 +33,7 @@ from flaxformer_lite.inference.search import (
     is_end,
     output_kernel,
     prefill,
+    step_variables,
 )
 from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
@@ -86,6 +87,7 @@ def beam_search(
     inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
     shared = caches[0][0].room
     kernels = [output_kernel(*member) for member in members]
+    members = [(model, step_variables(variables)) for model, variables in members]
 
     def step(state: BeamState) -> BeamState:
         ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))

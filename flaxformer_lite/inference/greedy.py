@@ -22,6 +22,7 @@ from flaxformer_lite.inference.search import (
     is_end,
     output_kernel,
     prefill,
+    step_variables,
 )
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import DecodeCache
@@ -98,7 +99,7 @@ def greedy_stepper(
 ) -> Callable[[GreedyState], GreedyState]:
     """Returns the function from a state to the next."""
     kernel = output_kernel(model, variables)
-    return functools.partial(greedy_step, model, variables, inputs, config, kernel)
+    return functools.partial(greedy_step, model, step_variables(variables), inputs, config, kernel)
 
 
 def greedy_step(

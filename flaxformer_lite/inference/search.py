@@ -19,6 +19,7 @@ from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.cache import Caches, DecodeCache, map_own
 from flaxformer_lite.model.dense import product_dtype
+from flaxformer_lite.model.kernels import platform
 from flaxformer_lite.model.numerics import DTYPES
 
 
@@ -117,6 +118,19 @@ def prefill(
     if not causal:
         cache = map_own(lambda x: x[..., : inputs.prefill_length, :], cache)
     return inputs, cache
+
+
+def step_variables(variables: VariableDict) -> VariableDict:
+    """Returns the variables for the steps of a search: each parameter of the decoder's layers is a tuple with one array a layer.
+
+    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Other devices read them where they
+    are, and a second copy would take their memory.
+    """
+    if platform() != "cpu":
+        return variables
+    params = variables["params"]
+    layers = jax.tree.map(tuple, params["decoder"]["layers"])
+    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}
 
 
 def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:

@@ -126,6 +126,17 @@ def test_cache_is_as_wide_as_the_window():
 
 
 @each_search
+def test_no_step_cuts_a_layer_from_the_array_of_all(search):
+    """Oracle: the shapes that the loops read; on a CPU a step would copy each layer's parameters."""
+    model, params = model_of(SMALL)
+    inputs = SearchInputs(np.zeros((5, 7), np.int32), np.ones((5, 7), bool), np.full(5, 13))
+    program = jax.make_jaxpr(search, static_argnums=(0, 3))(model, params, inputs, SearchSettings(DecodeConfig(), 13))
+    read = {x.aval.shape for loop in program.eqns if loop.primitive.name == "while" for x in loop.invars}
+    of_all = {x.shape for x in jax.tree.leaves(params["params"]["decoder"]["layers"])}
+    assert {shape[1:] for shape in of_all} <= read and not of_all & read
+
+
+@each_search
 def test_neighbours_change_nothing(search):
     """Law: an answer is the same beside other sentences with other maximum lengths as beside empty rows."""
     model, params = model_of(SMALL)
