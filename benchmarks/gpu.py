@@ -64,6 +64,12 @@ def main() -> None:
         except ValueError as error:
             sys.exit(f"error: {error}")
         return
+    if min(options.rounds, options.steps, 1 if options.rows is None else options.rows) < 1:
+        parser.error("--rows, --rounds and --steps: at least 1")
+    if not options.toy and run_alone(
+        [sys.executable, "-c", "import jax; print(int(jax.default_backend() == 'cpu'))"], {}
+    ):
+        parser.error("JAX has no accelerator here: `python -m flaxformer_lite doctor` says why; --toy is for CPUs")
     if options.peer:
         ready = run_alone([options.peer_python, "-c", "import torch; print(int(torch.cuda.is_available()))"], {})
         if not ready and not (options.toy and ready == 0):
@@ -194,14 +200,12 @@ def random_data(config: Any) -> Any:
     )
 
 
-def one_device(options: argparse.Namespace) -> Any:
-    """Returns the mesh of the first device. Raises: SystemExit if it is a CPU and the models are not tiny."""
+def one_device() -> Any:
+    """Returns the mesh of the first device."""
     import jax
 
     from flaxformer_lite.parallel import make_mesh
 
-    if jax.default_backend() == "cpu" and not options.toy:
-        sys.exit("JAX has no accelerator here: `python -m flaxformer_lite doctor` says why; --toy is for CPUs")
     return make_mesh(devices=jax.devices()[:1])
 
 
@@ -214,7 +218,7 @@ def plan(options: argparse.Namespace, folder: Path) -> Figures:
     from flaxformer_lite.model.kernels import report_choices
     from flaxformer_lite.planning.plan import compile_step, plan_bucket, train_step
 
-    mesh, config, kernels = one_device(options), experiment(options), []
+    mesh, config, kernels = one_device(), experiment(options), []
     step = train_step(config, mesh, plan_bucket(config))
     with report_choices(kernels.append):
         compiled, _, refusal = compile_step(step)
@@ -246,7 +250,7 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
     from flaxformer_lite.training import MeshRunner, TrainTask
     from flaxformer_lite.training.throughput import Throughput
 
-    mesh, config = one_device(options), experiment(options)
+    mesh, config = one_device(), experiment(options)
     data = random_data(config)
     batch, task = data.batch(0), TrainTask.of(config)
     runner = MeshRunner(task, mesh, train_shapes=1, eval_shapes=0)

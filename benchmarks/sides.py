@@ -36,6 +36,9 @@ def ask(process: "subprocess.Popen[str]") -> Any:
 
 
 def run_alone(words: Sequence[str], environment: Mapping[str, str]) -> Any:
-    """Runs a program to its end, and returns the JSON of its last line; None if it fails."""
-    found = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False)
+    """Runs a program to its end, and returns the JSON of its last line; None if it fails, or there is no such program."""
+    try:
+        found = subprocess.run(words, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False)
+    except OSError:
+        return None
     return json.loads(found.stdout.splitlines()[-1]) if found.returncode == 0 else None

@@ -40,8 +40,7 @@ def get_config() -> Config:
         optimizer=OptimizerConfig(
             algorithm=AdamW(), schedule=Cosine(peak_rate=2e-3, warmup_steps=100), weight_decay=0.01
         ),
-        decode=DecodeConfig(
-            max_new_tokens=11
-        ),  # a date and its end: with a longer maximum its programs take longer to compile
+        # A date and its end: programs for longer answers take longer to compile.
+        decode=DecodeConfig(max_new_tokens=11),
         train=TrainConfig(steps=800, eval_every=400, checkpoint_every=400, text_metrics=("exact_match",)),
     )

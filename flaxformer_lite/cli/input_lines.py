@@ -3,12 +3,14 @@
 import argparse
 import contextlib
 import itertools
+import os
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, read_lines, stream_lines
@@ -116,9 +118,9 @@ def naming_the_pipe(path: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        if len(path.split()) == 1:
+        if len(path.split()) < 2 or os.path.exists(path):
             raise
-        raise ValueError(f"{error}; for a text itself: echo {shlex.quote(path)} | flaxformer-lite …") from None
+        raise ValueError(f"{error}; for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …") from None
 
 
 def reporting(name: str) -> BadLine:

@@ -123,8 +123,8 @@ def prefill(
 def step_variables(variables: VariableDict) -> VariableDict:
     """Returns the variables for the steps of a search: each parameter of the decoder's layers is a tuple with one array a layer.
 
-    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Other devices read them where they
-    are, and a second copy would take their memory.
+    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Elsewhere this was not measured, and
+    the second copy would take the device's memory.
     """
     if platform() != "cpu":
         return variables

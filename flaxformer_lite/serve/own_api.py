@@ -40,6 +40,7 @@ class OwnApi:
                 "about": run.about,
                 "tasks": run.tasks,
                 "chat": run.chat is not None,
+                "reads_target": run.reads_target,
                 "beam_size": run.run.config.decode.beam_size,
             }
             for run in self.service.runs.by_name.values()

@@ -62,7 +62,7 @@ const TASKS = {
         const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
         if (scores.length) bars(lines(text)[i], scores);
         else table(["text", "value"], [[lines(text)[i], answer.score.toFixed(4)]]);
-        if (typeof texts[i] === "string") $("answer").append(attentionButton(texts[i]));
+        if (typeof texts[i] === "string" && !currentRun().reads_target) $("answer").append(attentionButton(texts[i]));
       });
     },
   },
@@ -74,7 +74,7 @@ const TASKS = {
       const unit = vectors.map((v) => { const n = Math.hypot(...v) || 1; return v.map((x) => x / n); });
       const similar = unit.map((a) => unit.map((b) => a.reduce((sum, x, i) => sum + x * b[i], 0)));
       heatMap($("answer"), texts, texts.map((_, i) => String(i + 1)), similar);
-      $("answer").append(...texts.map((text, i) => attentionButton(text, undefined, `attention of ${i + 1}`)));
+      if (!currentRun().reads_target) $("answer").append(...texts.map((text, i) => attentionButton(text, undefined, `attention of ${i + 1}`)));
       add("p", `${vectors[0].length} numbers each; the first text begins ${vectors[0].slice(0, 4).map((x) => x.toFixed(3)).join(", ")}, …`, "note");
     },
   },

@@ -322,7 +322,10 @@ class ServedRuns:
         return self.by_name[name]
 
     def reader(self, name: str | None, *, of_target: bool) -> ServedRun:
-        """Returns the run with that name; without one the first that reads a target, best of a translation, or that reads none."""
+        """Returns the run with that name; without a name the first that reads a target, or that reads none.
+
+        Of those that read a target, a run that translates comes before a language model.
+        """
         if name is not None:
             return self.named(name)
         return min(

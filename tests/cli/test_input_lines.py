@@ -64,3 +64,8 @@ def test_a_text_in_the_place_of_a_file_is_answered_with_the_pipe(tmp_path: Path,
             chosen_blocks(["a [MASK]"], "fill", keep_bad=keep_bad)
         with pytest.raises(ValueError, match=r"absent: no such file in [^;]*$"):
             chosen_blocks(["absent"], "fill", keep_bad=keep_bad)
+        (tmp_path / "my data").mkdir(exist_ok=True)
+        for other in ("my data", ""):
+            with pytest.raises(ValueError) as caught:
+                chosen_blocks([other], "fill", keep_bad=keep_bad)
+            assert "for a text itself" not in str(caught.value)

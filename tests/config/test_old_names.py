@@ -1,5 +1,6 @@
 """Oracle: configs that the release before the renaming wrote, and trees renamed by hand."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from flaxformer_lite.model.positions import Rotary
 from tests.support.experiments import tiny_config
 from tests.support.paths import FIXTURES, ROOT
 
+CHANGED = {"quickstart": ("decode",)}
+"""The parts of a config that have other values now: quickstart names its longest answer."""
 OLD = sorted((FIXTURES / "before_rebuild" / "configs").glob("*.json"))
 
 
@@ -35,7 +38,8 @@ def test_an_old_config_loads_to_the_same_values(file: Path):
             assert new[renamed_setting(path) or path] == value
     assert new["decode.eos_ids"] == [old["decode.eos_id"], *old["decode.more_eos_ids"]]
     if (today := ROOT / "configs" / f"{file.stem}.py").exists():
-        assert load_config(str(today)) == config
+        changed = {name: getattr(config, name) for name in CHANGED.get(file.stem, ())}
+        assert dataclasses.replace(load_config(str(today)), **changed) == config
 
 
 def test_the_ids_that_end_an_answer_became_one_list():
