@@ -33,7 +33,6 @@ from flaxformer_lite.inference.search import (
     is_end,
     output_kernel,
     prefill,
-    step_variables,
 )
 from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
@@ -41,6 +40,7 @@ from flaxformer_lite.model.cache import DecodeCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
 from flaxformer_lite.model.masks import combine_masks, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.transformer import step_variables
 
 
 class BeamState(NamedTuple):

@@ -22,11 +22,11 @@ from flaxformer_lite.inference.search import (
     is_end,
     output_kernel,
     prefill,
-    step_variables,
 )
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.transformer import step_variables
 
 
 class GreedyState(NamedTuple):

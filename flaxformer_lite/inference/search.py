@@ -19,7 +19,6 @@ from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.cache import Caches, DecodeCache, map_own
 from flaxformer_lite.model.dense import product_dtype
-from flaxformer_lite.model.kernels import platform
 from flaxformer_lite.model.numerics import DTYPES
 
 
@@ -118,19 +117,6 @@ def prefill(
     if not causal:
         cache = map_own(lambda x: x[..., : inputs.prefill_length, :], cache)
     return inputs, cache
-
-
-def step_variables(variables: VariableDict) -> VariableDict:
-    """Returns the variables for the steps of a search: each parameter of the decoder's layers is a tuple with one array a layer.
-
-    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Elsewhere this was not measured, and
-    the second copy would take the device's memory.
-    """
-    if platform() != "cpu":
-        return variables
-    params = variables["params"]
-    layers = jax.tree.map(tuple, params["decoder"]["layers"])
-    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}
 
 
 def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:

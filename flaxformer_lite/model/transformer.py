@@ -10,6 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
+from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.model.cache import DecodeCache
@@ -17,6 +18,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions, example_inputs
+from flaxformer_lite.model.kernels import platform
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.stack import Stack
 from flaxformer_lite.parallel.sharding import constrain_sharding
@@ -162,3 +164,16 @@ class Transformer(nn.Module):
 def parameter_shapes(config: ModelConfig) -> PyTree:
     """Returns shapes and types of the model's parameters; a model is traced once, since that takes most of a small run's load."""
     return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
+
+
+def step_variables(variables: VariableDict) -> VariableDict:
+    """Returns the variables for the steps of a search: each parameter of the decoder's layers is a tuple with one array a layer.
+
+    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Elsewhere this was not measured, and
+    the second copy would take the device's memory.
+    """
+    if platform() != "cpu":
+        return variables
+    params = variables["params"]
+    layers = jax.tree.map(tuple, params["decoder"]["layers"])
+    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}
