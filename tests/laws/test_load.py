@@ -4,6 +4,7 @@ FLAXFORMER_LITE_LOAD_STEPS sets the number of steps (1,000 if it is unset; 20,00
 that of lines to translate (20,000).
 """
 
+import contextlib
 import os
 import statistics
 import threading
@@ -35,6 +36,15 @@ def memory() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+def size_of(run: Path) -> int:
+    """Returns the bytes of a run folder without the rows of metrics, one for each evaluation."""
+    total = 0
+    for path in run.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a checkpoint's temporary folder ends meanwhile
+            total += path.stat().st_size if path.is_file() and path.name != "metrics.jsonl" else 0
+    return total
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="Linux tells a process what it uses")
 def test_a_long_training_uses_no_more_than_a_short_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
@@ -49,6 +59,7 @@ def test_a_long_training_uses_no_more_than_a_short_one(tmp_path: Path, monkeypat
                     "memory": memory(),
                     "handles": len(os.listdir("/proc/self/fd")),
                     "threads": threading.active_count(),
+                    "folder": size_of(tmp_path / "run"),
                     "seconds": time.process_time() - last,
                 }
             )
@@ -62,11 +73,12 @@ def test_a_long_training_uses_no_more_than_a_short_one(tmp_path: Path, monkeypat
     def most(part: list[dict[str, float]], name: str) -> float:
         return max(sample[name] for sample in part)
 
-    for name in ("memory", "handles", "threads"):
+    for name in ("memory", "handles", "threads", "folder"):
         print(f"{name:8} {most(early, name):15,.2f} in the second quarter, {most(late, name):15,.2f} in the last")
     assert most(late, "memory") < most(early, "memory") + 2**24
     assert most(late, "handles") <= most(early, "handles") + 4
     assert most(late, "threads") <= most(early, "threads") + 4
+    assert most(late, "folder") <= most(early, "folder") * 1.05
     middle = [statistics.median(sample["seconds"] for sample in part) for part in (early, late)]
     print(f"{middle[0]:.3f} and {middle[1]:.3f} CPU-seconds for 100 steps and an evaluation")
     assert middle[1] < middle[0] * 1.3
