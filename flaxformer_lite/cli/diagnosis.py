@@ -16,8 +16,16 @@ EXTRAS = {
     "hub": "datasets",
     "report": "altair",
     "serve": "starlette",
+    "notebooks": "nbclient",
+    "s3": "s3fs",
+    "gcs": "gcsfs",
+    "zstd": "zstandard",
+    "tensorboard": "tensorboardX",
+    "wandb": "wandb",
+    "trackio": "trackio",
+    "lm-eval": "lm-eval",
 }
-"""By extra of this package the distribution that it installs, of devices and of commands."""
+"""By extra of this package a distribution that it installs."""
 CUDA13_DRIVER = 580
 """The first driver for CUDA 13. Reference: CUDA Toolkit release notes, minimum driver versions."""
 BFLOAT16_CAPABILITY = 8.0
@@ -53,8 +61,8 @@ class Facts:
     """The devices of JAX."""
     errors: Mapping[Literal["import", "gpu", "tpu"], str] = field(default_factory=dict)
     """Error messages of JAX: when it was imported, and when it was asked for devices that the machine has."""
-    cache: tuple[str, int] | None = None
-    """The folder of compiled programs and its bytes."""
+    caches: Mapping[str, tuple[str, int] | None] = field(default_factory=dict)
+    """By name of a cache its folder and bytes; None where there is no folder for it."""
     timings: Mapping[str, str] = field(default_factory=dict)
     """Results with their units, by the thing that was timed."""
 
@@ -147,8 +155,8 @@ def report(facts: Facts) -> list[str]:
         *(("hardware", describe_gpu(gpu)) for gpu in facts.gpus),
         *[("hardware", "a TPU")] * facts.tpu,
         *(("JAX uses", describe_device(device)) for device in facts.devices),
-        *(("extra", f"{name}: {describe_extra(facts, name)}") for name in EXTRAS),
-        ("compile cache", describe_cache(facts.cache)),
+        *describe_extras(facts.versions),
+        *((name, describe_cache(cache)) for name, cache in facts.caches.items()),
         *facts.timings.items(),
     ]
     lines = [f"{name:<20} {value}" for name, value in rows]
@@ -168,9 +176,13 @@ def describe_device(device: Device) -> str:
     return f"{device.platform} ({device.kind}{memory})"
 
 
-def describe_extra(facts: Facts, name: str) -> str:
-    installed = facts.versions.get(EXTRAS[name])
-    return f'not installed: pip install "flaxformer-lite[{name}]"' if installed is None else "installed"
+def describe_extras(versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yields which extras are installed, and which are not, with the command that adds one."""
+    there = [name for name, distribution in EXTRAS.items() if distribution in versions]
+    missing = [name for name in EXTRAS if name not in there]
+    yield "extras", ", ".join(there) or "none"
+    if missing:
+        yield "not installed", f'{", ".join(missing)}: pip install "flaxformer-lite[NAME]"'
 
 
 def describe_cache(cache: tuple[str, int] | None) -> str:
@@ -178,7 +190,7 @@ def describe_cache(cache: tuple[str, int] | None) -> str:
         return (
             "none: unset JAX_COMPILATION_CACHE_DIR, or set it to a folder, to keep compiled programs for the next start"
         )
-    return f"{cache[0]}, {cache[1] / 2**20:.1f} MiB"
+    return f"{cache[0]}, {cache[1] / 2**20:,.1f} MiB"
 
 
 def minor(version: str) -> list[str]:

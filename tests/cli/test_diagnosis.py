@@ -2,10 +2,11 @@
 
 import dataclasses
 import tomllib
+from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.cli.commands.doctor import PACKAGES
+from flaxformer_lite.cli.commands.doctor import PACKAGES, caches
 from flaxformer_lite.cli.diagnosis import EXTRAS, Device, Facts, notes, problems, report
 from flaxformer_lite.hardware import NvidiaGPU
 from tests.support.paths import ROOT
@@ -107,17 +108,34 @@ def test_notes_are_no_problems():
 
 
 def test_the_report_shows_devices_extras_and_caches():
-    facts = machine(
-        gpus=(T4,), devices=(GPU,), versions=CUDA12, cache=("cache", 3 * 2**20), timings={"compilation": "1 s"}
-    )
+    caches = {"compile cache": None, "copies of runs": ("cache", 3 * 2**20)}
+    facts = machine(gpus=(T4,), devices=(GPU,), versions=CUDA12, caches=caches, timings={"compilation": "1 s"})
     lines = [" ".join(line.split()) for line in report(facts)]
-    assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "compile cache cache, 3.0 MiB" in lines
+    assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "copies of runs cache, 3.0 MiB" in lines
     assert "hardware Tesla T4, compute capability 7.5, driver 580.65" in lines and "compilation 1 s" in lines
-    assert "extra cuda12: installed" in lines
-    assert 'extra hub: not installed: pip install "flaxformer-lite[hub]"' in lines
+    assert "compile cache none: unset JAX_COMPILATION_CACHE_DIR" in "\n".join(lines)
+    assert "extras cuda12" in lines
+    (missing,) = (line for line in lines if line.startswith("not installed cuda, tpu, hub,"))
+    assert missing.endswith(': pip install "flaxformer-lite[NAME]"')
+
+
+def test_the_caches_of_a_user_are_found_with_their_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert caches(None) == {"compile cache": None}
+    for name in ("flaxformer_lite/programs/x86/one", "flaxformer_lite/run-12/config.json", "hub/blobs/9"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(name)
+    (tmp_path / "hub/model").symlink_to(tmp_path / "hub/blobs/9")
+    programs = str(tmp_path / "flaxformer_lite/programs")
+    assert caches(programs) == {
+        "compile cache": (programs, len("flaxformer_lite/programs/x86/one")),
+        "copies of runs": (str(tmp_path / "flaxformer_lite"), len("flaxformer_lite/run-12/config.json")),
+        "models of the hub": (str(tmp_path / "hub"), len("hub/blobs/9")),
+    }
 
 
 def test_the_extras_are_those_of_the_package():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(EXTRAS) <= set(extras)
+    assert set(EXTRAS) == set(extras) - {"docs", "test", "test-all"}
     assert set(EXTRAS.values()) <= set(PACKAGES), "doctor does not look for it, so it would never be installed"

@@ -1,6 +1,6 @@
 """Shows whether JAX uses this machine's devices, and the command that mends what is wrong; exit status 1 if something is.
 
-It also shows versions, extras and the compile cache, and times one matrix product and one compilation on the first device.
+It also shows versions, extras and caches, and times one matrix product and one compilation on the first device.
 """
 
 import argparse
@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import hardware
-from flaxformer_lite.cli.diagnosis import PLUGINS, Device, Facts, problems, report
-from flaxformer_lite.remote_files import describe_error
+from flaxformer_lite.cli.diagnosis import EXTRAS, PLUGINS, Device, Facts, problems, report
+from flaxformer_lite.remote_files import cache_root, describe_error
 
 if TYPE_CHECKING:
     import jax
 
 PACKAGES = (
     *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
-    *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "datasets", "ctranslate2"),
-    *("altair", "starlette"),
+    *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "ctranslate2"),
+    *EXTRAS.values(),
 )
 """Distributions whose versions are shown, if they are installed."""
 VARIABLES = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
@@ -62,12 +62,11 @@ def collect(*, timing: bool) -> Facts:
         return Facts(**machine, errors={"import": describe_error(error)})
     kinds = {device.platform for device in devices}
     wanted = [name for name, there in (("gpu", bool(gpus)), ("tpu", tpu)) if there and name not in kinds]
-    folder = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
     return Facts(
         **machine,
         devices=tuple(Device(d.platform, d.device_kind, memory_of(d)) for d in devices),
         errors={name: error for name in wanted if (error := backend_error(name))},
-        cache=None if folder is None else (folder, folder_bytes(Path(folder))),
+        caches=caches(jax.config.jax_compilation_cache_dir),  # type: ignore[attr-defined]
         timings=timings() if timing else {},
     )
 
@@ -97,8 +96,24 @@ def memory_of(device: "jax.Device") -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def folder_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+def caches(programs: str | None) -> dict[str, tuple[str, int] | None]:
+    """Returns the caches that are there: compiled programs, copies of runs at URLs, models of the hub."""
+    compiled = None if programs is None else (programs, files_bytes(Path(programs)))
+    found: dict[str, tuple[str, int] | None] = {"compile cache": compiled}
+    runs = [path for path in cache_root().glob("*") if path.name != "programs"]
+    if runs:
+        found["copies of runs"] = (str(cache_root()), sum(map(files_bytes, runs)))
+    from huggingface_hub import constants
+
+    if (hub := Path(constants.HF_HUB_CACHE)).is_dir():
+        found["models of the hub"] = (str(hub), files_bytes(hub))
+    return found
+
+
+def files_bytes(path: Path) -> int:
+    """Returns the size of all files in a folder, without links to them; of a file its own."""
+    files = (file for file in (path, *path.rglob("*")) if file.is_file() and not file.is_symlink())
+    return sum(file.stat().st_size for file in files)
 
 
 def timings() -> dict[str, str]:
