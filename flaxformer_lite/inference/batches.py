@@ -41,7 +41,7 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches = []
     while order:
-        length = max(8, 1 << (lengths[order[0]] - 1).bit_length())
+        length = padded_length(lengths[order[0]])
         max_rows = max(1, batch_tokens // length)
         members, order = order[:max_rows], order[max_rows:]
         rows = 1
@@ -49,6 +49,11 @@ def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
             rows *= ROWS_FACTOR
         batches.append(Batch(members, min(rows, max_rows), length))
     return batches
+
+
+def padded_length(length: int) -> int:
+    """Returns the number of tokens that a row of `length` tokens is padded to, so that rows share few compiled shapes."""
+    return max(8, 1 << (length - 1).bit_length())
 
 
 def well_filled(count: int, call_rows: float) -> int:

@@ -1,7 +1,6 @@
 """Greedy search and sampling: one token at a time, in one loop or in chunks for streaming."""
 
 import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -29,6 +28,14 @@ from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import step_variables
 
 
+class StepWeights(NamedTuple):
+    """The model's parameters in the layouts that the steps of a search read, made once a search."""
+
+    variables: VariableDict
+    kernel: Float[Array, "D V"]
+    """The head's."""
+
+
 class GreedyState(NamedTuple):
     """The state between two steps: one answer a row."""
 
@@ -51,7 +58,7 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
     """
     config, most = settings.config, settings.max_new_tokens
     inputs, cache = prefill(model, variables, batch, settings)
-    step = greedy_stepper(model, variables, inputs, config)
+    step = functools.partial(greedy_step, model, step_weights(model, variables), inputs, config)
     state = init_greedy_state(inputs, cache, settings)
     state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
@@ -61,23 +68,23 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
 
 def start_stream(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[DecodeInputs, GreedyState]:
-    """Returns the inputs and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
+) -> tuple[StepWeights, DecodeInputs, GreedyState]:
+    """Returns the constants and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
     inputs, cache = prefill(model, variables, batch, settings)
     cache = grow_cache(cache, model.cache_room(inputs.prefill_length + settings.max_new_tokens))
-    return inputs, init_greedy_state(inputs, cache, settings)
+    return step_weights(model, variables), inputs, init_greedy_state(inputs, cache, settings)
 
 
 def decode_chunk(
     model: Transformer,
-    variables: VariableDict,
+    weights: StepWeights,
     inputs: DecodeInputs,
     config: DecodeConfig,
     state: GreedyState,
     num_tokens: Int[Array, ""],
 ) -> GreedyState:
     """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
-    step = greedy_stepper(model, variables, inputs, config)
+    step = functools.partial(greedy_step, model, weights, inputs, config)
     return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
@@ -94,26 +101,19 @@ def init_greedy_state(inputs: DecodeInputs, cache: DecodeCache, settings: Search
     )
 
 
-def greedy_stepper(
-    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig
-) -> Callable[[GreedyState], GreedyState]:
-    """Returns the function from a state to the next."""
-    kernel = output_kernel(model, variables)
-    return functools.partial(greedy_step, model, step_variables(variables), inputs, config, kernel)
+def step_weights(model: Transformer, variables: VariableDict) -> StepWeights:
+    """Returns the parameters in the layouts of the steps."""
+    return StepWeights(step_variables(variables), output_kernel(model, variables))
 
 
 def greedy_step(
-    model: Transformer,
-    variables: VariableDict,
-    inputs: DecodeInputs,
-    config: DecodeConfig,
-    kernel: Float[Array, "D V"],
-    state: GreedyState,
+    model: Transformer, weights: StepWeights, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
 ) -> GreedyState:
-    """Returns the state with one more token in each active row; `kernel` is the head's."""
+    """Returns the state with one more token in each active row."""
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
-    logits, cache = model.bind(variables).decode_step(
-        state.tokens[:, position, None], position, state.cache, inputs.memory_mask, inputs.left_padding, kernel=kernel
+    token, padded = state.tokens[:, position, None], inputs.left_padding
+    logits, cache = model.bind(weights.variables).decode_step(
+        token, position, state.cache, inputs.memory_mask, padded, kernel=weights.kernel
     )
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)

@@ -2,19 +2,30 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
 
+from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.inference.batches import pad_rows, padded_length
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.text import Tokenizer, Tokenizers
 
 Kind = Literal["cross", "encoder", "decoder"]
 """An attention: of the decoder to the source, of the encoder to itself, of the decoder to itself."""
+
+
+class AttentionIds(NamedTuple):
+    """The token ids that a model reads to show its attention, special ones included; none for a stack that it lacks."""
+
+    sources: list[int]
+    targets: list[int]
+    prompt_length: int
+    """The number of the first targets that also attend to each other."""
 
 
 @dataclass(frozen=True)
@@ -47,25 +58,27 @@ def attention_weights(
 ) -> AttentionWeights:
     """Returns the weights for a source and a target with their special ids. One that no stack of the model reads is empty.
 
-    The first `prompt_length` tokens of the target also attend to each other.
+    The first `prompt_length` tokens of the target also attend to each other. The model is compiled once for each pair of padded
+    lengths.
     """
-    source, target = (jnp.asarray([ids]) if ids else None for ids in (sources, targets))
-    attends = jnp.tri(len(targets), dtype=bool) | (jnp.arange(len(targets)) < prompt_length)
-    inputs = Inputs(
-        source_tokens=source,
-        target_tokens=target,
-        token_types=jnp.zeros((1, len(sources)), jnp.int32) if model.config.num_token_types else None,
-        target_attention=attends[None, None] if prompt_length else None,
-    )
-    apply = jax.jit(functools.partial(model.apply, mutable=["intermediates"]))
-    _, variables = apply({"params": params}, inputs)
+    source, source_mask = padded(model, sources, tokenizers.source.pad_id)
+    target, target_mask = padded(model, targets, tokenizers.target.pad_id)
+    inputs = Inputs(source, target, source_mask, target_mask)  # type: ignore[arg-type]  # NumPy's, on the host
+    if source is not None and model.config.num_token_types:
+        inputs = inputs._replace(token_types=jnp.zeros_like(source))
+    if target is not None and prompt_length:
+        length = target.shape[1]
+        attends = jnp.tri(length, dtype=bool) | (jnp.arange(length) < prompt_length)
+        inputs = inputs._replace(target_attention=attends[None, None])
+    stacks = apply_with_intermediates(model, params, inputs)
 
     def weights(stack: str, attention: str) -> Float[np.ndarray, "L N T S"]:
         queries = targets if stack == "decoder" else sources
         keys = queries if attention == "attention" else sources
         if not (queries and keys):
             return np.zeros((0, model.config.num_heads, len(queries), len(keys)), np.float32)
-        return np.asarray(variables["intermediates"][stack]["layers"][attention]["weights"][0][:, 0])
+        found = stacks[stack]["layers"][attention]["weights"][0]
+        return np.asarray(found[:, 0])[..., : len(queries), : len(keys)]
 
     return AttentionWeights(
         source_pieces=labels(tokenizers.source, sources, "" if targets else MASK),
@@ -74,6 +87,23 @@ def attention_weights(
         decoder=weights("decoder", "attention"),
         cross=weights("decoder", "cross_attention"),
     )
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def apply_with_intermediates(model: Transformer, params: PyTree, inputs: Inputs) -> PyTree:
+    """Returns what the parts of the model noted while it read the inputs."""
+    _, variables = model.apply({"params": params}, inputs, mutable=["intermediates"])
+    return variables["intermediates"]
+
+
+def padded(
+    model: Transformer, ids: list[int], pad_id: int
+) -> tuple[Int[np.ndarray, "1 S"], Bool[np.ndarray, "1 S"]] | tuple[None, None]:
+    """Returns a row of padded token ids and the mask of those that are no padding; None for no ids."""
+    if not ids:
+        return None, None
+    length = min(padded_length(len(ids)), model.config.positions.max_positions or LARGEST)
+    return pad_rows([ids], (1, length), pad_id), pad_rows([[1] * len(ids)], (1, length)).astype(bool)
 
 
 def labels(tokenizer: Tokenizer, ids: list[int], other: str = "") -> list[str]:

@@ -1,8 +1,7 @@
 """The attention and the charts of a run, for notebooks: `run.plot_curves()`, `run.plot_attention(source)`, `run.plot_lengths()`."""
 
-import functools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -13,9 +12,9 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.console import suggest, warn
 from flaxformer_lite.inference.generation import encode_prompt
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.run.attention import AttentionWeights, Kind, attention_weights
+from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, Kind, attention_weights
 from flaxformer_lite.run.text_lengths import text_lengths
-from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback
+from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.workdir import RunFolder
 
@@ -24,6 +23,11 @@ CONTINUATION_TOKENS = 20
 
 END = "(end)"
 """Label of the end that the last position of a decoder predicts."""
+
+
+def warn_of_cut(name: str, length: int, most: int, setting: str) -> None:
+    """Warns of a text that is cut."""
+    warn(f"line 1: the {name} has {length} tokens and was cut to {most} (data.{setting})")
 
 
 def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], list[str]]:
@@ -72,9 +76,6 @@ class RunPlots:
         def predictor(self) -> TextPredictor: ...
         def translate(self, texts: Sequence[str]) -> list[str]: ...
         def generate(self, prompts: Sequence[str], **options: Any) -> list[str]: ...
-        def encode(
-            self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback
-        ) -> list[list[int]]: ...
 
     def own_targets(self, sources: Sequence[str]) -> Sequence[str | None]:
         """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
@@ -94,35 +95,49 @@ class RunPlots:
 
         Raises: ValueError if there is a target, but the model is an encoder alone.
         """
-        model, tokenizers = self.config.model, self.required_tokenizers
-        weights = functools.partial(attention_weights, self.model, self.params, tokenizers)
-        if model.num_decoder_layers == 0:
-            if target is not None:
-                raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
-            return weights(self.text_ids(source), [])
         if target is None:
             (target,) = self.own_targets([source])
-            assert target is not None
-        if model.num_encoder_layers == 0:
-            ids = self.prompt_ids(source + target)
-            if self.config.objective.prompt_attention == "causal":
-                return weights([], ids, 0)
-            return weights(
-                [], ids, common_length(ids, encode_prompt(tokenizers.target, source, self.config.decode.bos_id))
+        elif self.config.model.num_decoder_layers == 0:
+            raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
+        return self.attention_of_ids(self.attention_ids(source, target, warn_of_cut))
+
+    def attention_ids(
+        self, source: str, target: str | None, too_long: Callable[[str, int, int, str], None]
+    ) -> AttentionIds:
+        """Returns the token ids that the model reads, cut to what the config allows.
+
+        `target` is None for an encoder alone. `too_long` receives the name of a text that is cut, its length and the maximum, in
+        tokens, and the setting that has the maximum.
+        """
+        config, tokenizers = self.config, self.required_tokenizers
+
+        def fitting(name: str, ids: list[int], most: int, setting: str) -> list[int]:
+            if len(ids) > most:
+                too_long(name, len(ids), most, setting)
+            return ids[:most]
+
+        if target is None:
+            text, most = self.predictor.text_ids(source), self.predictor.max_tokens
+            fitting("text", tokenizers.source.with_special_tokens(text).tokens, most, "max_source_length")
+            return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
+        if config.model.num_encoder_layers == 0:
+            prompt, whole = (
+                encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
             )
-        (sources,), (targets,) = self.encode("source", [source], warn), self.encode("target", [target], warn)
-        return weights(tokenizers.source.as_source(sources), [self.config.decode.start_id, *targets])
+            ids = fitting("text", whole, config.data.longest.target, "max_target_length")
+            full = config.objective.prompt_attention == "full"
+            return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
+        sources = fitting(
+            "source", tokenizers.source.encode(source), config.data.longest.source - 1, "max_source_length"
+        )
+        targets = fitting(
+            "target", tokenizers.target.encode(target), config.data.longest.target - 1, "max_target_length"
+        )
+        return AttentionIds(tokenizers.source.as_source(sources), [config.decode.start_id, *targets], 0)
 
-    def text_ids(self, text: str) -> list[int]:
-        """Returns the token ids of a text that an encoder alone reads, special ones included."""
-        return list(self.predictor.encode([self.predictor.text_ids(text)], 1, warn).tokens)
-
-    def prompt_ids(self, text: str) -> list[int]:
-        """Returns the token ids of a text that a decoder alone reads, without its end."""
-        ids = encode_prompt(self.required_tokenizers.target, text, self.config.decode.bos_id)
-        if len(ids) > (limit := self.config.data.longest.target):
-            warn(f"the text has {len(ids)} tokens and was cut to {limit} (data.max_target_length)")
-        return ids[:limit]
+    def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:
+        """Returns every layer's attention weights for what `attention_ids` returned."""
+        return attention_weights(self.model, self.params, self.required_tokenizers, *ids)
 
     def plot_curves(self, *others: "RunPlots", metric: str = "loss") -> Chart:
         """Returns the curves of a metric in training and in evaluations, of this run and of others.

@@ -113,7 +113,9 @@ class TextPredictor:
                 "that was trained to classify"
             )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
-        check_single_texts(self.config, texts, report.get("first_line", 1))
+        if (pair := first_pair(self.config, texts)) is not None:
+            number = report.get("first_line", 1) + pair
+            raise ValueError(f"line {number} has two texts, but this run was trained on single texts: remove the tab")
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
         logits = self.predict(predictor, texts, **report)
         return [class_prediction(row, names) for row in logits]
@@ -220,14 +222,10 @@ class TextPredictor:
         return mask_id
 
 
-def check_single_texts(config: Config, texts: Sequence[str | tuple[str, str]], first_line: int) -> None:
-    """Raises: ValueError for a pair of texts if the model was trained on single texts."""
+def first_pair(config: Config, texts: Sequence[str | tuple[str, str]]) -> int | None:
+    """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""
     sources = [getattr(config.data.train, name, "") for name in ("source_column", "source_field")]
-    if None not in sources:
-        return
-    for number, text in enumerate(texts, first_line):
-        if not isinstance(text, str):
-            raise ValueError(f"line {number} has two texts, but this run was trained on single texts: remove the tab")
+    return next((i for i, text in enumerate(texts) if None in sources and not isinstance(text, str)), None)
 
 
 def check_list(name: str, texts: object) -> None:

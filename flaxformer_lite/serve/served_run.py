@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import math
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -23,9 +22,10 @@ from flaxformer_lite.inference.generation import (
     truncate_at_stop,
 )
 from flaxformer_lite.run import Run
+from flaxformer_lite.run.attention import AttentionIds
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.plots import attention_axes
-from flaxformer_lite.run.text_predictor import MASK, check_single_texts
+from flaxformer_lite.run.text_predictor import MASK, first_pair
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
@@ -136,8 +136,8 @@ class ServedRun:
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
         """Returns the job of filling masks in texts, of classifying or of embedding them."""
         predictor, tokenizer = self.run.predictor, self.tokenizers.source
-        if task == "classify":
-            check_single_texts(self.run.config, texts, 1)
+        if task == "classify" and (pair := first_pair(self.run.config, texts)) is not None:
+            raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
@@ -159,23 +159,22 @@ class ServedRun:
             raise Refusal(
                 422, f"{self.name} has {'a' if self.reads_target else 'no'} decoder: {remedy}", param="target"
             )
-        model, tokenizers = self.run.config.model, self.tokenizers
-        if target is not None and model.num_encoder_layers:
-            rows = [tokenizers.source.encode(source), tokenizers.target.encode(target)]
-            for row, most in zip(rows, self.run.config.data.longest, strict=True):
-                self.check_lengths([len(row)], most - 1)
-            sizes = [len(row) + 1 for row in rows]
-        elif target is not None:
-            sizes = [len(encode_prompt(tokenizers.target, source + target, self.run.config.decode.bos_id))] * 2
-            self.check_lengths(sizes[:1], self.max_prompt_tokens)
-        else:
-            sizes = [len(tokenizers.source.with_special_tokens(self.run.predictor.text_ids(source)).tokens)] * 2
-            self.check_lengths(sizes[:1], self.run.predictor.max_tokens)
-        if 0 in sizes:
-            raise Refusal(422, "the source has no tokens: send a text")
-        if (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads * math.prod(sizes) > MAX_WEIGHTS:
+        if not self.reads_target and MASK in source and "fill-mask" not in self.tasks:
+            raise Refusal(
+                422, f"the source has {MASK}, but {self.name} predicts no masks: leave it out", param="source"
+            )
+        ids = self.run.attention_ids(
+            source, target, lambda name, length, most, setting: self.check_lengths([length], most)
+        )
+        sizes = [len(row) for row in (ids.sources, ids.targets) if row]
+        if not sizes:
+            raise Refusal(422, "the source has no tokens: send a text", param="source")
+        model = self.run.config.model
+        if (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads * sizes[0] * sizes[
+            -1
+        ] > MAX_WEIGHTS:
             raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
-        return Job(Key(self.name, "attention"), [(source, target)])
+        return Job(Key(self.name, "attention"), [ids])
 
     @property
     def max_prompt_tokens(self) -> int:
@@ -236,7 +235,7 @@ class ServedRun:
             case "embed":
                 return list(self.run.embed(items, **quiet))
             case "attention":
-                return [self.attention(*item) for item in items]
+                return [self.attention(ids) for ids in items]
         assert key.program is not None
         return self.decode(key.program, items)
 
@@ -291,9 +290,9 @@ class ServedRun:
         text = truncate_at_stop(parts.text(), prompt.stop)
         return Answer(text, 0.0, len(parts.tokens), "length" if cut else "stop")
 
-    def attention(self, source: str, target: str | None) -> dict[str, Any]:
+    def attention(self, ids: AttentionIds) -> dict[str, Any]:
         """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
-        weights = self.run.attention(source, target)
+        weights = self.run.attention_of_ids(ids)
         kind = weights.kinds[0]
         rows, columns = attention_axes(weights, kind)
         numbers = getattr(weights, kind).astype(float).round(4).tolist()

@@ -92,7 +92,7 @@ def test_each_family_reads_texts_of_its_own(families: dict[str, Run], monkeypatc
     monkeypatch.setattr("flaxformer_lite.run.plots.attention_weights", record)
     families["texts"].attention("ab[MASK]")
     letters = families["texts"].required_tokenizers.source
-    assert asked.pop() == [letters.with_special_tokens([*letters.encode("ab"), 30]).tokens, []]
+    assert asked.pop() == [letters.with_special_tokens([*letters.encode("ab"), 30]).tokens, [], 0]
     with pytest.raises(ValueError, match=r"no decoder .*: leave out the target"):
         families["texts"].attention("ab", "c")
     monkeypatch.setattr(Run, "generate", lambda run, prompts, max_new_tokens: ["ef" for _ in prompts])

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flaxformer_lite.data import TSV
+from flaxformer_lite.objectives import Classification
 from flaxformer_lite.run import Run
 from tests.support import needs
 from tests.support.experiments import use_one_device
@@ -113,7 +115,8 @@ def test_attention_is_of_every_family(served: Served):
         asked = {"source": "ab", "target": target}
         for body in (asked | {"run": run}, {name: value for name, value in asked.items() if value is not None}):
             if "run" in body or run != "documents":
-                assert served.post("/api/attention", body).json()["answer"] == target
+                read = {"documents": "ab time", "texts": ""}.get(run, target)
+                assert served.post("/api/attention", body).json()["answer"] == read
                 assert served.model.calls[-1][0].run == run
 
 
@@ -202,6 +205,22 @@ def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str,
     try:
         expected = (404, "no run here can generate: choose another (pairs: translate)")
         assert alone.refused("/api/generate", {"texts": "a"}) == expected
+    finally:
+        alone.service.worker.close(5)
+
+
+def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):
+    config = three_runs["texts"].config
+    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    data, model = dataclasses.replace(config.data, train=train), dataclasses.replace(config.model, head=None)
+    config = dataclasses.replace(config, data=data, model=model, objective=Classification(classes=("a", "b", "c")))
+    alone = Served({"classes": dataclasses.replace(three_runs["texts"], config=config)})
+    try:
+        pair, mask = {"texts": ["a", ["a", "b"]]}, {"source": "a[MASK]"}
+        words = "text 2 is a pair, but classes was trained on single texts: send one"
+        assert alone.refused("/api/classify", pair) == (422, words)
+        words = "the source has [MASK], but classes predicts no masks: leave it out"
+        assert alone.refused("/api/attention", mask) == (422, words)
     finally:
         alone.service.worker.close(5)
 

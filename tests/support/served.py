@@ -83,12 +83,12 @@ class FakeModel:
             return [np.arange(6, dtype=np.float32) + len(text) for text in items]
         if key.task == "classify":
             return [ClassPrediction("b", 0.75, {"a": 0.25, "b": 0.75}) for _ in items]
+        decode = self.by_name[key.run].tokenizers.target.decode
         if key.task == "fill-mask":
             return [[[TokenPrediction(f"t{i}", 1 / (i + 2), i) for i in range(20)]] * t.count("[MASK]") for t in items]
         if key.task == "attention":
-            return [{"rows": ["x"], "columns": list(source), "answer": target} for source, target in items]
-        tokenizer = self.by_name[key.run].tokenizers.target
-        texts = [tokenizer.decode(item.ids)[::-1] for item in items]
+            return [{"columns": list(decode(ids.sources)), "answer": decode(ids.targets)} for ids in items]
+        texts = [decode(item.ids)[::-1] for item in items]
         return [[Answer(f"{text}{i or ''}", -float(i), len(text), "stop") for i in range(4)] for text in texts]
 
     def stream(self, key: Any, item: Any) -> Iterator[str]:
