@@ -26,7 +26,7 @@ if os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] == "1":
 import jax
 import pytest
 
-import tests.support.type_checks  # noqa: F401  # which pyproject.toml names
+import tests.support.type_checks  # noqa: F401  # before any module that it checks
 
 if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
     jax.enable_x64 = jax.experimental.enable_x64
