@@ -4,6 +4,7 @@ Altair is imported when a chart is made, as it belongs to the extra `report`. A 
 `chart.save("x.png")` writes it without a browser, and the usual methods change it.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -65,7 +66,7 @@ def thinned(curve: Curve) -> Curve:
 
 
 def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
-    """Returns a chart of a metric by steps: a colour for each run, dashes and dots for evaluations."""
+    """Returns a chart of a metric by steps: a colour for each run, dashes and dots for evaluations, a dot for a single value."""
     alt = altair()
     values = [
         {"run": curve.run, "split": curve.split, "step": step, "value": value}
@@ -95,8 +96,10 @@ def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
         ],
     )
     layers = [base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), hovered.add_params(nearest)]
-    if "eval" in splits:
-        layers.insert(1, base.transform_filter("datum.split == 'eval'").mark_point(filled=True, size=25, opacity=1))
+    lone = [curve.run for curve in curves if len(curve.steps) == 1]  # a line through one point is not seen
+    if "eval" in splits or lone:
+        dotted = f"datum.split == 'eval' || indexof({json.dumps(lone)}, datum.run) >= 0"
+        layers.insert(1, base.transform_filter(dotted).mark_point(filled=True, size=25, opacity=1))
     return alt.layer(*layers).properties(title=metric.replace("_", " "), width=480, height=240)
 
 

@@ -59,6 +59,14 @@ def test_a_line_chart_has_every_point_and_its_tooltip():
 
 
 @needs.altair
+def test_a_curve_of_one_value_has_a_dot():
+    """By hand: a line needs two values to be seen; the first run has one row of training and no evaluation."""
+    rows = {"a": [ROWS[0]], "b": [ROWS[0], ROWS[0] | {"step": 30}]}
+    dots = charts.line_chart("loss", charts.curves_of(rows)["loss"]).to_dict()["layer"][1]
+    assert dots["transform"] == [{"filter": "datum.split == 'eval' || indexof([\"a\"], datum.run) >= 0"}]
+
+
+@needs.altair
 def test_an_attention_map_has_a_cell_for_each_pair_of_tokens():
     """Two tokens with the same piece keep rows of their own."""
     weights = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])

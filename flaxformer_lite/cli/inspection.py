@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(json.dumps(report, indent=2))
         return
-    print(f"{report['description']}\n  exports to: {', '.join(report['exports']) or 'no other system'}\n")
+    print(f"{report['description']}\n")
     width = max(len(p["path"]) for p in report["parameters"])
     print(f"{'parameter':<{width}}  {'shape':<18} {'type':<9} {'count':>12}")
     for p in report["parameters"]:

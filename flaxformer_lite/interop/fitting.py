@@ -1,6 +1,7 @@
 """The systems that a model can be exported to."""
 
 import contextlib
+import re
 
 import jax
 import numpy as np
@@ -13,22 +14,49 @@ from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.transformer import parameter_shapes
 
+NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
+
 
 def fitting_systems(model: ModelConfig, prompt_attention: PromptAttention) -> list[str]:
     """Returns the systems that a model can be exported to, as `export` calls them; for hf with the family.
 
     `prompt_attention` is the objective's.
     """
-    found = []
+    return [name for name, obstacles in export_obstacles(model, prompt_attention).items() if not obstacles]
+
+
+def exports_in_words(model: ModelConfig, prompt_attention: PromptAttention) -> str:
+    """Returns a line such as `Hugging Face: no (norm); CTranslate2: yes`, with the settings that keep a model from a system."""
+    words = []
+    for name, obstacles in export_obstacles(model, prompt_attention).items():
+        system, _, family = name.partition(" ")
+        said = f"no ({', '.join(obstacles)})" if obstacles else f"yes {family}".strip()
+        words.append(f"{NAMES.get(system, system)}: {said}")
+    return "; ".join(words)
+
+
+def export_obstacles(model: ModelConfig, prompt_attention: PromptAttention) -> dict[str, list[str]]:
+    """Returns the groups of settings that keep a model from a system; none for a system that it fits.
+
+    hf has those of the nearest family. An older system is there if the model fits it.
+    """
     # Only shapes matter: one byte a number, for models of a billion of them.
     zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), parameter_shapes(model))
-    if prompt_attention == "causal":
-        with contextlib.suppress(ValueError):
-            found.append(f"hf ({first_fitting(model, zeros).config['model_type']})")
-        if not unsupported_settings(model):
-            found.append("ctranslate2")
+    prompts = [] if prompt_attention == "causal" else ["objective"]
+    found = {}
+    try:
+        family = first_fitting(model, zeros).config["model_type"]
+        found["hf" if prompts else f"hf ({family})"] = prompts
+    except ValueError as error:
+        found["hf"] = prompts + groups(str(error)) or ["model"]
+    found["ctranslate2"] = prompts + groups(" ".join(unsupported_settings(model)))
     for name, system in SYSTEMS.items():
         with contextlib.suppress(ValueError):
             from_params(zeros, system.name_map(system.config_for(model)))
-            found.append(name)
+            found[name] = []
     return found
+
+
+def groups(reasons: str) -> list[str]:
+    """Returns the groups of settings that reasons name, each once: `positions` of "model.positions.layout is …"."""
+    return list(dict.fromkeys(re.findall(r"model\.(\w+)[\w.]* is", reasons)))

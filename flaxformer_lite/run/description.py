@@ -6,6 +6,7 @@ import jax
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.interop.fitting import exports_in_words
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.workdir import RunFolder
 
@@ -27,7 +28,7 @@ def best_score(folder: RunFolder, config: Config) -> BestScore | None:
 
 
 def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
-    """Returns five lines: the folder, the model's shape, the training data, the weights, the best score.
+    """Returns a line with the folder, and five: the model's shape, the training data, the weights, the best score, the exports.
 
     step: that of the weights; None: the run has no checkpoint yet.
     """
@@ -43,7 +44,8 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
         f"  model: {describe_model(config.model, params)}\n"
         f"  trained on: {data}, objective {config.objective.kind}\n"
         f"  weights: {weights}\n"
-        f"  best score: {score}"
+        f"  best score: {score}\n"
+        f"  exports to: {exports_in_words(config.model, config.objective.prompt_attention)}"
     )
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.console import Progress, printable
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.interop.fitting import fitting_systems
+from flaxformer_lite.interop.fitting import exports_in_words
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import shard_bytes
@@ -37,12 +37,11 @@ def dry_run(config: Config) -> list[str]:
         data = read_data(config, RunFolder(scratch), progress, Processes(), lambda: None)
         shapes = len(data.train.plan.buckets)
         runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=shapes, eval_shapes=0)
-        exports = ", ".join(fitting_systems(config.model, config.objective.prompt_attention)) or "no other system"
         progress.update("compiling the largest batch", 2)
         return [
             to_json(config),
             f"model       {describe_model(config.model, runner.abstract_state.params)}",
-            f"exports to  {exports}",
+            f"exports to  {exports_in_words(config.model, config.objective.prompt_attention)}",
             f"devices     {describe_devices(config.train.runner, mesh, 1)}",
             f"data        {describe_data(config, data)}",
             f"batches     {'; '.join(shape_in_words(bucket.rows, *bucket.lengths) for bucket in data.train.plan.buckets)}",

@@ -320,6 +320,7 @@ class Trainer:
             "loss": loss,
             "learning_rate": float(self.rate(step - 1 - skipped)),
             "gradient_norm": norm if math.isfinite(norm) else None,
+            "update_norm": float(measured["update_norm"]),
             "epoch": self.loop_state.batch_of(step + 1) / self.data.plan.batches_per_epoch,
             **self.throughput.row(),
         }

@@ -136,7 +136,7 @@ def gradient(
 def train_step(
     task: TrainTask, state: TrainState, batch: Batch, axis_name: str | None = None
 ) -> tuple[TrainState, dict[str, Array]]:
-    """Makes one optimizer step. Returns the new state, and loss, tokens and gradient norm (before clipping) of the batch.
+    """Makes one optimizer step. Returns the new state, and loss, tokens, and the norms of gradient (before clipping) and update.
 
     Where the loss or the gradient is not finite, only the step's number changes: the update is skipped.
     """
@@ -152,6 +152,7 @@ def train_step(
     tokens = across(batch.weights.sum(), axis_name)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])
+    measured["update_norm"] = jnp.where(finite, optax.tree.norm(updates), 0)
     updated, before = TrainState(state.step, params, opt_state, ema), state
     state = jax.tree.map(functools.partial(jnp.where, finite), updated, before)
     return state._replace(step=state.step + 1), measured

@@ -291,7 +291,8 @@ def test_inspect_shows_any_step_and_weights(folder: Path, command):
     status, out, _ = command("inspect", folder, "--weights", "average:2")
     lines = out.splitlines()
     assert lines[0] == f"Run {folder}" and lines[1].startswith("  model: encoder of")
-    assert lines[5] == "  exports to: ctranslate2"
+    lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    assert lines[5] == f"  exports to: Hugging Face: no ({lacking}); CTranslate2: yes"
     assert "encoder/layers/attention/query/kernel" in out
     assert "SHA-256" in out
     assert not any(digest in out for digest in digests.values())

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.interop.fitting import fitting_systems
+from flaxformer_lite.interop.fitting import exports_in_words, fitting_systems
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
 from tests.support.paths import FIXTURES
@@ -38,3 +39,13 @@ def test_a_model_that_no_system_has_fits_nothing():
     assert "ctranslate2" not in fitting_systems(tiny_config().model, "full")
     model = dataclasses.replace(tiny_config().model, attention=DotProduct(bias=False, soft_cap=3.0, d_value=5))
     assert fitting_systems(model, "causal") == []
+
+
+def test_the_settings_in_the_way_are_named_by_their_groups():
+    """By hand: the nearest family has none of them; no system has prompts that attend to themselves."""
+    model = dataclasses.replace(tiny_config().model, positions=ALiBi())
+    near = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    words = f"Hugging Face: no ({near}); CTranslate2: no (positions)"
+    assert exports_in_words(model, "causal") == words
+    words = f"Hugging Face: no (objective, {near}); CTranslate2: no (objective, positions)"
+    assert exports_in_words(model, "full") == words

@@ -35,7 +35,8 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     text, *lines = dry_run(config)
     assert from_json(text) == config and json.loads(text)["train"]["steps"] == 12
     assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
-    assert lines[1] == "exports to  ctranslate2"
+    lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    assert lines[1] == f"exports to  Hugging Face: no ({lacking}); CTranslate2: yes"
     assert lines[3].startswith("data        200 training pairs in ")
     assert "MiB for a step of" in lines[5]
     read, given, predicted = (line[18:].replace(" ", "") for line in lines[-3:])

@@ -184,10 +184,14 @@ def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Ru
     state = one_device.init(batch)
     before = jax.tree.map(np.array, state)
     state, measured = one_device.train_step(state, one_device.shard_batch(broken))
-    assert np.isnan(float(measured["loss"])) and int(state.step) == 1
+    assert np.isnan(float(measured["loss"])) and int(state.step) == 1 and measured["update_norm"] == 0
     chex.assert_trees_all_equal(jax.tree.map(np.array, state)._replace(step=before.step), before)
     state, measured = one_device.train_step(state, one_device.shard_batch(batch))
     assert np.isfinite(float(measured["loss"])) and int(state.step) == 2
+    changes = jax.tree.leaves(
+        jax.tree.map(lambda x, y: np.sum((np.asarray(x, np.float64) - y) ** 2), state.params, before.params)
+    )
+    assert float(measured["update_norm"]) == pytest.approx(sum(changes) ** 0.5, rel=1e-4)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.opt_state))
 
 
