@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import require_absent
-from flaxformer_lite.console import note, warn
+from flaxformer_lite.console import Progress, note, warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import check as ctranslate2
 from flaxformer_lite.interop.ctranslate2 import export
@@ -27,7 +27,17 @@ def run(arguments: argparse.Namespace) -> None:
     check_options(arguments)
     if not arguments.push:
         require_absent(Path(arguments.output), "file" if arguments.system in SYSTEMS else "folder")
-    loaded = load(arguments.folder, weights=arguments.weights)
+    with Progress() as progress:
+        progress.update("exporting")
+        loaded = load(arguments.folder, weights=arguments.weights)
+        count, notes = export_loaded(loaded, arguments)
+    for line in notes:
+        warn(line)
+    note(f"{count} arrays of step {loaded.step} are in {arguments.output}")
+
+
+def export_loaded(loaded: Run, arguments: argparse.Namespace) -> tuple[int, list[str]]:
+    """Writes a run for another system, and compares both. Returns the number of arrays, and notes."""
     origin = imported(loaded, arguments.system)
     objective = loaded.config.objective
     if objective.prompt_attention != "causal" and arguments.system not in SYSTEMS:
@@ -35,23 +45,19 @@ def run(arguments: argparse.Namespace) -> None:
             f"objective.kind {objective.kind!r} reads prompts with {objective.prompt_attention} attention, but {arguments.system} "
             "reads every prompt causally: use the run with generate"
         )
-    notes: list[str] = []
     if arguments.system == "hf":
-        count, notes = export_hf(loaded, origin, arguments)
-    elif arguments.system == "ctranslate2":
+        return export_hf(loaded, origin, arguments)
+    if arguments.system == "ctranslate2":
         output = Path(arguments.output)
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, output)
         with kept_if_good(output):
             ctranslate2.check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
-    else:
-        fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
-        chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
-        arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
-        write_weights(arguments.output, arrays)
-        count = len(arrays)
-    for line in notes:
-        warn(line)
-    note(f"{count} arrays of step {loaded.step} are in {arguments.output}")
+        return count, notes
+    fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
+    chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
+    arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
+    write_weights(arguments.output, arrays)
+    return len(arrays), []
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.report.attention import Attended, attended
 from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
 from flaxformer_lite.report.scores import Table, score_tables, shown, significance_tables
+from flaxformer_lite.run.description import describe_stacks
 from flaxformer_lite.run.plots import run_names
 from flaxformer_lite.run.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
@@ -89,11 +90,10 @@ def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallba
 def about(run: RunFacts) -> str:
     """Returns a line on a run: its model, its data, its steps."""
     config, model = run.config, run.config.model
-    stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
-    layers = " and ".join(f"{name} of {n} layers" for name, n in stacks.items() if n)
     data = "no data" if config.data.train is None else config.data.train.kind
     step = max((row["step"] for row in run.rows), default=0)
-    return f"{layers}, d_model {model.d_model}; {config.objective.kind} on {data}; {step:,} of {config.train.steps:,} steps"
+    trained = f"{config.objective.kind} on {data}; {step:,} of {config.train.steps:,} steps"
+    return f"{describe_stacks(model)}, d_model {model.d_model}; {trained}"
 
 
 def curve_charts(runs: Sequence[RunFacts]) -> Figures:

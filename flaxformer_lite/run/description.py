@@ -52,6 +52,10 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
 def describe_model(model: ModelConfig, params: PyTree) -> str:
     """Returns the shape of a model in a line, with the number of its parameters."""
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return f"{describe_stacks(model)}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters"
+
+
+def describe_stacks(model: ModelConfig) -> str:
+    """Returns the stacks of a model with their numbers of layers, such as `encoder of 2 layers and decoder of 1 layer`."""
     stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
-    layers = " and ".join(f"{name} of {n} layer{'s'[: n > 1]}" for name, n in stacks.items() if n)
-    return f"{layers}, d_model {model.d_model}, num_heads {model.num_heads}, {count:,} parameters"
+    return " and ".join(f"{name} of {n} layer{'s'[: n > 1]}" for name, n in stacks.items() if n)
