@@ -118,7 +118,7 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
     first = data.train.batch(0)
     runner.train_step(runner.init(first), runner.shard_batch(first))  # compiles
     cpu, wall = timed(step, steps)
-    metrics = mean_metrics(runner, config.objective, held["state"].params, data.eval.dataset, lambda *_: None)
+    metrics = mean_metrics(runner, config.objective, held["state"].params, [data.eval.dataset], (), lambda *_: None)
     parameters = sum(x.size for x in jax.tree.leaves(held["state"].params))
     return {"steps": steps, "cpu_s": cpu, "wall_s": wall, "loss": metrics["loss"], "parameters": parameters}
 

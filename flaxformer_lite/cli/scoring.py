@@ -12,6 +12,7 @@ from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, note, warn
 from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run import Run, load
@@ -27,9 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.tune_alpha is not None:
         tune_alpha(loaded, arguments)
         return
-    name, pairs = chosen_pairs(loaded.config, arguments)
+    name, pairs, parts = chosen_pairs(loaded.config, arguments)
     name += "-ensemble" * bool(arguments.ensemble)
-    report, hypotheses = score(loaded, name, pairs, arguments)
+    report, hypotheses = score(loaded, name, pairs, parts, arguments)
     for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
         note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
@@ -37,20 +38,20 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def score(
-    loaded: Run, name: str, pairs: list[Pair], arguments: argparse.Namespace
+    loaded: Run, name: str, pairs: list[Pair], parts: dict[str, slice], arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list[str] | None]:
-    """Returns the report on a run, and its translations if it makes any."""
+    """Returns the report on a run, over all pairs and over each part of a mixture, and its translations if it makes any."""
     decode = decode_settings(loaded, arguments)
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
-        hypotheses, scores = evaluate(loaded, pairs, name, decode, arguments)
+        hypotheses, scores = evaluate(loaded, pairs, parts, name, decode, arguments)
     elif decode:
         raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
     else:
         with Progress(len(pairs)) as progress:
             scores = {
                 loaded.config.objective.unit: len(pairs),
-                **loaded.metrics(pairs, progress=partial(show_batches, progress)),
+                **loaded.metrics(pairs, parts=parts, progress=partial(show_batches, progress)),
             }
     report = {
         "run": str(loaded.folder.path),
@@ -87,11 +88,11 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.ensemble or arguments.tune_alpha is not None:
         raise ValueError("--ensemble and --tune-alpha are for one RUN: leave them out, or the other runs")
     check_different(paths)
-    name, pairs, tokenized = same_data(paths, arguments)
+    name, pairs, parts, tokenized = same_data(paths, arguments)
     reports, systems = [], {}
     for path in paths:
         loaded = load(path, **chosen_weights(arguments))
-        report, hypotheses = score(loaded, name, pairs, arguments)
+        report, hypotheses = score(loaded, name, pairs, parts, arguments)
         save(loaded, report, pairs, hypotheses)
         reports.append(report)
         systems[path] = hypotheses or []
@@ -110,19 +111,19 @@ def check_different(paths: list[str]) -> None:
         found[place] = path
 
 
-def same_data(paths: list[str], arguments: argparse.Namespace) -> tuple[str, list[Pair], bool]:
-    """Returns the name of the data that all runs are scored on, its pairs, and whether they are tokenized.
+def same_data(paths: list[str], arguments: argparse.Namespace) -> tuple[str, list[Pair], dict[str, slice], bool]:
+    """Returns the name of the data that all runs are scored on, its pairs and their parts, and whether they are tokenized.
 
     Raises: ValueError naming the first run that does not translate, or that has other sentences.
     """
-    found: tuple[str, list[Pair], bool] | None = None
+    found: tuple[str, list[Pair], dict[str, slice], bool] | None = None
     for path in paths:
         config = open_run(path).config()
         if not config.objective.translates:
             raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
         here = (*chosen_pairs(config, arguments), config.data.tokenized)
         if found is not None and here != found:
-            what = "data.tokenized" if here[:2] == found[:2] else f"data.{here[0]}: {difference(found[1], here[1])}"
+            what = "data.tokenized" if here[:3] == found[:3] else f"data.{here[0]}: {difference(found[1], here[1])}"
             raise ValueError(
                 f"{path} and {paths[0]} differ in {what}. Scores on different data cannot be compared: give the same files to all "
                 "by --source and --target, or another --split"
@@ -158,8 +159,11 @@ def show_batches(progress: Progress, done: int, total: int) -> None:
     progress.within("scoring", done / total, f"{done:,}/{total:,} batches")
 
 
-def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, list[Pair]]:
-    """Returns a name for the data to score, and its pairs. Raises: ValueError if there is no such split or file."""
+def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, list[Pair], dict[str, slice]]:
+    """Returns a name for the data to score, its pairs, and where the parts of a mixture are.
+
+    Raises: ValueError if there is no such split or file.
+    """
     if arguments.source or arguments.target:
         if arguments.split or not (arguments.source and arguments.target):
             raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
@@ -167,13 +171,13 @@ def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, li
             raise ValueError(
                 "--source and --target are for translations, which this run does not make: set data.test in the config"
             )
-        return "files", list(ParallelText(source=arguments.source, target=arguments.target).open())
+        return "files", list(ParallelText(source=arguments.source, target=arguments.target).open()), {}
     data = config.data
     split = arguments.split or ("test" if data.test is not None else "eval")
     source = getattr(data, split)
     if source is None:
         raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
-    return split, list(source.open(f"data.{split}"))
+    return split, *open_parts(source, f"data.{split}")
 
 
 def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
@@ -196,7 +200,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     if arguments.split == "test":
         raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
     arguments.split = "eval"
-    name, pairs = chosen_pairs(loaded.config, arguments)
+    name, pairs, _ = chosen_pairs(loaded.config, arguments)
     decode, scores = decode_settings(loaded, arguments), []
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for alpha in alphas:
@@ -217,7 +221,12 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
 
 
 def evaluate(
-    loaded: Run, pairs: list[Pair], name: str, decode: dict[str, Any], arguments: argparse.Namespace
+    loaded: Run,
+    pairs: list[Pair],
+    parts: dict[str, slice],
+    name: str,
+    decode: dict[str, Any],
+    arguments: argparse.Namespace,
 ) -> tuple[list[str], dict[str, Any]]:
     """Returns the run's translations of `pairs`, and all their scores."""
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -225,7 +234,10 @@ def evaluate(
         metrics = {}
         if not loaded.others:
             metrics = loaded.metrics(
-                pairs, progress=partial(show_batches, progress), warn=lambda line: warn(f"{name}: {line}")
+                pairs,
+                parts=parts,
+                progress=partial(show_batches, progress),
+                warn=lambda line: warn(f"{name}: {line}"),
             )
         # `metrics` has already warned of sources that are too long.
         answers = loaded.hypotheses(
@@ -233,17 +245,25 @@ def evaluate(
         )
     hypotheses = [best[0].text for best in chosen(loaded, answers, arguments)]
     tokenized = loaded.config.data.tokenized
+    scores = text_scores(hypotheses, references, tokenized=tokenized) | metrics
+    for part, where in parts.items():
+        of_part = text_scores(hypotheses[where], references[where], tokenized=tokenized)
+        scores |= {f"{part}/{metric}": score for metric, score in of_part.items() if not metric.endswith("_signature")}
+    return hypotheses, scores
+
+
+def text_scores(hypotheses: list[str], references: list[str], *, tokenized: bool) -> dict[str, Any]:
+    """Returns the text metrics of translations, with their signatures."""
     scores = {
         "bleu": bleu(hypotheses, references, tokenized=tokenized),
         "bleu_lowercase": bleu(hypotheses, references, tokenized=tokenized, lowercase=True),
         "chrf": chrf(hypotheses, references),
     }
-    return hypotheses, {
-        "sentences": len(pairs),
+    return {
+        "sentences": len(references),
         "exact_match": exact_match(hypotheses, references).value,
         **{metric: score.value for metric, score in scores.items()},
         **{f"{metric}_signature": score.signature for metric, score in scores.items()},
         "reference_words": scores["bleu"].reference_words,
         "hypothesis_words": scores["bleu"].hypothesis_words,
-        **metrics,
     }

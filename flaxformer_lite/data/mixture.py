@@ -101,6 +101,17 @@ class Mixture(DataSource):
         return None if None in versions else [version for some in versions for version in some or ()]
 
 
+def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, slice]]:
+    """Returns the pairs of a source and, of a mixture, where those of each part are, by its name.
+
+    Raises: ValueError for anything wrong with the data.
+    """
+    opened = [part.open(part_setting(source, setting, i)) for i, part in enumerate(source.parts)]
+    stops = np.cumsum([0, *map(len, opened)]).tolist()
+    names = source.part_names if isinstance(source, Mixture) else ()
+    return [pair for pairs in opened for pair in pairs], dict(zip(names, map(slice, stops, stops[1:]), strict=False))
+
+
 def part_setting(source: DataSource, setting: str, i: int) -> str:
     """Returns the path in the config of a source's part."""
     return f"{setting}.sources.{i}" if isinstance(source, Mixture) else setting

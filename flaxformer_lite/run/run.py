@@ -1,7 +1,7 @@
 """A trained run, for use: `run = flaxformer_lite.load("runs/quickstart"); run.translate(["20 November 2026"])`."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -320,9 +320,16 @@ class Run(RunPlots):
     # Metrics, forward passes --------------------------------------------------------------------------------------------
 
     def metrics(
-        self, pairs: Sequence[Pair], *, progress: ProgressCallback = no_progress, warn: WarnCallback = warn
+        self,
+        pairs: Sequence[Pair],
+        *,
+        parts: Mapping[str, slice] = {},
+        progress: ProgressCallback = no_progress,
+        warn: WarnCallback = warn,
     ) -> dict[str, float]:
         """Returns the objective's metrics on pairs or documents: loss in nats per token without smoothing, perplexity, and so on.
+
+        `parts`: names of parts that are all pairs together; each then has metrics of its own, such as `de/loss`.
 
         Example: `run.metrics([Pair("20 November 2026", "2026-11-20")])["loss"]`.
 
@@ -332,9 +339,13 @@ class Run(RunPlots):
         check_rows(config.data.rows_multiple, mesh)
         tokenizers = self.required_tokenizers
         records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
-        dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
-        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(dataset.plan.buckets))
-        return mean_metrics(runner, self.config.objective, self.params, dataset, progress)
+        datasets = [
+            Dataset(records[part], config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
+            for part in parts.values() or [slice(None)]
+        ]
+        shapes = {bucket for dataset in datasets for bucket in dataset.plan.buckets}
+        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(shapes))
+        return mean_metrics(runner, self.config.objective, self.params, datasets, parts, progress)
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.

@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import DataSource, Mixture, Pair, ParallelText, TokenPair
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
-from flaxformer_lite.data.mixture import part_setting
+from flaxformer_lite.data.mixture import open_parts, part_setting
 from flaxformer_lite.data.sources import Source
 from flaxformer_lite.data.store import PairStream, StoredRecords, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -29,9 +27,8 @@ class EvalData:
 
     def __init__(self, config: Config, tokenizers: Tokenizers, warn: Callable[[str], None]):
         assert config.data.eval is not None
-        source = config.data.eval
-        opened = [part.open(part_setting(source, "data.eval", i)) for i, part in enumerate(source.parts)]
-        self.pairs = [pair for pairs in opened for pair in pairs]
+        self.pairs, self.parts = open_parts(config.data.eval, "data.eval")
+        """The pairs, and those of each source of a mixture by its name; no parts without a mixture."""
         self.records = evaluation_records(
             self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
         )
@@ -40,11 +37,6 @@ class EvalData:
             return Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
 
         self.dataset = dataset(self.records)
-        self.parts: dict[str, slice] = {}
-        """The pairs of each source of a mixture, by its name; empty without a mixture."""
-        if isinstance(source, Mixture):
-            stops = np.cumsum([0, *map(len, opened)]).tolist()
-            self.parts = dict(zip(source.part_names, map(slice, stops, stops[1:]), strict=True))
         self.datasets = [dataset(self.records[part]) for part in self.parts.values()] or [self.dataset]
 
     @property

@@ -1,7 +1,7 @@
 """Evaluation: the objective's metrics over a whole dataset and, during training, text metrics of greedy translations."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import jax
@@ -37,14 +37,24 @@ def check_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]
 
 
 def mean_metrics(
-    runner: Runner, objective: BaseObjective, params: PyTree, dataset: Dataset, progress: Callable[[int, int], None]
+    runner: Runner,
+    objective: BaseObjective,
+    params: PyTree,
+    datasets: Sequence[Dataset],
+    parts: Iterable[str],
+    progress: Callable[[int, int], None],
 ) -> dict[str, float]:
-    """Returns the objective's metrics over a whole dataset, from float64 sums of each batch's sums and counts.
+    """Returns the objective's metrics over all datasets together, from float64 sums of each batch's sums and counts.
 
     Args:
-        progress: called with the number of batches done and of all batches.
+        parts: the name of each dataset of a mixture, which then has metrics of its own, such as `de/loss`; else empty.
+        progress: called with the number of batches of a dataset that are done, and of all its batches.
     """
-    return report(objective, count(runner, params, dataset, progress))
+    counted = [count(runner, params, dataset, progress) for dataset in datasets]
+    metrics = report(objective, *counted)
+    for part, counts in zip(parts, counted, strict=False):
+        metrics |= {f"{part}/{name}": value for name, value in report(objective, counts).items()}
+    return metrics
 
 
 def count(runner: Runner, params: PyTree, dataset: Dataset, progress: Callable[[int, int], None]) -> BatchCounts:
@@ -99,10 +109,7 @@ class Evaluator:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""
         progress("evaluating", 0, self.data.datasets[0].plan.batches_per_epoch)
         objective, show = self.config.objective, functools.partial(progress, "evaluating")
-        counted = [count(self.runner, params, dataset, show) for dataset in self.data.datasets]
-        metrics = report(objective, *counted)
-        for part, counts in zip(self.data.parts, counted, strict=False):
-            metrics |= {f"{part}/{name}": value for name, value in report(objective, counts).items()}
+        metrics = mean_metrics(self.runner, objective, params, self.data.datasets, self.data.parts, show)
         if self.decoder is None:
             return metrics
         decoder, local = self.decoder, self.processes.local_replica(params)

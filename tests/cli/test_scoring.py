@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
-from flaxformer_lite.data import Dates
+from flaxformer_lite.data import Dates, Mixture, Pair
 from flaxformer_lite.inference import ScoredText
 from flaxformer_lite.inference.metrics import compare
 from flaxformer_lite.run import Run
@@ -37,8 +37,8 @@ class Named(Answers):
         right = int(self.folder.path.name)
         return [[ScoredText(TARGETS[i] if i < right else "no\rdate", 0.0)] for i in range(len(texts))]
 
-    def metrics(self, *_: Any, **__: Any) -> dict[str, float]:
-        return {"loss": 0.5}
+    def metrics(self, pairs: list[Pair], *, parts: dict[str, slice], **_: Any) -> dict[str, float]:
+        return {"loss": 0.5} | {f"{part}/loss": float(len(pairs[where])) for part, where in parts.items()}
 
 
 RUN = Answers(RunFolder("run"), CONFIG, {}, None, 3)
@@ -57,6 +57,23 @@ def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.Monk
     ):
         with pytest.raises(ValueError, match=message):
             evaluate.run(evaluate_arguments("run", *options))
+
+
+def test_each_source_of_a_mixture_has_scores_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """By hand: all twenty answers are right in the first source and none of the five in the second."""
+    few = replace(CONFIG.data.eval, num_examples=5)  # the same five that the first one begins with
+    mixture = Mixture(sources=(CONFIG.data.eval, few), names=("many", "few"))
+    config = replace(CONFIG, data=replace(CONFIG.data, eval=mixture))
+    monkeypatch.setattr(scoring, "load_runs", lambda _: Named(RunFolder(tmp_path / "20"), config, {}, None, 3))
+    evaluate.run(evaluate_arguments("run"))
+    report = json.loads(capsys.readouterr().out)
+    names = ("sentences", "exact_match", "loss")
+    assert [report[name] for name in names] == [25, 0.8, 0.5]
+    assert [[report[f"{part}/{name}"] for name in names] for part in ("many", "few")] == [[20, 1, 20], [5, 0, 5]]
+    assert report["many/bleu"] == pytest.approx(100) and report["few/chrf"] < report["chrf"] < 100
+    assert not [name for name in report if name.startswith("few/") and name.endswith("signature")]
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Scores a run on its test data or on files, and writes the scores as JSON.
 
-The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match. Translations are
-saved in RUN/hypotheses/, scores in RUN/evaluations/. With --ensemble, the objective's metrics are left out. Translations of further
-runs are compared with those of the first: BLEU and chrF with 95 % intervals, and p by paired bootstrap of 1,000 resamples.
+The scores are the objective's metrics (loss, accuracy, F1, …) and, for translations, BLEU, chrF and exact match, over all the data
+and over each source of a mixture, such as de/bleu. Translations are saved in RUN/hypotheses/, scores in RUN/evaluations/. With
+--ensemble, the objective's metrics are left out. Translations of further runs are compared with those of the first: BLEU and chrF
+with 95 % intervals, and p by paired bootstrap of 1,000 resamples.
 """
 
 import argparse
