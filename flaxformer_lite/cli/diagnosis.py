@@ -61,8 +61,8 @@ class Facts:
     """The devices of JAX."""
     errors: Mapping[Literal["import", "gpu", "tpu"], str] = field(default_factory=dict)
     """Error messages of JAX: when it was imported, and when it was asked for devices that the machine has."""
-    caches: Mapping[str, tuple[str, int] | None] = field(default_factory=dict)
-    """By name of a cache its folder and bytes; None where there is no folder for it."""
+    caches: Mapping[str, tuple[str, int | None] | None] = field(default_factory=dict)
+    """By name of a cache its folder and bytes, None of a URL; None where there is no folder for it."""
     timings: Mapping[str, str] = field(default_factory=dict)
     """Results with their units, by the thing that was timed."""
 
@@ -185,12 +185,13 @@ def describe_extras(versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
         yield "not installed", f'{", ".join(missing)}: pip install "flaxformer-lite[NAME]"'
 
 
-def describe_cache(cache: tuple[str, int] | None) -> str:
+def describe_cache(cache: tuple[str, int | None] | None) -> str:
     if cache is None:
         return (
             "none: unset JAX_COMPILATION_CACHE_DIR, or set it to a folder, to keep compiled programs for the next start"
         )
-    return f"{cache[0]}, {cache[1] / 2**20:,.1f} MiB"
+    folder, size = cache
+    return folder if size is None else f"{folder}, {size / 2**20:,.1f} MiB"
 
 
 def minor(version: str) -> list[str]:

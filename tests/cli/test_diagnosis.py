@@ -108,10 +108,11 @@ def test_notes_are_no_problems():
 
 
 def test_the_report_shows_devices_extras_and_caches():
-    caches = {"compile cache": None, "copies of runs": ("cache", 3 * 2**20)}
+    caches = {"compile cache": None, "copies of runs": ("cache", 3 * 2**20), "of another": ("s3://bucket", None)}
     facts = machine(gpus=(T4,), devices=(GPU,), versions=CUDA12, caches=caches, timings={"compilation": "1 s"})
     lines = [" ".join(line.split()) for line in report(facts)]
     assert "JAX uses gpu (Tesla T4, 12.0 GiB)" in lines and "copies of runs cache, 3.0 MiB" in lines
+    assert "of another s3://bucket" in lines
     assert "hardware Tesla T4, compute capability 7.5, driver 580.65" in lines and "compilation 1 s" in lines
     assert "compile cache none: unset JAX_COMPILATION_CACHE_DIR" in "\n".join(lines)
     assert "extras cuda12" in lines
@@ -123,6 +124,7 @@ def test_the_caches_of_a_user_are_found_with_their_sizes(tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     assert caches(None) == {"compile cache": None}
+    assert caches("s3://bucket/cache") == {"compile cache": ("s3://bucket/cache", None)}
     for name in ("flaxformer_lite/programs/x86/one", "flaxformer_lite/run-12/config.json", "hub/blobs/9"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text(name)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite import hardware
 from flaxformer_lite.cli.diagnosis import EXTRAS, PLUGINS, Device, Facts, problems, report
-from flaxformer_lite.remote_files import cache_root, describe_error
+from flaxformer_lite.remote_files import cache_root, describe_error, is_url
 
 if TYPE_CHECKING:
     import jax
@@ -96,10 +96,11 @@ def memory_of(device: "jax.Device") -> int | None:
     return (device.memory_stats() or {}).get("bytes_limit")
 
 
-def caches(programs: str | None) -> dict[str, tuple[str, int] | None]:
+def caches(programs: str | None) -> dict[str, tuple[str, int | None] | None]:
     """Returns the caches that are there: compiled programs, copies of runs at URLs, models of the hub."""
-    compiled = None if programs is None else (programs, files_bytes(Path(programs)))
-    found: dict[str, tuple[str, int] | None] = {"compile cache": compiled}
+    found: dict[str, tuple[str, int | None] | None] = {"compile cache": None}
+    if programs is not None:
+        found["compile cache"] = (programs, None if is_url(programs) else files_bytes(Path(programs)))
     runs = [path for path in cache_root().glob("*") if path.name != "programs"]
     if runs:
         found["copies of runs"] = (str(cache_root()), sum(map(files_bytes, runs)))
