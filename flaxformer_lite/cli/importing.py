@@ -13,7 +13,6 @@ from flaxformer_lite.console import Progress, note
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
-from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
@@ -107,9 +106,12 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         "architecture": found.architecture,
     }
     with atomic_write(output.path) as unfinished:
-        made = RunFolder(unfinished)
-        write_run(made, config, 0, found.params, f"imported from {source}", tokenizers=tokenizers, imported=origin)
-        copy_companions(folder, made.path / "huggingface")
+        write_run(
+            *(RunFolder(unfinished), config, 0, found.params, f"imported from {source}"),
+            tokenizers=tokenizers,
+            imported=origin,
+            companions=folder,
+        )
     for note_line in found.notes:
         note(note_line)
     for name in found.skipped:

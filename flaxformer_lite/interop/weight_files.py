@@ -10,6 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 from flaxformer_lite.text.files import most_unpacked
@@ -38,18 +39,26 @@ def read_archive(path: str) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz file, by name. Raises: ValueError where it is damaged, or unpacks to far more than its size."""
     try:
         with zipfile.ZipFile(path) as archive:
-            unpacked, most = (
-                sum(file.file_size for file in archive.infolist()),
-                most_unpacked(Path(path).stat().st_size),
-            )
-        if unpacked > most:
-            raise ValueError(
-                f"it unpacks to {unpacked:,} bytes, and at most {most:,} are read: save it without compression"
-            )
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+            unpacked = sum(file.file_size for file in archive.infolist())
+        most = most_unpacked(Path(path).stat().st_size)
+        arrays = load_arrays(path) if unpacked <= most else {}
     except Exception as error:  # zipfile, zlib and NumPy raise whatever the damage leads to, a MemoryError among them
-        raise ValueError(f"cannot be read as an .npz file of plain arrays: {error}") from None
+        reason = cut(str(error)) or type(error).__name__
+        raise ValueError(f"cannot be read as an .npz file of plain arrays: {reason}") from None
+    if unpacked > most:
+        raise ValueError(
+            f"it unpacks to {unpacked:,} bytes, and at most {most:,} are read: save it without compression"
+        )
+    return arrays
+
+
+def load_arrays(path: str) -> dict[str, np.ndarray]:
+    """Returns what `np.load` makes of an .npz file. Raises: ValueError for an entry that is no array, which it gives as bytes."""
+    with np.load(path, allow_pickle=False) as entries:
+        arrays = {name: entries[name] for name in entries.files}
+    if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
+        raise ValueError(f"{strays[0]} is no array")
+    return arrays
 
 
 def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:

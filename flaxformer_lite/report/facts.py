@@ -1,6 +1,5 @@
 """Facts in the files of a run folder: translations through training, all hypotheses of a split, and the environment."""
 
-import json
 import platform
 import re
 from dataclasses import dataclass
@@ -55,8 +54,7 @@ class RunFacts:
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """The reports of the command `evaluate`."""
-        found = [json.loads(path.read_bytes()) for path in sorted((self.folder.path / "evaluations").glob("*.json"))]
-        return [report for report in found if isinstance(report, dict)]
+        return self.folder.reports()
 
     def hypotheses(self, split: str) -> tuple[str, list[str]] | None:
         """Returns the name and the lines of the newest file of hypotheses for a split: of `evaluate`, else of training."""

@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import require_absent, write_whole
 from flaxformer_lite.config import Config, to_json
+from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.training import LoopState
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
@@ -22,10 +24,12 @@ def write_run(
     *,
     tokenizers: Tokenizers | None = None,
     imported: dict[str, Any] | None = None,
+    companions: Path | None = None,
 ) -> None:
     """Writes a new run folder with parameters that were not trained in it: imported ones, or an average.
 
-    `origin` describes where the parameters come from. `imported` becomes imported.json.
+    `origin` describes where the parameters come from. `imported` becomes imported.json. Of the Hugging Face folder `companions` the
+    files that accompany the model are copied.
 
     Raises: ValueError if the folder exists already.
     """
@@ -34,9 +38,11 @@ def write_run(
         tokenizers.source.save(output.path)
         if config.data.target_tokenizer is not None:
             tokenizers.target.save(output.path, "target_tokenizer")
-    with open_checkpoints(config, output, read_only=False) as checkpoints:
-        checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
     if imported is not None:
         write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
+    if companions is not None:
+        copy_companions(companions, output.path / "huggingface")
+    with open_checkpoints(config, output, read_only=False) as checkpoints:
+        checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
     # Written last: a folder without config.json is no run.
     write_whole(output.path / "config.json", to_json(config))

@@ -148,7 +148,10 @@ def _decompressed(raw: io.BufferedReader, path: str) -> tuple[Any, str, tuple[ty
 
 
 class _ZstdStream:
-    """The text of a zstd file. The package's own reader takes a file that was cut for a whole one."""
+    """The text of a zstd file. The package's own reader takes a file that was cut for a whole one.
+
+    A block of 4 bytes holds up to 128 KiB of text, so few are decompressed at a time.
+    """
 
     def __init__(self, raw: io.BufferedReader, decompressor: Any) -> None:
         self._raw, self._decompressor = raw, decompressor
@@ -157,7 +160,7 @@ class _ZstdStream:
     def read1(self, size: int) -> bytes:
         text = b""
         while not text:
-            packed = self._raw.read1(size)
+            packed = self._raw.read1(min(size, 2**10))
             if not packed:
                 if self._frame is not None and not self._frame.eof:
                     raise EOFError("it ends inside a frame")

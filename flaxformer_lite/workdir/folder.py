@@ -12,6 +12,7 @@ profile/             traces of train.profile
 imported.json        the origin of weights from another system, with that system's config
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
+.trained             empty; there once a process that trains has begun or ended with a checkpoint
 """
 
 import contextlib
@@ -86,6 +87,14 @@ def as_lines(texts: Iterable[str]) -> str:
     return "".join(re.sub(r"[\r\n]+", " ", text) + "\n" for text in texts)
 
 
+def is_row(row: Any) -> bool:
+    """Returns whether a JSON value is a row of metrics: a step, a split, and numbers; None is a number that was not finite."""
+    if not (isinstance(row, dict) and isinstance(row.get("split"), str) and type(row.get("step")) is int):
+        return False
+    values = [value for name, value in row.items() if name != "split" and value is not None]
+    return all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
+
+
 class RunFolder:
     """The files of one run.
 
@@ -142,7 +151,17 @@ class RunFolder:
         with contextlib.ExitStack() as self._locks:
             self._locks.enter_context(locked(self.path / ".lock", self._mark))
             self.write_config(config)
-            yield self._mark
+            try:
+                self._note_checkpoints()
+                yield self._mark
+            finally:
+                self._note_checkpoints()
+
+    def _note_checkpoints(self) -> None:
+        """Leaves a file outside of `checkpoints` if there is one: an empty folder there is then one that is not mounted."""
+        with contextlib.suppress(OSError):  # where nothing can be written, the training says so
+            if self.trained:
+                (self.path / ".trained").touch()
 
     def keep_lock(self) -> None:
         """Locks the folder again if somebody has deleted `.lock`; does nothing in a process that has not locked it.
@@ -195,14 +214,14 @@ class RunFolder:
         """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.
 
         A run that was killed before its first checkpoint was complete has rows too: up to the second checkpoint, before which the
-        trainer waits for the first, in a folder `checkpoints` that is there.
+        trainer waits for the first, in a folder `checkpoints` that is there. It has no `.trained`.
         """
         if self.trained or not self.metrics.is_file():
             return
         config, last = self.config(), max((row["step"] for row in self.rows()), default=0)
         periods = [config.train.checkpoint_every, *[config.train.eval_every] * (config.data.eval is not None)]
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
-        if last > 0 and (due > 1 or not self.checkpoints.is_dir()):
+        if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / ".trained").exists()):
             raise ValueError(
                 f"{self.metrics} knows of {last} steps, but {self.checkpoints} has no checkpoint: mount or restore it; to start "
                 f"from step 0, delete {self.metrics.name}"
@@ -241,15 +260,31 @@ class RunFolder:
         for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
             try:
                 row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
+            if is_row(row):
                 rows.append({"step": row["step"], "split": row["split"], **row})
-            except (ValueError, LookupError, TypeError):
+            else:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return rows
 
+    def reports(self) -> list[dict[str, Any]]:
+        """Returns the reports of the command `evaluate`; warns of files that are none."""
+        found = []
+        for file in sorted((self.path / "evaluations").glob("*.json")):
+            try:
+                report = json.loads(file.read_bytes())
+            except (OSError, ValueError, RecursionError):
+                report = None
+            if isinstance(report, dict):
+                found.append(report)
+            else:
+                warn(f"{file} is not a report of evaluate: it was skipped")
+        return found
+
     def results(self, step: int, weights: str) -> list[dict[str, Any]]:
         """Returns the reports of `evaluate` on these weights of that step, or else the row of its evaluation in training."""
-        reports = [json.loads(file.read_bytes()) for file in sorted((self.path / "evaluations").glob("*.json"))]
-        found = [report for report in reports if (report.get("step"), report.get("weights")) == (step, weights)]
+        found = [report for report in self.reports() if (report.get("step"), report.get("weights")) == (step, weights)]
         if found or weights not in ("last", "best"):  # training evaluates neither averages nor ema
             return found
         return [row for row in self.rows() if row["step"] == step and row["split"] == "eval"]

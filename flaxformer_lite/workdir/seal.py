@@ -1,5 +1,7 @@
 """The seal of a run: every checkpoint holds the settings and the SHA-256 of the tokenizer files that it was trained with.
 
+Of an imported run these files include the copies of the other system's, from which `export` and chat templates are made.
+
 A flipped bit in `config.json` or in a tokenizer, or an edit by hand, would otherwise load as another model, which answers wrongly.
 Checkpoints of older releases have no seal; nothing is compared with them.
 """
@@ -16,6 +18,7 @@ from flaxformer_lite.console import warn
 from flaxformer_lite.workdir.digests import DamageError, read_document
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
+SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
 
 TRAINING_ONLY = (
     *("train.", "optimizer.", "data.train", "data.eval", "data.tokens_per_batch", "data.rows_multiple"),
@@ -29,13 +32,13 @@ CHOICES = ("decode.", "weights", "model.dtype")
 
 def seal(folder: Path, config: Config) -> dict[str, Any]:
     """Returns the seal of the run in `folder`, as JSON."""
-    return {"config": json.loads(to_json(config)), "tokenizers": tokenizer_digests(folder)}
+    return {"config": json.loads(to_json(config)), "tokenizers": sealed_digests(folder)}
 
 
-def tokenizer_digests(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every tokenizer file of a run, by its name."""
-    files = sorted(file for pattern in TOKENIZER_FILES for file in folder.glob(pattern))
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+def sealed_digests(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every sealed file of a run, by its path in the folder."""
+    files = sorted(file for pattern in SEALED_FILES for file in folder.glob(pattern) if file.is_file())
+    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def newest_seal(checkpoints: Path) -> tuple[int, dict[str, Any]] | None:
@@ -78,7 +81,7 @@ def check_seal(folder: Path, config: Config, *, resumed: bool) -> None:
             f"{folder / 'config.json'} differs from the settings that checkpoint {step} was trained with: "
             f"{describe_differences(different)}. Restore them"
         )
-    here = tokenizer_digests(folder)
+    here = sealed_digests(folder)
     for name, digest in sealed["tokenizers"].items():
         if here.get(name) != digest:
             what = "is not the file that" if name in here else "is missing, but"

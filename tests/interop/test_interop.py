@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import zipfile
 from pathlib import Path
 
 import jax
@@ -114,4 +115,11 @@ def test_an_archive_that_fills_the_memory_is_refused(tmp_path: Path, monkeypatch
     np.savez_compressed(tmp_path / "x.npz", a=np.zeros(2**16, np.float32))
     monkeypatch.setattr("flaxformer_lite.interop.weight_files.most_unpacked", lambda packed: 100 * packed)
     with pytest.raises(ValueError, match=r"unpacks to 262,\d+ bytes, and at most \d+,\d+ are read: save it without"):
+        read_weights(str(tmp_path / "x.npz"))
+
+
+def test_an_entry_of_an_archive_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("folder/", b"")
+    with pytest.raises(ValueError, match=r"cannot be read as an \.npz file of plain arrays: folder/ is no array"):
         read_weights(str(tmp_path / "x.npz"))

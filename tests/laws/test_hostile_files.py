@@ -1,12 +1,14 @@
 """Law: whatever a stranger's file holds, a command ends well or is refused in one line, within bounds of time and memory.
 
 Each reader gets small files of ours with seeded mutations: bits flipped, bytes cut, doubled, zeroed or replaced; in JSON and in
-names also values of another type, far too large, or nested without end. The mutations are the same in every run.
+names also values of another type, far too large, or nested without end. The mutations are the same in every run, and others with
+another FLAXFORMER_LITE_SEED.
 """
 
 import contextlib
 import copy
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,6 +28,8 @@ pytestmark = pytest.mark.slow
 
 CASES = 60
 """Mutations of each reader's files."""
+FIRST = int(os.environ.get("FLAXFORMER_LITE_SEED", "0")) * CASES
+"""The seed of the first one."""
 ODD: list[Any] = [
     *(
         None,
@@ -104,7 +108,7 @@ def attack(
 ) -> None:
     """Runs the command of `words` on mutations of the files, and lists every case that did not end as it must."""
     complaints = []
-    for seed in range(CASES):
+    for seed in range(FIRST, FIRST + CASES):
         case = Path(shutil.copytree(original, folder / "case"))
         name = mutate(case, names, random.Random(seed))
         ending = victim.run(*words(case))
@@ -176,7 +180,7 @@ def test_run_folders(name: str, victim: Victim, tmp_path: Path) -> None:
 def test_metrics_and_tokenizers_of_runs(tmp_path: Path) -> None:
     """Read in this process: rows are skipped with a warning, a tokenizer is whole or a ValueError."""
     original = FIXTURES / "before_rebuild/run"
-    for seed in range(5 * CASES):
+    for seed in range(5 * FIRST, 5 * (FIRST + CASES)):
         case = Path(shutil.copytree(original, tmp_path / "case", ignore=shutil.ignore_patterns("checkpoints")))
         mutate(case, ["metrics.jsonl", "tokenizer.characters.json"], random.Random(seed))
         assert all(isinstance(row, dict) for row in RunFolder(case).rows())

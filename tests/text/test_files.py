@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.text.files import read_lines, stream_lines
+from flaxformer_lite.text.files import line_chunks, read_lines, stream_lines
 from tests.support import needs
 from tests.support.files import file
 
@@ -39,6 +39,13 @@ def test_other_compressions_are_known_by_their_content(tmp_path: Path, kind: str
     assert read_lines(file(tmp_path, "text", "BZh9 is a sign\n")) == ["BZh9 is a sign"]
     with pytest.raises(ValueError, match=rf"^{tmp_path}/cut: damaged {kind} file"):
         read_lines(file(tmp_path, "cut", parts[:-2]))
+
+
+def test_a_zstd_file_that_unfolds_is_read_in_pieces(tmp_path: Path) -> None:
+    """A few KB that hold 64 MB: 1,024 lines, of which the first piece has less than a quarter."""
+    zstandard = pytest.importorskip("zstandard", reason=needs.TEST_ALL)
+    path = file(tmp_path, "x", zstandard.ZstdCompressor().compress((b"x" * (2**16 - 1) + b"\n") * 2**10))
+    assert len(next(line_chunks(path))) < 2**8
 
 
 @pytest.mark.parametrize("cut", [5, 30])

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import math
 import os
 import shutil
 import sys
@@ -142,6 +143,18 @@ def test_lost_checkpoints_are_noticed_before_anything_is_erased(
             assert before == {name: (tmp_path / name).read_bytes() for name in before}
 
 
+def test_an_empty_mount_point_in_place_of_the_only_checkpoint_is_noticed(tmp_path: Path):
+    folder = RunFolder(tmp_path)
+    with folder.lock(CONFIG):
+        folder.append({"step": 3, "split": "train"})
+        (folder.checkpoints / "3").mkdir(parents=True)
+    (folder.checkpoints / "3").rmdir()
+    with pytest.raises(ValueError, match=r"knows of 3 steps, but .* has no checkpoint: mount or restore"):
+        folder.check_nothing_lost()
+    folder.metrics.unlink()
+    folder.check_nothing_lost()
+
+
 ROWS = [
     {"step": step, "split": split, "loss": step / 2}
     for step, split in ((1, "train"), (2, "train"), (2, "eval"), (3, "train"))
@@ -184,6 +197,25 @@ def test_lost_rows_of_metrics_are_reported(tmp_path: Path, damage: str, capsys: 
         f"warning: {folder.metrics} lacks the rows of {lost.get(damage)}: it was cut or damaged, those are lost\n"
     )
     assert capsys.readouterr().err == ("" if damage == "none" else expected)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["[" * 5000, '{"step": [1], "split": "eval"}', '{"step": 1, "split": "eval", "loss": [1]}', f"1{'0' * 400}"],
+)
+def test_what_is_no_row_and_no_report_is_passed_over(tmp_path: Path, value: str, capsys: pytest.CaptureFixture):
+    folder = RunFolder(tmp_path)
+    folder.append(ROWS[0])
+    (tmp_path / "evaluations").mkdir()
+    for file in (folder.metrics, tmp_path / "evaluations/test.json"):
+        with open(file, "a", encoding="utf-8") as written:
+            written.write(value + "\n")
+    assert folder.rows() == ROWS[:1]
+    assert capsys.readouterr().err == f"warning: {folder.metrics}, line 2 is not a row of metrics: it was skipped\n"
+    if not value.startswith("{"):
+        assert folder.results(1, "last") == [] and "is not a report of evaluate" in capsys.readouterr().err
+    folder.append({"step": 2, "split": "eval", "perplexity": math.inf, "loss": None, "epoch": 1})
+    assert len(folder.rows()) == 2
 
 
 def test_answers_of_the_last_evaluations_and_of_checkpoints_are_kept(tmp_path: Path):

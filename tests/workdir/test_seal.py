@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite.config.serialize import from_json
+from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.seal import check_seal, sealed_config
@@ -67,6 +68,22 @@ def test_no_bit_of_a_tokenizer_can_change(copy: Path, training: bool):
     file.unlink()
     with pytest.raises(ValueError, match=r"tokenizer\.characters\.json is missing, but checkpoint 7 was trained with"):
         check_seal(copy, CONFIG, resumed=training)
+
+
+def test_the_files_of_an_imported_run_are_sealed_too(tmp_path: Path):
+    """Export copies them: the tokenizer of a folder that is given to others, and the settings in its config."""
+    folder, files = RunFolder(tmp_path / "run"), tmp_path / "model"
+    (files / "1_Pooling").mkdir(parents=True)
+    for name in ("tokenizer.json", "1_Pooling/config.json"):
+        (files / name).write_text("{}")
+    write_run(folder, CONFIG, 0, {"x": jnp.zeros(3)}, "a test", imported={"system": "hf"}, companions=files)
+    open_for(folder.path)
+    for name in ("huggingface/tokenizer.json", "huggingface/1_Pooling/config.json", "imported.json"):
+        text = (folder.path / name).read_text()
+        (folder.path / name).write_text(text + " ")
+        with pytest.raises(ValueError, match=rf"{name} is not the file that checkpoint 0 was trained with"):
+            open_for(folder.path)
+        (folder.path / name).write_text(text)
 
 
 def test_an_edit_that_decides_answers_is_refused_everywhere(copy: Path):

@@ -43,16 +43,16 @@ def read_any_json(path: Path) -> Any:
 
 
 def check_links(folder: Path) -> None:
-    """Raises: ValueError where a file is a link to something outside of the folder, or of the hub's cache of the model.
+    """Raises: ValueError where a file is a link to something outside of the folder, but for the blobs of the hub's cache.
 
     Its content would be copied into the run.
     """
     root = folder.resolve()
-    if folder.absolute().parent.name == "snapshots":  # whose files are links into the cache's blobs
-        root = folder.absolute().parent.parent.resolve()
-    for path in (*folder.glob("*"), *folder.glob("[0-9]_*/*")):
-        if path.is_symlink() and not path.resolve().is_relative_to(root):
-            raise ValueError(f"{path} is a link to {path.resolve()}, outside of {root}: put a copy of the file there")
+    roots = [root, root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [root]
+    for path in (*folder.glob("*"), *folder.glob("*/*")):
+        target = Path(os.path.realpath(path))  # of a link to itself too, at which `resolve` fails
+        if path.is_symlink() and not any(map(target.is_relative_to, roots)):
+            raise ValueError(f"{path} is a link to {target}, outside of {root}: put a copy of the file there")
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
             "Normalize are implemented"
         )
     check_texts(folder)
-    if Path(path := str(modules[1].get("path"))).name != path:
+    if (path := str(modules[1].get("path"))) in ("", "..") or Path(path).name != path:
         raise ValueError(f"{folder / 'modules.json'} has the path {cut(path)}: a step should be in a folder beside it")
     pooling_file = f"{path}/config.json"
     options = Options(read_json(folder / pooling_file), f"{pooling_file}: ")

@@ -242,6 +242,8 @@ NESTED = "[" * 100_000
             json.dumps([{"type": "Transformer"}, {"type": "Pooling", "path": "../x"}]),
             "has the path ../x: a step",
         ),
+        ("modules.json", json.dumps([{"type": "Transformer"}, {"type": "Pooling", "path": ".."}]), "has the path ..: "),
+        ("modules.json", json.dumps([{"type": "Transformer"}, {"type": "Pooling", "path": ""}]), "has the path : a"),
     ],
 )
 def test_a_file_of_another_form_is_named(file: str, content: str, complaint: str, tmp_path: Path) -> None:
@@ -267,7 +269,20 @@ def test_a_link_out_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
                 with pytest.raises(ValueError, match=r"is a link to .*, outside of .*: put a copy of the file there"):
                     read(place)
             shutil.rmtree(original, ignore_errors=True)
-    assert read_folder(cached).model.sentence_embedding is not None
+    (tmp_path / "current").symlink_to(cached)
+    for place in (cached, tmp_path / "current"):
+        assert read_folder(place).model.sentence_embedding is not None
+
+
+def test_a_link_to_itself_or_out_of_a_folder_called_snapshots_is_no_way_out(tmp_path: Path) -> None:
+    """Only the blobs beside `snapshots` are the hub's."""
+    folder = Path(shutil.copytree(DATA / "minilm/mean", tmp_path / "snapshots/0"))
+    (folder / "vocab.txt").symlink_to("vocab.txt")
+    assert "vocab.txt" not in copy_companions(folder, tmp_path / "copy")
+    (tmp_path / "secret").touch()
+    (folder / "chat_template.jinja").symlink_to("../../secret")
+    with pytest.raises(ValueError, match=r"chat_template.jinja is a link to .*secret, outside of .*snapshots/0"):
+        copy_companions(folder, tmp_path / "copy")
 
 
 # Commands -------------------------------------------------------------------------------------------------------------
