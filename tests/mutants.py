@@ -31,7 +31,7 @@ CORE = {
     "objectives/losses.py": ["objectives/test_losses.py"],
     "inference/search.py": ["inference/test_search.py"],
     "inference/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
-    "data/batch_plan.py": ["data/test_batch_plan.py"],
+    "data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
     "data/packing.py": ["data/test_packing.py"],
     "training/loop_state.py": ["training/test_loop_state.py"],
     "workdir/retention.py": ["workdir/test_retention.py"],

@@ -88,3 +88,9 @@ def test_all_that_fits_is_still_evaluated():
     lengths = some_lengths()
     whole, joined = (BatchPlan(lengths, b, 0) for b in (BUCKETS, fewer_buckets(lengths, BUCKETS)))
     assert joined.placed.tolist() == whole.placed.tolist()
+
+
+def test_an_epoch_has_no_more_batches_than_its_examples_fill():
+    """Oracle: by hand. 13 rows in batches of 12, and 8 in one of 8."""
+    plan = BatchPlan([Lengths(5, 5)] * 13 + [Lengths(9, 7)] * 8, BUCKETS, seed=5)
+    assert plan.batches_per_epoch == 3 and plan.positions_per_epoch == 2 * 12 * 10 + 8 * 16

@@ -300,3 +300,13 @@ def test_heads_must_divide():
         DotProduct().check(7, 6)
     with pytest.raises(ValueError, match=r"^model\.num_heads 6 .*model\.attention\.num_kv_heads 4"):
         DotProduct(num_kv_heads=4).check(12, 6)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_only_a_dropout_that_there_is_keeps_a_kernel_away(rate, monkeypatch):
+    calls = []
+    choice = kernels.KernelChoice(None, "xla", "a test")
+    monkeypatch.setattr(MultiHeadAttention, "choose_kernel", lambda self, call: calls.append(call) or choice)
+    module = MultiHeadAttention(12, 6, DotProduct(), dropout_rate=rate, dtype=jnp.float64)
+    module.init({"params": KEY, "dropout": KEY}, jnp.asarray(normal(6, B, T, 12)))
+    assert [call.has_dropout for call in calls] == [rate > 0]

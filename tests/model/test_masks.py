@@ -74,3 +74,8 @@ def test_the_parts_of_a_mask_by_hand():
     assert alone.queries is None and alone.keys.tolist() == [[1, 1, 1, 0]] and not alone.causal
     packed = mask_structure(segment_mask(segments, segments), None, segments, segments)
     assert packed.keys.tolist() == [[1, 2, 2, 0]]
+
+
+def test_without_the_segments_of_both_sides_there_is_no_mask():
+    segments = jnp.array([[1, 1, 2, 0]])
+    assert segment_mask(None, None) is segment_mask(segments, None) is segment_mask(None, segments) is None

@@ -180,3 +180,11 @@ def test_squared_error_and_confusion_by_hand():
     logits = jnp.array([[5.0, 1.0, 0.0], [0.0, 1.0, 5.0], [1.0, 5.0, 0.0]])
     table = losses.confusion(logits, jnp.array([0, 1, 1]), jnp.array([2.0, 1.0, 0.5]))
     assert table.sum.tolist() == [[2, 0, 0], [0, 0.5, 1], [0, 0, 0]] and float(table.count) == 3.5
+
+
+def test_the_mean_and_the_rows_of_all_devices():
+    """Oracle: by hand, for two devices of one row each."""
+    assert LossTerm(jnp.array(3.0), jnp.array(4.0)).mean == 0.75
+    rows = losses.PerRowMetric(jnp.array([[[1.0, 2.0]], [[3.0, 4.0]]]), jnp.array([[1.0], [0.0]]))
+    found = jax.vmap(lambda *own: losses.PerRowMetric(*own).across("devices"), axis_name="devices")(*rows)
+    assert found.values[0].tolist() == [[1, 2], [3, 4]] and found.weights[1].tolist() == [1, 0]

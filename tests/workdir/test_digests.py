@@ -64,7 +64,8 @@ def test_leaf_types_and_their_difference_name_paths_dtypes_and_shapes():
         "out/kernel is float32[3,5], wanted float32[3,7]"
     )
     many = {f"leaf_{i}": "float32[]" for i in range(5)}
-    assert difference(many, {}).endswith(" and 2 more")
+    assert difference(many, {}).endswith(" and 2 more") and difference(many, {}).count("wanted") == 3
+    assert difference(many, {"leaf_0": "float32[]"}).endswith(" and 1 more")
 
 
 def test_a_sealed_file_returns_its_content(tmp_path):
