@@ -53,9 +53,12 @@ def export_loaded(loaded: Run, arguments: argparse.Namespace) -> tuple[int, list
         with kept_if_good(output):
             ctranslate2.check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
         return count, notes
-    fitting = SYSTEMS[arguments.system].config_for(loaded.config.model)
+    system = SYSTEMS[arguments.system]
     chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
-    arrays = from_params(loaded.params, SYSTEMS[arguments.system].name_map(fitting | chosen))
+    settings = system.config_for(loaded.config.model) | chosen
+    arrays = from_params(loaded.params, system.name_map(settings))
+    if system.check is not None:
+        system.check(settings, arrays, loaded.config.model, loaded.params)
     write_weights(arguments.output, arrays)
     return len(arrays), []
 

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from jaxtyping import PyTree
+
 from flaxformer_lite.interop.differences import differing, resolved
 from flaxformer_lite.interop.name_map import WeightName
 from flaxformer_lite.interop.option_table import Table, read_table, write_table
@@ -22,6 +25,11 @@ class System:
     table: Table
     names: Callable[[ModelConfig, Options], list[WeightName]]
     """Returns every parameter under the system's names."""
+    check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray], ModelConfig, PyTree], bool] | None = None
+    """Compares the system itself, with its config and the weights to be written, with our model and its parameters.
+
+    Returns False if the system is not installed. Raises: ValueError if they differ. None: it cannot be compared.
+    """
 
     def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
         """Returns our model for the system's config. Raises: ValueError that names an option that does not fit."""

@@ -10,6 +10,7 @@ from flaxformer_lite.interop.name_map import FusedSlice, Leaves, WeightName, lin
 from flaxformer_lite.interop.option_table import Draft, Entry, Kind, choice, constant, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
+from flaxformer_lite.interop.systems.torch_check import check_weights
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
 from flaxformer_lite.model.positions import NoPositions
 from flaxformer_lite.model.residual import Residual
@@ -95,4 +96,4 @@ def layer(here: str, there: str, attentions: Mapping[str, str], model: ModelConf
     return weights
 
 
-SYSTEM = System(name="torch-transformer", template=TEMPLATE, table=TABLE, names=names)
+SYSTEM = System(name="torch-transformer", template=TEMPLATE, table=TABLE, names=names, check=check_weights)
