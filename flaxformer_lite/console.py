@@ -294,7 +294,8 @@ def write_line(line: str) -> None:
 class Quiet(logging.Filter):
     """Drops what a package logs through absl below errors; lines of other packages pass.
 
-    Errors are logged without tracebacks, which fill many screens for one full disk. The exception reaches the caller anyway.
+    Errors are logged without tracebacks, which fill many screens for one full disk, and in at most 300 characters. The exception
+    reaches the caller anyway.
     """
 
     def __init__(self, package: str) -> None:
@@ -305,4 +306,5 @@ class Quiet(logging.Filter):
         if self.folder not in record.pathname:
             return True
         record.exc_info = record.exc_text = None
+        record.msg, record.args = record.getMessage()[:300], ()
         return record.levelno >= logging.ERROR

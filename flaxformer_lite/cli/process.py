@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import MutableMapping, Sequence
 from types import TracebackType
 
@@ -36,6 +37,7 @@ def program(words: Sequence[str] | None = None) -> None:
     keep_programs(os.environ)
     sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
     logging.getLogger("asyncio").addFilter(is_news)
+    warnings.filterwarnings("ignore", r"coroutine '.*' was never awaited", RuntimeWarning)  # of a save that failed
     try:
         main(words)
     except SystemExit as end:
@@ -55,11 +57,12 @@ def report_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def comes_too_late(error: BaseException | None) -> bool:
-    """Returns whether TensorStore's threads raised it after a save had failed: one for each array.
+    """Returns whether TensorStore's threads or the end of asyncio raised it after a save or a restore had failed.
 
-    The save itself reports the failure.
+    That failure is reported itself. A thread raises one for each array; a loop that could open no file has no socket to close.
     """
-    return type(error) is RuntimeError and str(error) == "Event loop is closed"
+    closed = type(error) is RuntimeError and str(error) == "Event loop is closed"
+    return closed or (type(error) is AttributeError and "'_ssock'" in str(error))
 
 
 def is_news(record: logging.LogRecord) -> bool:

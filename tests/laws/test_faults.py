@@ -123,6 +123,20 @@ def test_a_limit_of_the_shell(scene: Scene, tmp_path: Path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [12, 16])
+def test_too_few_open_files(scene: Scene, tmp_path: Path, number: int):
+    """`ulimit -n`."""
+
+    def prepare() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (number, number))
+
+    run = tmp_path / "run"
+    (process,) = scene.start(run, prepare)
+    assert_failed_well(scene, run, process, "Too many open files")
+    finish(scene, run)
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("libfaketime") is None, reason="libfaketime is not installed")
 def test_a_clock_that_jumps(scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """By 40 days ahead and 40 days back, in turn, all the while: nothing is said, and nothing changes."""

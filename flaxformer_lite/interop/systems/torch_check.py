@@ -45,6 +45,7 @@ def check_weights(
     ours = forward(reading, {"params": params}, DecodeConfig(), **inputs).last_hidden_state
     if not np.abs(theirs - ours).max() <= TOLERANCE * np.abs(ours).max():
         raise ValueError(
-            f"PyTorch {torch.__version__} answers otherwise with these weights. Nothing was written; please report the model's settings"
+            f"PyTorch {torch.__version__} answers otherwise with these weights. Nothing was written; please report the model's "
+            "settings"
         )
     return True

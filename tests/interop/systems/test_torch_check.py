@@ -33,7 +33,7 @@ def test_pytorch_answers_as_we_do_and_a_changed_or_missing_parameter_is_noticed(
     with pytest.raises(ValueError, match="answers otherwise with these weights"):
         check_weights(config, arrays, model, jax.tree.map(lambda x: x + 0.1, params))
     first = next(iter(arrays))
-    with pytest.raises(ValueError, match="cannot use these weights .*Nothing was written"):
+    with pytest.raises(ValueError, match=r"cannot use these weights .*Nothing was written"):
         check_weights(config, {key: x for key, x in arrays.items() if key != first}, model, params)
 
 
