@@ -21,6 +21,7 @@ from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hub import check_target, push
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.workdir.seal import check_origin
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -117,4 +118,5 @@ def export_hf(loaded: Run, origin: dict[str, Any], arguments: argparse.Namespace
 def imported(loaded: Run, system: str) -> dict[str, Any]:
     """Returns the `imported.json` of a run that was imported from that system; {} for other runs."""
     origin = read_json(loaded.folder.path / "imported.json")
+    check_origin(loaded.folder.path)
     return origin if origin.get("system") == system else {}

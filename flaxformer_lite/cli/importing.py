@@ -13,6 +13,7 @@ from flaxformer_lite.console import Progress, note
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
+from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
@@ -110,7 +111,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
             *(RunFolder(unfinished), config, 0, found.params, f"imported from {source}"),
             tokenizers=tokenizers,
             imported=origin,
-            companions=folder,
+            add_files=lambda run: copy_companions(folder, run / "huggingface"),
         )
     for note_line in found.notes:
         note(note_line)

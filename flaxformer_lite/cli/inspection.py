@@ -31,7 +31,7 @@ from flaxformer_lite.workdir import (
     restore_weights,
 )
 from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.seal import check_seal
+from flaxformer_lite.workdir.seal import ORIGIN, check_origin, check_seal
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -145,6 +145,8 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
     attempt(
         "config.json and tokenizers, by the newest checkpoint", lambda: check_seal(folder.path, config, resumed=True)
     )
+    if (folder.path / ORIGIN).is_file():
+        attempt(ORIGIN, lambda: check_origin(folder.path))
     if config.data.tokenizer is not None:
         attempt("tokenizers", lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
     steps = sorted(int(step.name) for step in folder.checkpoints.glob("*") if step.name.isdecimal())

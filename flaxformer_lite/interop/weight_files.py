@@ -57,7 +57,7 @@ def load_arrays(path: str) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as entries:
         arrays = {name: entries[name] for name in entries.files}
     if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
-        raise ValueError(f"{strays[0]} is no array")
+        raise ValueError(f"{cut(strays[0])} is no array: save arrays alone")
     return arrays
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import require_absent, write_whole
 from flaxformer_lite.config import Config, to_json
-from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.training import LoopState
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
@@ -24,12 +24,12 @@ def write_run(
     *,
     tokenizers: Tokenizers | None = None,
     imported: dict[str, Any] | None = None,
-    companions: Path | None = None,
+    add_files: Callable[[Path], object] = lambda folder: None,
 ) -> None:
     """Writes a new run folder with parameters that were not trained in it: imported ones, or an average.
 
-    `origin` describes where the parameters come from. `imported` becomes imported.json. Of the Hugging Face folder `companions` the
-    files that accompany the model are copied.
+    `origin` describes where the parameters come from. `imported` becomes imported.json. `add_files` writes further files into the
+    folder, before they are sealed.
 
     Raises: ValueError if the folder exists already.
     """
@@ -40,8 +40,7 @@ def write_run(
             tokenizers.target.save(output.path, "target_tokenizer")
     if imported is not None:
         write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
-    if companions is not None:
-        copy_companions(companions, output.path / "huggingface")
+    add_files(output.path)
     with open_checkpoints(config, output, read_only=False) as checkpoints:
         checkpoints.save(step, {"params": params}, dataclasses.asdict(LoopState(data="", parameters_only=origin)))
     # Written last: a folder without config.json is no run.

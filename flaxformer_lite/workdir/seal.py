@@ -18,7 +18,8 @@ from flaxformer_lite.console import warn
 from flaxformer_lite.workdir.digests import DamageError, read_document
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
-SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
+ORIGIN = "imported.json"
+SEALED_FILES = (*TOKENIZER_FILES, ORIGIN, "huggingface/**/*")
 
 TRAINING_ONLY = (
     *("train.", "optimizer.", "data.train", "data.eval", "data.tokens_per_batch", "data.rows_multiple"),
@@ -81,8 +82,20 @@ def check_seal(folder: Path, config: Config, *, resumed: bool) -> None:
             f"{folder / 'config.json'} differs from the settings that checkpoint {step} was trained with: "
             f"{describe_differences(different)}. Restore them"
         )
+    check_files(folder, step, {name: digest for name, digest in sealed["tokenizers"].items() if name != ORIGIN})
+
+
+def check_origin(folder: Path) -> None:
+    """Compares `imported.json`, which only exports read, with the newest seal. Raises: ValueError if it differs."""
+    if found := newest_seal(folder / "checkpoints"):
+        step, sealed = found
+        check_files(folder, step, {name: digest for name, digest in sealed["tokenizers"].items() if name == ORIGIN})
+
+
+def check_files(folder: Path, step: int, digests: dict[str, str]) -> None:
+    """Compares files of a run with the digests that checkpoint `step` has of them. Raises: ValueError if one differs."""
     here = sealed_digests(folder)
-    for name, digest in sealed["tokenizers"].items():
+    for name, digest in digests.items():
         if here.get(name) != digest:
             what = "is not the file that" if name in here else "is missing, but"
             raise ValueError(

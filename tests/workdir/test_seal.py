@@ -11,7 +11,7 @@ from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.seal import check_seal, sealed_config
+from flaxformer_lite.workdir.seal import check_origin, check_seal, sealed_config
 from flaxformer_lite.workdir.weights import open_checkpoints
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
@@ -76,13 +76,18 @@ def test_the_files_of_an_imported_run_are_sealed_too(tmp_path: Path):
     (files / "1_Pooling").mkdir(parents=True)
     for name in ("tokenizer.json", "1_Pooling/config.json"):
         (files / name).write_text("{}")
-    write_run(folder, CONFIG, 0, {"x": jnp.zeros(3)}, "a test", imported={"system": "hf"}, companions=files)
-    open_for(folder.path)
-    for name in ("huggingface/tokenizer.json", "huggingface/1_Pooling/config.json", "imported.json"):
+
+    def add_files(run: Path) -> None:
+        shutil.copytree(files, run / "huggingface")
+
+    write_run(folder, CONFIG, 0, {"x": jnp.zeros(3)}, "a test", imported={"system": "hf"}, add_files=add_files)
+    checks = {"huggingface/tokenizer.json": open_for, "huggingface/1_Pooling/config.json": open_for}
+    for name, check in {**checks, "imported.json": check_origin}.items():
+        check(folder.path)
         text = (folder.path / name).read_text()
         (folder.path / name).write_text(text + " ")
         with pytest.raises(ValueError, match=rf"{name} is not the file that checkpoint 0 was trained with"):
-            open_for(folder.path)
+            check(folder.path)
         (folder.path / name).write_text(text)
 
 
