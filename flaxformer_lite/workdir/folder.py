@@ -269,17 +269,16 @@ class RunFolder:
         return rows
 
     def reports(self) -> list[dict[str, Any]]:
-        """Returns the reports of the command `evaluate`; warns of files that are none."""
+        """Returns the reports of the command `evaluate`. Raises: ValueError for a file that is none."""
         found = []
         for file in sorted((self.path / "evaluations").glob("*.json")):
             try:
                 report = json.loads(file.read_bytes())
             except (OSError, ValueError, RecursionError):
                 report = None
-            if isinstance(report, dict):
-                found.append(report)
-            else:
-                warn(f"{file} is not a report of evaluate: it was skipped")
+            if not isinstance(report, dict):
+                raise ValueError(f"{file} is not a report of evaluate: delete it, or evaluate again")
+            found.append(report)
         return found
 
     def results(self, step: int, weights: str) -> list[dict[str, Any]]:

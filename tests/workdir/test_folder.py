@@ -203,7 +203,9 @@ def test_lost_rows_of_metrics_are_reported(tmp_path: Path, damage: str, capsys: 
     "value",
     ["[" * 5000, '{"step": [1], "split": "eval"}', '{"step": 1, "split": "eval", "loss": [1]}', f"1{'0' * 400}"],
 )
-def test_what_is_no_row_and_no_report_is_passed_over(tmp_path: Path, value: str, capsys: pytest.CaptureFixture):
+def test_what_is_no_row_is_passed_over_and_what_is_no_report_is_named(
+    tmp_path: Path, value: str, capsys: pytest.CaptureFixture
+):
     folder = RunFolder(tmp_path)
     folder.append(ROWS[0])
     (tmp_path / "evaluations").mkdir()
@@ -213,7 +215,8 @@ def test_what_is_no_row_and_no_report_is_passed_over(tmp_path: Path, value: str,
     assert folder.rows() == ROWS[:1]
     assert capsys.readouterr().err == f"warning: {folder.metrics}, line 2 is not a row of metrics: it was skipped\n"
     if not value.startswith("{"):
-        assert folder.results(1, "last") == [] and "is not a report of evaluate" in capsys.readouterr().err
+        with pytest.raises(ValueError, match=r"test\.json is not a report of evaluate: delete it, or evaluate again"):
+            folder.results(1, "last")
     folder.append({"step": 2, "split": "eval", "perplexity": math.inf, "loss": None, "epoch": 1})
     assert len(folder.rows()) == 2
 
