@@ -189,7 +189,8 @@ class SeveralProcesses(Processes):
 
 
 class StopConsensus(StopRequest):
-    """A signal to any process stops all of them after the same step, at the latest the next but one.
+    """A signal to any process, or a notice of JAX's preemption service, stops all of them after the same step, at the latest the
+    next but one.
 
     The answer of each exchange is fetched at the next one, so that no process waits for a step in progress.
     An evaluation is never interrupted: the others would wait for this process.
@@ -202,8 +203,13 @@ class StopConsensus(StopRequest):
         self._any = jax.jit(jnp.max, out_shardings=replicated(mesh))
         self._answer: Array | None = None
         self._agreed = False
+        self._exchanges = 0
 
     def exchange(self) -> None:
+        self._exchanges += 1
+        with contextlib.suppress(RuntimeError):  # the service is off: JAX_ENABLE_PREEMPTION_SERVICE=0
+            if multihost_utils.reached_preemption_sync_point(self._exchanges):
+                self.signal = "a preemption notice"
         here = np.full(jax.local_device_count(), self.signal is not None, np.int32)
         answer = self._answer
         self._answer = self._any(jax.make_array_from_process_local_data(self._sharding, here))

@@ -1,11 +1,17 @@
 """Laws of how processes agree, without others: their answers are made up. Real ones: test_multihost.py."""
 
+import os
+import socket
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses, current_processes
 from flaxformer_lite.training.multihost.ending import SharedError
+from tests.support.paths import ROOT
 
 
 def with_others(monkeypatch: pytest.MonkeyPatch, *answers: str) -> SeveralProcesses:
@@ -68,3 +74,51 @@ def test_a_stop_is_agreed_one_exchange_later():
         agreed.append(stop.agreed)
         stop.raise_if_agreed()
     assert agreed == [False, False, True]
+
+
+def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pytest.MonkeyPatch):
+    """The service counts the calls of all processes, and answers all of them at the same one."""
+    calls = []
+    monkeypatch.setattr(
+        agreement.multihost_utils, "reached_preemption_sync_point", lambda step: calls.append(step) or step == 2
+    )
+    stop = SeveralProcesses().stop_request()
+    for _ in range(3):
+        assert not stop.agreed
+        stop.exchange()
+    assert stop.agreed and stop.signal == "a preemption notice" and calls == [1, 2, 3]
+
+
+NOTICED = """
+import os, signal, sys, time
+import jax
+jax.distributed.initialize(sys.argv[1], 2, int(sys.argv[2]))
+from flaxformer_lite.training.multihost.agreement import StopConsensus
+stop = StopConsensus()
+for step in range(1200):
+    stop.exchange()
+    if stop.agreed:
+        break
+    if step == 5 and sys.argv[2] == "1":
+        os.kill(os.getpid(), signal.SIGTERM)  # JAX's own notifier hears it: no handler of ours is there
+    time.sleep(0.05)
+print(step, stop.signal)
+jax.distributed.shutdown()
+"""
+
+
+@pytest.mark.slow
+def test_a_notice_to_one_process_stops_all_after_the_same_step():
+    """Oracle: JAX's preemption service itself, between two processes."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", NOTICED, address, str(i)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for i in range(2)
+    ]
+    first, second = (process.communicate(timeout=240)[0].splitlines()[-1] for process in started)
+    assert first == second and first.endswith(" a preemption notice")
