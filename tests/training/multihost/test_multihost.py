@@ -26,6 +26,7 @@ from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
+from tests.support.s3 import BUCKET, s3_gate
 
 TINY = tiny_config()
 CONFIG = dataclasses.replace(
@@ -301,25 +302,31 @@ def test_processes_in_other_folders_do_not_train(config: Path, tmp_path: Path, c
 
 
 @pytest.mark.slow
-def test_hosts_that_share_only_a_mirror(config: Path, tmp_path: Path, cache: Path, one: list[float]):
+@pytest.mark.parametrize("place", ["folder", "bucket"])
+def test_hosts_that_share_only_a_mirror(config: Path, tmp_path: Path, cache: Path, one: list[float], place: str):
     """Law, dropout on, over fsdp 2: both are killed and lose their folders; the losses are those of one process from the start."""
-    mirror, folders = tmp_path / "mirror", [tmp_path / "run0", tmp_path / "run1"]
-    flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mirror", str(mirror))
+    folders = [tmp_path / "run0", tmp_path / "run1"]
     own = [["--workdir", str(folder)] for folder in folders]
-    with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", "100000", own=own) as processes:
-        deadline = time.monotonic() + 240
-        while not (steps := complete_steps(RemoteRun(str(mirror)).files())) or steps[-1] < 6:
-            assert all(process.poll() is None for process in processes.started), processes.said(0) + processes.said(1)
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    assert not list((folders[1] / "checkpoints").iterdir())
-    for folder in folders:
-        shutil.rmtree(folder)
-    step = complete_steps(RemoteRun(str(mirror)).files())[-1] + 2
-    with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", str(step), own=own) as processes:
-        assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
-        assert f"resuming after step {step - 2}" in processes.said(0)
-    assert complete_steps(RemoteRun(str(mirror)).files())[-1] == step
+    with s3_gate() if place == "bucket" else contextlib.nullcontext():
+        mirror = f"s3://{BUCKET}/run" if place == "bucket" else str(tmp_path / "mirror")
+        remote = RemoteRun(mirror)
+        flags = ("--train.mesh.data", "1", "--train.mesh.fsdp", "2", "--train.mirror", mirror)
+        with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", "100000", own=own) as processes:
+            deadline = time.monotonic() + 240
+            while not (steps := complete_steps(remote.files())) or steps[-1] < 6:
+                assert all(process.poll() is None for process in processes.started), processes.said(0) + processes.said(
+                    1
+                )
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert not list((folders[1] / "checkpoints").iterdir())
+        for folder in folders:
+            shutil.rmtree(folder)
+        step = complete_steps(remote.files())[-1] + 2
+        with Processes(config, folders[0], cache, 2, 1, *flags, "--train.steps", str(step), own=own) as processes:
+            assert processes.ends() == [0, 0], processes.said(0) + processes.said(1)
+            assert f"resuming after step {step - 2}" in processes.said(0)
+        assert complete_steps(remote.files())[-1] == step
     expected = alone(with_train(CONFIG, steps=step, checkpoint_every=step), tmp_path / "never_killed")
     np.testing.assert_allclose(losses(folders[0]), expected, rtol=1e-3)
     np.testing.assert_allclose(losses(folders[0])[: len(one)], one, rtol=2e-5)
