@@ -6,6 +6,7 @@ import math
 import sqlite3
 import struct
 import sys
+import time
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,7 @@ def write_twice(name: str, folder: RunFolder) -> None:
             for step in steps:
                 open_trackers.write(row(step, 1 / step if len(steps) == 3 else -1 / step))
             assert name in open_trackers.open
+        time.sleep(1.1 * (name == "wandb"))  # it names the files of a process by the second of its start
 
 
 def test_after_a_rollback_tensorboard_deletes_the_steps_that_come_again(
