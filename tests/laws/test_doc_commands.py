@@ -5,9 +5,13 @@ folder of its own; those that this machine cannot run are in `NOT_RUN`, with the
 """
 
 import argparse
+import dataclasses
 import importlib
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +19,7 @@ import pytest
 import flaxformer_lite
 from flaxformer_lite.cli import main as cli
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
-from flaxformer_lite.config import load_config
+from flaxformer_lite.config import Config, load_config
 from tests.support import needs
 from tests.support.doc_commands import PAGES, DocCommand, commands_of, python_blocks
 from tests.support.paths import ROOT
@@ -106,21 +110,22 @@ NOT_RUN = {
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--sharding": "compiles or lays out a model of full size; tests/planning and tests/cli run it on small ones",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
-    r"configs/(multi30k|char_lm|tiny_mlm|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
-    r"runs/(char_lm|tiny_mlm)": "needs runs that are trained for minutes; tests/run/test_plots.py reads small ones",
-    r"/data/|mine\.py|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it on small ones",
+    r"configs/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
+    r"mine\.py --(model|sweep|workdir)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
     r"configs/mine\.py|SYSTEM|torch-transformer": "reads weights of another system; tests/interop/systems runs it on theirs",
-    r"(import|export) hf|runs/imported": "needs a downloaded model; tests/interop/hf and tests/cli run it on small ones",
-    r" serve ": "serves until it is stopped; tests/serve starts it",
     r"runs/mine/config|--help": "is read by the fast test alone",
 }
 """Patterns of commands that are not run, and why; the fast test parses them."""
 
-TOY = "--train.steps 3 --train.checkpoint-every 1 --train.eval-every 3 --optimizer.schedule.warmup-steps 0"
-TOY += " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40 --model.d-model 16 --model.d-ff 16"
-TOY += " --model.scan-unroll 1"
+SHORT = "--train.steps 3 --train.checkpoint-every 1 --train.eval-every 3 --optimizer.schedule.warmup-steps 0 --model.d-model 16"
+SHORT += " --model.d-ff 16 --model.scan-unroll 1"
+TEXTS = SHORT + " --data.rows-multiple 32 --data.tokens-per-batch 2048"
+TOY = SHORT + " --data.train.num-examples 640 --data.eval.num-examples 64 --data.bucket-lengths 40"
+
+PROGRAMS_OF_TEXT = ("configs/char_lm.py", "configs/tiny_mlm.py")
+"""Configs whose data are Python's help topics."""
 
 PYTHON_TOO = ("README.md", "docs/report.md")
 """Pages whose Python lines read the toy runs. Others have configs and classes, which test_docs.py and test_extending.py run."""
@@ -138,12 +143,20 @@ def words_to_type(command: DocCommand) -> list[str]:
         "SOURCE": "20 nov 2026",
         "TARGET": "2026-11-20",
         "FILE": "map.html",
+        "/data/tokens": "tokens",
     }
+    if command.words[0] == "import":
+        values |= {"RUN": "runs/other", "FOLDER": "hf-model"}
+    elif command.words[:2] == ["export", "hf"]:
+        values |= {"RUN": "runs/lm", "FAMILY": "llama"}
     words = [values.get(word, word) for word in command.words if word != "overrides"]
     if words[:2] == ["train", "RUN/config.json"]:
         words[1] = "runs/quickstart/config.json"
         return words
-    return words + TOY.split() * (words[0] in ("train", "prepare"))
+    if words[0] == "serve":
+        return [*words, "--port", "0"]
+    toy = TEXTS if words[-1] in PROGRAMS_OF_TEXT else TOY
+    return words + toy.split() * (words[0] in ("train", "prepare"))
 
 
 def runnable() -> dict[str, list[DocCommand]]:
@@ -166,6 +179,47 @@ def test_every_reason_is_needed():
         assert any(re.search(pattern, command.text) for command in everything), f"no command has {pattern}"
     run = {command.words[0] for commands in runnable().values() for command in commands}
     assert run >= {"train", "translate", "evaluate", "inspect", "report", "attention", "average", "configs", "doctor"}
+    assert run >= {"import", "export", "generate", "prepare", "serve"}
+
+
+def small_llama() -> Config:
+    """Returns a language model that fits a Hugging Face family, on Python's help topics."""
+    texts = load_config("tiny_mlm", TEXTS.split())
+    llama = load_config(
+        "llama_1b", ["--model.d-model=16", "--model.d-ff=16", "--model.num-heads=4", "--model.num-decoder-layers=1"]
+    )
+    model = dataclasses.replace(llama.model, vocab_size=texts.model.vocab_size, dtype="float32")
+    lengths = {"bucket_lengths": (32,), "max_source_length": 32, "max_target_length": 32}
+    sources = {"train": texts.data.train, "eval": texts.data.eval}
+    data = dataclasses.replace(llama.data, tokens_per_batch=1024, rows_multiple=32, **lengths, **sources)
+    return dataclasses.replace(llama, model=model, data=data, train=texts.train, optimizer=texts.optimizer)
+
+
+def serve(words: list[str]) -> int:
+    """Returns the status of a server that is stopped once it listens."""
+    environment = os.environ | {"XLA_FLAGS": "", "FLAXFORMER_LITE_TOKEN": "0123456789abcdef", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "flaxformer_lite", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        for line in iter(process.stderr.readline, ""):
+            if " at http://" in line:
+                break
+        process.terminate()
+        process.communicate(timeout=60)
+    return process.returncode
+
+
+def run_command(words: list[str]) -> int:
+    """Returns the status of a command."""
+    if words[0] == "serve":
+        return serve(words)
+    if words[0] == "import":
+        shutil.rmtree(words[3], ignore_errors=True)
+    try:
+        cli.main(words)
+    except SystemExit as end:
+        return int(end.code or 0)
+    return 0
 
 
 @pytest.fixture(scope="module")
@@ -176,6 +230,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     flaxformer_lite.train(config, folder / "runs" / "quickstart")
     for name in ("first", "second", "one_layer", "mine"):
         shutil.copytree(folder / "runs" / "quickstart", folder / "runs" / name)
+    for name in ("char_lm", "tiny_mlm"):
+        flaxformer_lite.train(load_config(name, TEXTS.split()), folder / "runs" / name)
+    shutil.copytree(folder / "runs" / "char_lm", folder / "runs" / "language_model")
+    flaxformer_lite.train(small_llama(), folder / "runs" / "lm")
+    cli.main(["export", "hf", str(folder / "runs" / "lm"), str(folder / "hf-model")])
+    cli.main(["import", "hf", str(folder / "hf-model"), str(folder / "runs" / "imported")])
+    shutil.copy(ROOT / "configs" / "quickstart.py", folder / "mine.py")
     (folder / "configs").symlink_to(ROOT / "configs")
     (folder / "new.en").write_text("20 November 2026\n", encoding="utf-8")
     return folder
@@ -194,12 +255,7 @@ def test_commands_run(
         shutil.rmtree("FOLDER", ignore_errors=True)
         with open("new.en", encoding="utf-8") as stdin, monkeypatch.context() as patched:
             patched.setattr("sys.stdin", stdin)
-            status = 0
-            try:
-                cli.main(words_to_type(command))
-            except SystemExit as end:
-                status = int(end.code or 0)
-            assert status == 0, f"{command.text}: {capsys.readouterr().err}"
+            assert run_command(words_to_type(command)) == 0, f"{command.text}: {capsys.readouterr().err}"
     if page in PYTHON_TOO:
         for block in python_blocks(ROOT / page):
             exec(block, {})
