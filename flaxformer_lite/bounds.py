@@ -71,17 +71,24 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
     hint = _hints(owner)[name]
     accepted = _accepts(hint, value)
-    if accepted and not (isinstance(value, float) and not math.isfinite(value)):
+    if accepted and not (isinstance(value, float) and not in_float32(value)):
         return None
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    legal = "finite" if accepted else legal_values(hint)
+    legal = legal_values(hint)
+    if accepted:
+        legal = "0, or between 1e-38 and 3.4e38 in size" if math.isfinite(value) else "finite"
     if _beyond(value) and "below" not in legal and "at most" not in legal:
         legal += f" and at most {LARGEST}"
     return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies])
+
+
+def in_float32(value: float) -> bool:
+    """Returns whether float32 has such a number: a larger one would be infinite there, a smaller one 0."""
+    return value == 0 or 1e-38 <= abs(value) <= 3.4e38
 
 
 def _beyond(value: Any) -> bool:

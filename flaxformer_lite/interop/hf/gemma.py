@@ -99,6 +99,14 @@ def two_rotaries(model: ModelConfig) -> dict[str, Any]:
     return {"rope_parameters": {FULL: rope_parameters(model.positions), LOCAL: rope_parameters(local)}}
 
 
+def scale_of(options: Options, name: str, default: float | None) -> float:
+    """Returns the scale of scores, by the width that it is for."""
+    width = options.number(name, default)
+    if width <= 0:
+        raise options.wrong(name, "it should be above 0")
+    return width**-0.5
+
+
 # The families ---------------------------------------------------------------------------------------------------------
 
 SPECIAL = SpecialIds(pad=0, bos=2, eos=1)
@@ -108,7 +116,7 @@ SCALE = option(
     "query_pre_attn_scalar",
     "attention.scale",
     kind=Kind(
-        lambda options, name, default: options.number(name, default) ** -0.5,
+        scale_of,
         lambda scale: max(round(scale**-2), 1),
     ),
 )
