@@ -282,10 +282,10 @@ class Mirror:
         done, delay, ending = None, POLL_SECONDS, False
         while not ending:
             ending = self._stop.wait(delay)
-            state = self._state()
-            if not state or (state == done and not ending):
-                continue
             try:
+                state = self._state()
+                if not state or (state == done and not ending):
+                    continue
                 self.push()
             except Exception as error:
                 self._report(describe_error(error))

@@ -272,6 +272,21 @@ def test_a_mirror_that_vanishes_is_reported_once_and_caught_up(tmp_path: Path, f
     assert contents(run) == remote_contents()
 
 
+def test_a_folder_that_cannot_be_listed_for_a_while_is_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As under a limit of open files: the thread that pushes goes on."""
+    run, listed = tmp_path / "run", Mirror._state
+
+    def fail(_: Mirror) -> None:
+        raise OSError(24, "Too many open files")
+
+    write_run(run, CONFIG, [4], 4)
+    monkeypatch.setattr(Mirror, "_state", fail)
+    with new_mirror(run) as pushes:
+        wait_for(lambda: pushes.failure is not None)
+        monkeypatch.setattr(Mirror, "_state", listed)
+        wait_for(lambda: 4 in pushes.same)
+
+
 def test_at_the_end_one_more_attempt_and_a_word_on_what_is_missing(tmp_path: Path):
     run = tmp_path / "run"
     write_run(run, CONFIG, [4], 4)
