@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, make_buckets
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
+from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.text.characters import ByteTokenizer, Characters
 from flaxformer_lite.text.special_ids import BOS, DEFAULT_SPECIAL_IDS, EOS
@@ -28,8 +31,8 @@ texts = st.text(st.characters(codec="utf-8"), max_size=40)
 @given(
     steps=st.integers(1, 2**31 - 1),
     seed=st.integers(0, 2**32 - 1),
-    rate=st.floats(0, 1e30, exclude_min=True, allow_subnormal=False),
-    dropout=st.floats(0, 1, exclude_max=True),
+    rate=st.floats(1e-38, 1e30),
+    dropout=st.just(0.0) | st.floats(1e-38, 1, exclude_max=True),
     name=texts,
     bounds=st.lists(st.integers(2, 40), min_size=1, max_size=5),
 )
@@ -98,6 +101,27 @@ def test_an_epoch_has_every_example_once_and_a_run_continues_anywhere(
         assert all(side <= most for i in examples for side, most in zip(lengths[i], batch.bucket.lengths, strict=True))
     if n:
         assert again.batch(start * n + n - 1).examples.tolist() == batches[-1].examples.tolist()
+
+
+@few
+@given(
+    lengths=st.lists(st.integers(4, 20), min_size=1, max_size=30),
+    owners=st.lists(st.integers(0, 3), min_size=32, max_size=32),
+    seed=st.integers(0, 2**32 - 1),
+    step=st.integers(0, 100),
+)
+def test_hosts_make_the_rows_of_one_batch(lengths: list[int], owners: list[int], seed: int, step: int) -> None:
+    """Whichever rows a host has, with the random masks of the whole batch, and rows that only fill up."""
+    data = dataclasses.replace(tiny_config().data, bucket_lengths=(8, 16), tokens_per_batch=64, rows_multiple=4)
+    empty = np.zeros(0, np.int32)
+    records = [TokenPair(empty, np.arange(4, 4 + length, dtype=np.int32)) for length in lengths]
+    dataset = Dataset(records, MaskedLM(mask_token=39), data, seed, Characters().train(["0123456789abcdefghij"], 40))
+    whole = dataset.batch(step)
+    hosts = np.array(owners[: len(whole.weights)])
+    for host in set(hosts.tolist()):
+        mine = np.flatnonzero(hosts == host)
+        part = dataset.batch(step, lambda _, mine=mine: mine)
+        jax.tree.map(lambda x, y, mine=mine: np.testing.assert_array_equal(x, y[mine]), part, whole)
 
 
 @few
