@@ -1,5 +1,6 @@
 """A small, readable library of Transformer modules in JAX/Flax, and one trainer for all of them."""
 
+import importlib.util
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,15 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Run", "load", "train"]
 
+if importlib.util.find_spec("libtpu") is not None:  # before any room imports JAX
+    from flaxformer_lite.hardware import skip_missing_tpu
+
+    skip_missing_tpu(os.environ)
+
 
 def __getattr__(name: str) -> Any:
     """Imports `Run`, `load` or `train` when it is first used: the command line answers a mistake or Ctrl-C before JAX is there."""
     if name in __all__:
-        from flaxformer_lite.hardware import skip_missing_tpu
-
-        skip_missing_tpu(os.environ)
         from flaxformer_lite import run
 
         return getattr(run, name)

@@ -31,9 +31,7 @@ def program(words: Sequence[str] | None = None) -> None:
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # blocked by `use_huge_pages`
     from flaxformer_lite.cli.main import INTERRUPTED, main
-    from flaxformer_lite.hardware import skip_missing_tpu
 
-    skip_missing_tpu(os.environ)
     keep_programs(os.environ)
     sys.excepthook, sys.unraisablehook = report_uncaught, report_ignored
     logging.getLogger("asyncio").addFilter(is_news)
