@@ -143,7 +143,7 @@ NUMBERS_AND_NAMES = {
 
 @pytest.mark.slow  # CI runs it where libtpu is installed
 def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
-    """Real processes that choose their device by themselves: a training, and a translation with its run."""
+    """Real processes that choose their device by themselves: a training, and translations with its run, also from Python."""
     config = with_train(tiny_config(), steps=1, eval_every=1, checkpoint_every=1, log_every=1, text_metrics=())
     path, folder = write_config_file(tmp_path / "tiny.json", config), tmp_path / "run"
     kept = {k: v for k, v in os.environ.items() if not k.startswith("TPU_") and k not in ("JAX_PLATFORMS", "XLA_FLAGS")}
@@ -156,8 +156,12 @@ def test_no_library_writes_to_the_stderr_of_who_did_nothing_wrong(tmp_path):
 
     status, out, err = typed("train", path, "--workdir", folder)
     assert (status, out) == (0, "")
+    err = re.sub(r"(?m)^[a-z]+: [\d,]+/.*\n", "", err)  # how far it is, every 30 seconds of a slow machine
     for pattern, word in NUMBERS_AND_NAMES.items():
         err = re.sub(pattern, word, err.replace(str(folder), "RUN"))
     assert err == TRAINING
     status, out, err = typed("translate", folder, stdin="20 nov 2026\n")
     assert (status, out.count("\n"), err) == (0, 1, "")
+    code = f"import flaxformer_lite.config; flaxformer_lite.load({str(folder)!r}).translate(['20 nov 2026'])"
+    done = subprocess.run([sys.executable, "-c", code], env=kept, cwd=ROOT, text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
