@@ -50,6 +50,7 @@ LOCKED_BYTE = 2**30
 
 MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
+TRAINED = ".trained"
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
 
@@ -160,8 +161,8 @@ class RunFolder:
     def _note_checkpoints(self) -> None:
         """Leaves a file outside of `checkpoints` if there is one: an empty folder there is then one that is not mounted."""
         with contextlib.suppress(OSError):  # where nothing can be written, the training says so
-            if self.trained:
-                (self.path / ".trained").touch()
+            if self.trained and not (self.path / TRAINED).exists():
+                (self.path / TRAINED).touch()
 
     def keep_lock(self) -> None:
         """Locks the folder again if somebody has deleted `.lock`; does nothing in a process that has not locked it.
@@ -221,7 +222,7 @@ class RunFolder:
         config, last = self.config(), max((row["step"] for row in self.rows()), default=0)
         periods = [config.train.checkpoint_every, *[config.train.eval_every] * (config.data.eval is not None)]
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
-        if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / ".trained").exists()):
+        if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / TRAINED).exists()):
             raise ValueError(
                 f"{self.metrics} knows of {last} steps, but {self.checkpoints} has no checkpoint: mount or restore it; to start "
                 f"from step 0, delete {self.metrics.name}"
