@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Run", "load", "train"]
 
-if importlib.util.find_spec("libtpu") is not None:  # before any room imports JAX
+# Before any room imports JAX; a command that started itself once more has the answer already.
+if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is not None:
     from flaxformer_lite.hardware import skip_missing_tpu
 
     skip_missing_tpu(os.environ)

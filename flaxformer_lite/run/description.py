@@ -6,7 +6,6 @@ import jax
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.interop.fitting import exports_in_words
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.workdir import RunFolder
 
@@ -32,6 +31,8 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
 
     step: that of the weights; None: the run has no checkpoint yet.
     """
+    from flaxformer_lite.interop.fitting import exports_in_words  # loading and using a run needs no other system
+
     best = best_score(folder, config)
     data = "no data (data.train is None)" if config.data.train is None else config.data.train.kind
     score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"

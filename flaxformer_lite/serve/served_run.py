@@ -170,9 +170,8 @@ class ServedRun:
         if not sizes:
             raise Refusal(422, "the source has no tokens: send a text", param="source")
         model = self.run.config.model
-        if (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads * sizes[0] * sizes[
-            -1
-        ] > MAX_WEIGHTS:
+        maps = (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads
+        if maps * sizes[0] * sizes[-1] > MAX_WEIGHTS:
             raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
         return Job(Key(self.name, "attention"), [ids])
 

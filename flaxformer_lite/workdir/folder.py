@@ -50,9 +50,10 @@ LOCKED_BYTE = 2**30
 
 MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
-TRAINED = ".trained"
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
+TRAINED = ".trained"
+"""Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""
 
 
 @contextlib.contextmanager
@@ -159,7 +160,7 @@ class RunFolder:
                 self._note_checkpoints()
 
     def _note_checkpoints(self) -> None:
-        """Leaves a file outside of `checkpoints` if there is one: an empty folder there is then one that is not mounted."""
+        """Leaves `TRAINED` if there is a checkpoint."""
         with contextlib.suppress(OSError):  # where nothing can be written, the training says so
             if self.trained and not (self.path / TRAINED).exists():
                 (self.path / TRAINED).touch()
