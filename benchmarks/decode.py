@@ -24,14 +24,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from sides import ask, start
+from sides import SHAPES, VOCAB_SIZE, ask, start
 
 PEERS = ("ctranslate2", "hf")
 MAX_LENGTH = 128
 """The most tokens of an answer."""
-SHAPES = {"tiny": (4, 128, 256, 4), "m30k": (3, 256, 1024, 4), "base": (6, 512, 2048, 8)}
-"""Layers on each side, width, feed-forward width and heads of a model with random weights."""
-VOCAB_SIZE = 8000
 SOURCES, SOURCE_LENGTH, ANSWER_LENGTH = 64, 15, 20
 """Random sources, their tokens, and the tokens of an answer to them, its end included."""
 
@@ -110,18 +107,18 @@ def random_run(shape: str, folder: Path) -> str:
     from flaxformer_lite.run import write_run
     from flaxformer_lite.workdir import RunFolder
 
-    layers, d_model, d_ff, num_heads = SHAPES[shape]
+    sizes = SHAPES[shape]
     model = ModelConfig(  # Marian's kind, which both peers have
         residual=POST_NORM,
         norm=LayerNorm(epsilon=1e-5),
         positions=Sinusoidal(layout="half_split"),
         initializer=Normal(stddev=0.02),
         vocab_size=VOCAB_SIZE,
-        d_model=d_model,
-        d_ff=d_ff,
-        num_heads=num_heads,
-        num_encoder_layers=layers,
-        num_decoder_layers=layers,
+        d_model=sizes.d_model,
+        d_ff=sizes.d_ff,
+        num_heads=sizes.num_heads,
+        num_encoder_layers=sizes.layers,
+        num_decoder_layers=sizes.layers,
     )
     nowhere = ParallelText(source="-", target="-")
     config = Config(model=model, objective=Seq2Seq(), data=DataConfig(train=nowhere, eval=nowhere, tokenizer=None))

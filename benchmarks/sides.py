@@ -5,8 +5,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+
+class Sizes(NamedTuple):
+    """The sizes of a model with as many layers in the encoder as in the decoder."""
+
+    layers: int
+    d_model: int
+    d_ff: int
+    num_heads: int
+
+
+SHAPES = {"tiny": Sizes(4, 128, 256, 4), "m30k": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
+VOCAB_SIZE = 8000
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 
 

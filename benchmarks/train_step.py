@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sides import ask, start
+from sides import SHAPES, VOCAB_SIZE, ask, start
 
-SHAPES = {"tiny": "multi30k_en_de", "m30k": "multi30k_en_de_raw", "base": "transformer_base_wmt14"}
-"""The config of this package that has the model."""
+CONFIG = "multi30k_en_de"
+"""The config of this package that has everything but the sizes."""
 ROWS, LENGTH = 128, 32
 """Rows of a batch, and the tokens of each on either side."""
 PEERS = ("torch", "torch-compile", "hf")
@@ -124,11 +124,22 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def experiment(shape: str) -> Any:
-    """Returns the shipped config, computing in float32."""
+    """Returns the shipped config with a model of another size, computing in float32."""
     from flaxformer_lite.config import load_config
 
-    config = load_config(SHAPES[shape])
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, dtype="float32"))
+    config, sizes = load_config(CONFIG), SHAPES[shape]
+    model = dataclasses.replace(
+        config.model,
+        vocab_size=VOCAB_SIZE,
+        num_encoder_layers=sizes.layers,
+        num_decoder_layers=sizes.layers,
+        scan_unroll=sizes.layers,
+        d_model=sizes.d_model,
+        d_ff=sizes.d_ff,
+        num_heads=sizes.num_heads,
+        dtype="float32",
+    )
+    return dataclasses.replace(config, model=model)
 
 
 def random_tokens(vocab_size: int) -> tuple[Any, Any]:

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -132,7 +133,8 @@ class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
     An activity within the work, such as an evaluation, has a second bar. What the bars show is a line in the file `log` every 30
-    seconds if no other line was written meanwhile, without a terminal on stderr too. `log` gets all lines, with the time of day.
+    seconds if no other line was written meanwhile, without a terminal on stderr too; a thread writes it where one long call, such as a
+    compiling, lets the work report nothing. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.
@@ -150,17 +152,23 @@ class Progress:
             transient=True,
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),  # else rows for a file would go to the terminal
         ) if on_terminal else None  # fmt: skip
-        self.last_line = time.monotonic()
+        self.last_line, self.pacing = time.monotonic(), threading.RLock()
         self.log = open(log, "a", encoding="utf-8") if log and not silent else None  # noqa: SIM115
+        self.ended, self.pacemaker = threading.Event(), threading.Thread(target=self._keep_pace, daemon=True)
 
     def __enter__(self) -> "Progress":
         if self.live:
             self.live.start()
+        if not self.silent:
+            self.pacemaker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.ended.set()
+        if self.pacemaker.is_alive():
+            self.pacemaker.join()
         if self.live:
             self.live.stop()
         if self.log:
@@ -184,7 +192,7 @@ class Progress:
         if step is not None and self.total:
             self.work.move(step / self.total, f"{step:,}/{self.total:,}")
         self.inner = None
-        self._pace(self.work)
+        self._pace()
 
     def leave_out(self, seconds: float) -> None:
         """Leaves out the last `seconds` from the speed that the time left is computed by."""
@@ -196,7 +204,7 @@ class Progress:
             self.inner = Bar(activity, 120)
         if not math.isnan(fraction):
             self.inner.move(fraction, count)
-        self._pace(self.inner)
+        self._pace()
 
     def counting(self, activity: str) -> Callable[[float, int], None]:
         """Returns a function that shows the fraction and the number of items that are done of an activity within the work."""
@@ -222,12 +230,18 @@ class Progress:
             self.log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {line}\n")
             self.log.flush()
 
-    def _pace(self, bar: Bar) -> None:
-        """Writes what the bar shows as a line if none was written for a while: to the log, and to stderr where there is no bar."""
-        if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
-            self.last_line = time.monotonic()
-            facts = (f"{label} {text}" for label, (text, _) in self.facts.items() if text)
-            (self._write_log if self.live else self.say)("; ".join([str(bar), *facts]))
+    def _pace(self) -> None:
+        """Writes what the inner bar shows as a line if none was written for a while: to the log, without a bar to stderr too."""
+        with self.pacing:
+            if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
+                self.last_line = time.monotonic()
+                facts = (f"{label} {text}" for label, (text, _) in list(self.facts.items()) if text)
+                (self._write_log if self.live else self.say)("; ".join([str(self.inner or self.work), *facts]))
+
+    def _keep_pace(self) -> None:
+        """Writes those lines while the work reports nothing. Runs in a thread."""
+        while not self.ended.wait(self.last_line + SECONDS_BETWEEN_LINES - time.monotonic()):
+            self._pace()
 
 
 class Curve:

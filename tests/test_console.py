@@ -10,6 +10,7 @@ import re
 import struct
 import sys
 import termios
+import time
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,17 @@ def test_without_a_terminal_the_facts_are_in_the_line(clock: list[float], capsys
         "step 1200",
         "training: 1,400/2,000, 70%, 1 min 45 s left; loss 0.5",
     ]
+
+
+def test_a_call_that_takes_long_is_shown_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Such as a compiling: the work itself reports nothing meanwhile."""
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.02)
+    with Progress() as progress:
+        progress.update("compiling for v5e:4x4")
+        time.sleep(0.2)
+    assert not progress.pacemaker.is_alive()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) > 1 and set(lines) == {"compiling for v5e:4x4: 0 s"}
 
 
 def test_what_was_left_out_is_no_part_of_the_speed(clock: list[float]):

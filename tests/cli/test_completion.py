@@ -1,6 +1,11 @@
-"""Oracle: what a real bash completes with the script, worked by hand for a few words."""
+"""Oracle: what a real bash, zsh and fish complete with the script, worked by hand for a few words."""
 
+import os
+import pty
+import select
+import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -19,23 +24,75 @@ def bash(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("ev", "evaluate"),
-        ("train quick", "quickstart"),
-        ("train quickstart --train.ste", "--train.steps"),
-        ("train quickstart --model.attention.num-kv", "--model.attention.num-kv-heads"),
-        ("train --sw", "--sweep-index"),
-        ("--quiet translate --ensem", "--ensemble"),
-        ("translate --imp", "--import"),
-        ("translate nothing", ""),
-    ],
-)
+COMPLETED = {
+    "ev": "evaluate",
+    "train quick": "quickstart",
+    "train quickstart --train.ste": "--train.steps",
+    "train quickstart --model.attention.num-kv": "--model.attention.num-kv-heads",
+    "train --sw": "--sweep-index",
+    "--quiet translate --ensem": "--ensemble",
+    "translate --imp": "--import",
+    "translate nothing": "",
+}
+"""The words after `flaxformer-lite`, and what the last one becomes."""
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED.items())
 def test_bash_completes_commands_configs_options_and_settings(bash: Path, words: str, expected: str):
     line = f"COMP_WORDS=(flaxformer-lite {words}); COMP_CWORD={len(words.split())}; _flaxformer_lite; echo ${{COMPREPLY[*]}}"
     found = subprocess.run(["bash", "-c", f"source {bash}; {line}"], capture_output=True, text=True, check=True)
     assert (found.stdout.strip(), found.stderr) == (expected, "")
+
+
+def shell(name: str) -> str:
+    return shutil.which(name) or pytest.skip(f"{name} is not installed")
+
+
+@pytest.mark.parametrize(("words", "expected"), COMPLETED.items())
+def test_fish_completes_them_too(words: str, expected: str, tmp_path: Path):
+    (tmp_path / "script").write_text(script("fish"))
+    line = f"source script; complete -C 'flaxformer-lite {words}'"
+    found = subprocess.run(
+        [shell("fish"), "--no-config", "-c", line],
+        env=os.environ | {"HOME": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (found.stdout.partition("\t")[0].strip(), found.stderr) == (expected, "")
+
+
+def read_until(text: str, fd: int) -> str:
+    """Returns what a terminal shows up to a text, or in ten seconds."""
+    shown, ends = "", time.monotonic() + 10
+    while text not in shown and time.monotonic() < ends:
+        if select.select([fd], [], [], 0.1)[0]:
+            shown += os.read(fd, 65536).decode(errors="replace")
+    return shown
+
+
+@pytest.mark.parametrize("words", ["ev", "train quick", "train quickstart --train.ste", "translate --imp"])
+def test_zsh_completes_them_at_the_first_tab(words: str, tmp_path: Path):
+    """In a new shell that finds the script in a folder of `fpath`, and loads it when it is asked first."""
+    (tmp_path / "_flaxformer-lite").write_text(script("zsh") + "\n")
+    fd, terminal = pty.openpty()
+    environment = os.environ | {"HOME": str(tmp_path), "TERM": "dumb"}
+    command = [shell("zsh"), "-f", "-i"]
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, env=environment, start_new_session=True
+    ) as process:
+        os.close(terminal)
+        os.write(fd, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; PS1='rea''dy: '\n")
+        assert "ready: " in read_until("ready: ", fd)
+        os.write(fd, f"flaxformer-lite {words}".encode())
+        assert words in read_until(words, fd)
+        os.write(fd, b"\t")
+        rest = COMPLETED[words].removeprefix(words.split()[-1]) + " "
+        shown = read_until(rest, fd)
+        process.kill()
+    os.close(fd)
+    assert shown == rest
 
 
 def test_the_other_shells_have_the_same_words(bash: Path):

@@ -26,7 +26,12 @@ _flaxformer_lite() {{
     COMPREPLY=($(compgen -W "$names" -- "$word"))
 }}
 complete -o default -F _flaxformer_lite flaxformer-lite""",
-    "zsh": "#compdef flaxformer-lite\nautoload -U +X bashcompinit && bashcompinit\n{bash}",
+    "zsh": """\
+#compdef flaxformer-lite
+autoload -U +X bashcompinit && bashcompinit
+{bash}
+# The first Tab loads this file, and completes too.
+if [[ ${{funcstack[1]}} == _flaxformer-lite ]]; then _bash_complete -o default -F _flaxformer_lite; fi""",
     "fish": "{lines}",
 }
 
