@@ -133,8 +133,8 @@ class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
     An activity within the work, such as an evaluation, has a second bar. What the bars show is a line in the file `log` every 30
-    seconds if no other line was written meanwhile, without a terminal on stderr too; a thread writes it where one long call, such as a
-    compiling, lets the work report nothing. `log` gets all lines, with the time of day.
+    seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes it during long calls that
+    report nothing, such as a compiling. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.
