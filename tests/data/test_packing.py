@@ -6,6 +6,7 @@ import pytest
 from flaxformer_lite.data.packing import (
     BLOCK,
     Documents,
+    cut_evenly,
     documents,
     overlapping_pieces,
     pack,
@@ -42,6 +43,11 @@ def test_overlapping_pieces_by_hand(document: list[int], expected: list[list[int
     pieces, sizes = overlapping_pieces(one(tokens(*document)), 3, DEFAULT_SPECIAL_IDS)
     assert listed(pieces) == expected
     assert sizes.tolist() == [len(piece) - 1 for piece in expected]
+
+
+def test_an_empty_text_has_no_piece_and_changes_no_other():
+    counts, sizes = cut_evenly(np.array([3, 0, 5, 0]), 4)
+    assert counts.tolist() == [1, 0, 2, 0] and sizes.tolist() == [3, 4, 1]
 
 
 def test_every_token_is_predicted_exactly_once():
@@ -141,3 +147,12 @@ def test_every_second_piece_and_its_next_one_by_hand():
         first, *others = listed(rows[i].pieces)
         assert rows.lengths[i].tolist() == [len(first), max(map(len, others))]
         assert all(other[0] // 10 != first[0] // 10 for other in others[1:])
+
+
+def test_of_two_documents_each_is_the_other_one():
+    texts = [TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)]
+    rows = pairs_of_texts(documents(texts, "masked_lm"), 2, 0)
+    for row, ten in zip((rows[i] for i in range(len(rows))), (10, 20), strict=True):
+        own, following, *others = listed(row.pieces)
+        assert own == [ten, ten + 1] and following == [ten + 2, ten + 3]
+        assert others and all(other[0] // 10 == 3 - ten // 10 for other in others)

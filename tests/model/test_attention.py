@@ -13,6 +13,7 @@ from flaxformer_lite.model.attention import (
     MultiHeadAttention,
     SharedProjection,
     attention_weights,
+    cached_values,
     weighted_values,
 )
 from flaxformer_lite.model.cache import CachedKeyValue
@@ -246,6 +247,20 @@ def test_dropout_falls_on_the_weights():
     np.testing.assert_allclose(ratio, ratio[..., :1] * np.ones(7), atol=1e-12)  # a head lives or falls as a whole
     assert set(ratio.round(9).flatten()) == {0, 2}
     assert (ratio[:, 0, 0] != ratio[:, 1, 0]).any()  # but not with its neighbour
+
+
+def test_values_of_a_cache_are_weighed_like_others():
+    """Oracle: the same values in the order of positions; four heads share two of keys and values."""
+    weights, value = normal(20, B, 4, 1, S), normal(21, B, S, 2, 3)
+    found = jax.jit(cached_values)(jnp.asarray(weights), jnp.asarray(value))
+    np.testing.assert_allclose(found, weighted_values(jnp.asarray(weights), jnp.asarray(value)), rtol=1e-12)
+
+
+def test_nothing_is_dropped_unless_a_rate_is_given():
+    plain, params, inputs = make("self")
+    module = MultiHeadAttention(plain.d_model, plain.num_heads, plain.variant, dtype=jnp.float64)
+    found = jax.jit(lambda p, x: module.apply({"params": p}, x, rngs={"dropout": KEY}))(params, *inputs)
+    np.testing.assert_array_equal(found, jax.jit(lambda p, x: plain.apply({"params": p}, x))(params, *inputs))
 
 
 def test_writing_into_the_cache():

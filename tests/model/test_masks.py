@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model.masks import (
+    EXCLUDE,
     MaskStructure,
+    Penalize,
+    Replace,
     causal_mask,
     combine_masks,
     mask_structure,
@@ -74,6 +77,20 @@ def test_the_parts_of_a_mask_by_hand():
     assert alone.queries is None and alone.keys.tolist() == [[1, 1, 1, 0]] and not alone.causal
     packed = mask_structure(segment_mask(segments, segments), None, segments, segments)
     assert packed.keys.tolist() == [[1, 2, 2, 0]]
+
+
+@pytest.mark.parametrize("masking", [EXCLUDE, Replace(), Penalize()], ids=lambda masking: masking.kind)
+def test_a_masked_score_weighs_nothing(masking):
+    """By hand: two keys are left, whose scores are log 3 apart."""
+    weights = masking.softmax(jnp.log(jnp.array([[[[1.0, 3.0, 7.0]]]])), jnp.array([True, True, False]))
+    np.testing.assert_allclose(weights[0, 0, 0], [0.25, 0.75, 0.0], rtol=1e-6)
+
+
+def test_a_query_without_keys_by_hand():
+    """Its weights are 0, alike for all keys, or those of the scores."""
+    scores, nothing = jnp.log(jnp.array([[[[1.0, 3.0]]]])), jnp.array([False, False])
+    found = [masking.softmax(scores, nothing)[0, 0, 0] for masking in (EXCLUDE, Replace(), Penalize())]
+    np.testing.assert_allclose(found, [[0, 0], [0.5, 0.5], [0.25, 0.75]], atol=2**-10)
 
 
 def test_without_the_segments_of_both_sides_there_is_no_mask():

@@ -458,6 +458,14 @@ def test_an_average_passes_over_a_damaged_checkpoint_with_one_line(folder):
     np.testing.assert_allclose(average["layers"]["kernel"], np.mean(kernels, axis=0), rtol=1e-6)
 
 
+def test_a_rejected_checkpoint_is_not_used_though_its_files_are_whole(folder):
+    with open_checkpoints(folder) as checkpoints:
+        checkpoints.reject(3, "it has a NaN")
+        assert checkpoints.latest_valid() == 2
+        with pytest.raises(ValueError, match=r"^checkpoint 3 in .* is damaged: it has a NaN$"):
+            checkpoints.restore_params(state_at(0).params, 3)
+
+
 def test_if_all_are_damaged_the_error_names_the_folder_and_each(folder):
     for step in (1, 2, 3):
         HARMS["flipped"](largest(folder / str(step), FILES[0]))

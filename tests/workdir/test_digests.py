@@ -74,6 +74,12 @@ def test_a_sealed_file_returns_its_content(tmp_path):
     assert unsealed(tmp_path / "file.json") == content
 
 
+def test_the_hash_is_of_sorted_names():
+    """Oracle: sha256sum of `{"a": 2, "b": 1}`. Files of every release are compared by it."""
+    expected = hashlib.sha256(b'{"a": 2, "b": 1}').hexdigest()
+    assert sealed({"b": 1, "a": 2}) == {"content": {"a": 2, "b": 1}, "sha256": expected}
+
+
 def test_a_sealed_file_notices_every_changed_character(tmp_path):
     path = tmp_path / "file.json"
     content = {"patience": 3, "best": 0.25, "name": "bleu"}

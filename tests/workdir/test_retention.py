@@ -20,11 +20,18 @@ def test_the_newest_and_the_best_are_kept():
     assert rules.kept(range(1, 7)) == {1, 5, 6}
 
 
+def test_the_best_may_be_the_highest():
+    rules = retention(keep_latest=1, best_metric="bleu", best_mode="max")
+    for step, bleu in ((1, 1.0), (2, 3.0), (3, 2.0)):
+        rules.record(step, {"metrics": {"bleu": bleu}})
+    assert rules.ranked(range(1, 4)) == [2, 3, 1] and rules.kept(range(1, 4)) == {2, 3}
+
+
 def test_impossible_counts_are_refused():
     with pytest.raises(ValueError, match=r"^keep_latest is 0"):
         retention(keep_latest=0)
-    with pytest.raises(ValueError, match=r"^keep_best is 2"):
-        retention(keep_best=2, best_metric=None)
+    with pytest.raises(ValueError, match=r"^keep_best is 1"):
+        retention(keep_best=1, best_metric=None)
     with pytest.raises(ValueError, match=r"^keep_best is -1"):
         retention(keep_best=-1)
 
