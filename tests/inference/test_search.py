@@ -183,14 +183,27 @@ class Counter(NamedTuple):
     cache: DecodeCache
 
 
+def counter() -> Counter:
+    cache = (LayerCache(own=CachedKeyValue(*(jnp.zeros((1, 1, 1, 1)) for _ in range(2))), memory=None),)
+    return Counter(jnp.int32(0), jnp.ones(1, bool), cache)
+
+
+@pytest.mark.parametrize(("ends", "steps"), [(5, 5), (20, 20), (99, 40)])
+def test_a_search_ends_with_its_last_row_or_at_the_maximum(ends, steps):
+    def step(state):
+        return state._replace(step=state.step + 1, active=state.active & (state.step + 1 < ends))
+
+    found = jax.jit(lambda state: decode_loop(step, state, 40, lambda n: n))(counter())
+    assert found.step == steps
+
+
 @pytest.mark.parametrize(
     ("maximum", "stages"), [(31, [31]), (32, [16, 32]), (200, [16, 32, 64, 200]), (2048, [2**n for n in range(4, 12)])]
 )
 def test_the_cache_grows_in_stages_of_twice_the_length(maximum, stages):
     """Law: a stage for each power of two from 16 on whose double is not above the maximum; then the maximum."""
     asked = []
-    cache = (LayerCache(own=CachedKeyValue(*(jnp.zeros((1, 1, 1, 1)) for _ in range(2))), memory=None),)
-    state = Counter(jnp.int32(0), jnp.ones(1, bool), cache)
+    state = counter()
 
     def run(state):
         return decode_loop(lambda s: s._replace(step=s.step + 1), state, maximum, lambda n: asked.append(n) or n)
