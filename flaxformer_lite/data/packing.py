@@ -132,7 +132,8 @@ def pack(
     packed = [first_fit_decreasing(block.reshape(-1, window), sizes, room) for block in blocks]
     if whole < len(order):
         packed.append(first_fit_decreasing(order[None, whole:], sizes, room))
-    members, counts = (np.concatenate(parts) if parts else np.zeros(0, np.int32) for parts in zip(*packed, strict=True))
+    nothing = PackedWindows(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    members, counts = (np.concatenate(parts) for parts in zip(nothing, *packed, strict=True))
     return Packs(pieces, members, counts, sizes)
 
 

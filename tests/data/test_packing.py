@@ -89,6 +89,11 @@ def test_packs_hold_every_piece_once_and_no_row_is_too_full():
     assert len(packs) <= 11 / 9 * sum(sizes) / 13 + 8 * (1 + 6 / 9)
 
 
+def test_no_pieces_make_no_rows():
+    packs = pack([], [], 5, 0)
+    assert len(packs) == len(packs.used) == 0
+
+
 def test_packs_are_a_function_of_the_seed():
     pieces = [np.full(1 + i % 5, i, np.int32) for i in range(100)]
     first, again, other = (

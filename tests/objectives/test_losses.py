@@ -180,6 +180,8 @@ def test_squared_error_and_confusion_by_hand():
     logits = jnp.array([[5.0, 1.0, 0.0], [0.0, 1.0, 5.0], [1.0, 5.0, 0.0]])
     table = losses.confusion(logits, jnp.array([0, 1, 1]), jnp.array([2.0, 1.0, 0.5]))
     assert table.sum.tolist() == [[2, 0, 0], [0, 0.5, 1], [0, 0, 0]] and float(table.count) == 3.5
+    tagged = losses.confusion(logits[:, None], jnp.array([[0], [1], [1]]), jnp.array([[2.0], [1.0], [0.5]]))
+    np.testing.assert_array_equal(tagged.sum, table.sum)
 
 
 def test_the_mean_and_the_rows_of_all_devices():

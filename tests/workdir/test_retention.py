@@ -20,6 +20,11 @@ def test_the_newest_and_the_best_are_kept():
     assert rules.kept(range(1, 7)) == {1, 5, 6}
 
 
+def test_of_interim_steps_only_the_newest_stays():
+    rules = retention(keep_latest=1, keep_best=0, interim={5, 6})
+    assert rules.kept(range(1, 7)) == {4, 6}
+
+
 def test_the_best_may_be_the_highest():
     rules = retention(keep_latest=1, best_metric="bleu", best_mode="max")
     for step, bleu in ((1, 1.0), (2, 3.0), (3, 2.0)):
