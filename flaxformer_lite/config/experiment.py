@@ -130,12 +130,14 @@ class Config:
                 f"train.sample_prompts is {train.sample_prompts}, but it is for evaluations of a language model: set it to (), or "
                 "set data.eval and an objective of kind causal_lm"
             )
-        evaluations = train.text_metrics or train.patience is not None or train.best_metric != "loss"
-        if data.eval is None and (evaluations or train.keep_best > 1):
-            raise ValueError(
-                "data.eval is None, but train.text_metrics, train.patience, train.best_metric or train.keep_best need "
-                "evaluations: set data.eval, or leave those at their defaults"
-            )
+        without = {"text_metrics": (), "patience": None, "best_metric": "loss", "keep_best": min(train.keep_best, 1)}
+        changes = [
+            f"train.{name} (it is {getattr(train, name)!r}) to {value!r}"
+            for name, value in without.items()
+            if getattr(train, name) != value
+        ]
+        if data.eval is None and changes:
+            raise ValueError(f"data.eval is None, so nothing is evaluated: set it, or {', '.join(changes)}")
 
 
 def check_weights(weights: str, config: Config) -> None:

@@ -133,7 +133,7 @@ def test_text_that_is_not_json_is_refused_in_one_line():
         (lambda: changed("data", eval=None), ["data.eval is None", "train.text_metrics"]),
         (
             lambda: with_train(without_eval(CONFIG), keep_best=2),
-            ["data.eval is None", "train.keep_best"],
+            ["data.eval is None", "train.keep_best (it is 2) to 1"],
         ),
         (
             lambda: dataclasses.replace(without_eval(CONFIG), weights="best"),

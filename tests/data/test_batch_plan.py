@@ -81,6 +81,7 @@ def test_an_evaluation_joins_buckets_that_fill_no_batch():
     lengths = [Lengths(n, 2) for n in (8, 8, 12, 12, 13, 14, 15, 16, 18, 60)]
     assert [bucket.lengths.source for bucket in fewer_buckets(lengths, buckets)] == [16, 20, 64]
     assert fewer_buckets([Lengths(7, 7)] * 8 + [Lengths(9, 9)], buckets) == buckets[:2]
+    assert fewer_buckets([Lengths(7, 7)] * 7 + [Lengths(9, 9)], buckets) == buckets[1:2]
     assert fewer_buckets([Lengths(99, 99)], buckets) == buckets
 
 

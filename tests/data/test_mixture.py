@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, apportion
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, apportion, draws
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, MixedRecords
 from flaxformer_lite.data.dates import Dates
@@ -26,6 +26,11 @@ def test_shares_by_hand():
     np.testing.assert_allclose(mixture(weights=(3.0, 1.0)).shares([10, 10]), [0.75, 0.25])
     np.testing.assert_allclose(mixture().shares([90, 10]), [0.9, 0.1])
     np.testing.assert_allclose(mixture(temperature=2.0).shares([90, 10]), [0.75, 0.25])
+
+
+def test_a_source_that_fits_no_bucket_gets_no_rows():
+    shares = Shares(np.array([2, 2]), np.array([0.5, 0.5]))
+    assert draws(np.array([0, 1, 2, 2]), shares, 2).tolist() == [[1, 1], [0, 0]]
 
 
 def test_apportion_by_hand():

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.inference.beam import beam_search, log_mean_probs
+from flaxformer_lite.inference.beam import beam_search, cache_positions, log_mean_probs
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.text.special_ids import EOS
 from tests.support import reference_search
@@ -58,6 +58,12 @@ def test_wide_beam_equals_exhaustive_search(config):
     found = [(tokens, score) for tokens, score in found if score > -math.inf]
     assert len(found) == len(expected) == 85
     assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
+
+
+def test_the_positions_of_a_cache_by_hand():
+    """Two steps of two beams after three positions; the last two of a prompt of three are in slots for a window."""
+    assert cache_positions(3, 0, 2, 2).tolist() == [3, 3, 4, 4]
+    assert cache_positions(3, 2, 2, 2).tolist() == [2, 1, 3, 3, 4, 4]
 
 
 def test_answers_by_hand():

@@ -168,7 +168,7 @@ def test_the_divergence_of_copies_by_hand():
     """Oracle: p = (1/4, 3/4) and q = (1/2, 1/2), or p = q; the weights are those of each first row."""
     p, q = np.log([0.25, 0.75]), np.log([0.5, 0.5])
     logits = jnp.array([[p, p + 7], [q, p], [q, q], [p, q]])
-    weights = jnp.array([[1.0, 5.0], [1.0, 5.0], [2.0, 0.0], [2.0, 0.0]])
+    weights = jnp.array([[1.0, 5.0], [9.0, 9.0], [2.0, 0.0], [9.0, 9.0]])
     term = losses.divergence_of_copies(logits, weights, 0.5)
     one = ((0.25 - 0.5) * math.log(0.25 / 0.5) + (0.75 - 0.5) * math.log(0.75 / 0.5)) / 2
     np.testing.assert_allclose((float(term.sum), float(term.count), term.weight), (3 * one, 8, 0.5), rtol=1e-13)

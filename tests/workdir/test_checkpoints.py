@@ -567,6 +567,19 @@ def test_a_full_disk_is_an_error_of_the_next_call_and_the_next_save_works(tmp_pa
     assert all(record.levelname == "ERROR" and not record.exc_info for record in errors)
 
 
+def test_a_save_that_fails_because_its_folder_has_vanished_says_so(tmp_path, monkeypatch):
+    """As after an unmount: what is there was made anew by the save, without the checkpoints before."""
+    with open_checkpoints(tmp_path / "run") as checkpoints:
+        for step in (1, 2):
+            checkpoints.save(step, state_at(step), {})
+            checkpoints.wait()
+        shutil.rmtree(tmp_path / "run" / "1")
+        with monkeypatch.context() as broken:
+            broken.setattr(type(checkpoints._orbax), "wait_until_finished", Mock(side_effect=ValueError("odd words")))
+            with pytest.raises(OSError, match="the folder was moved, deleted or unmounted$"):
+                checkpoints.wait()
+
+
 # --- other processes ---
 
 
