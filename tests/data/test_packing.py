@@ -154,6 +154,11 @@ def test_every_second_piece_and_its_next_one_by_hand():
         assert all(other[0] // 10 != first[0] // 10 for other in others[1:])
 
 
+def test_the_length_of_the_others_counts_the_next_piece_too():
+    texts = [TokenPair(tokens(), tokens(*range(size))) for size in (8, 2)]
+    assert pairs_of_texts(documents(texts, "masked_lm"), 4, 0).lengths.tolist() == [[4, 4], [1, 4]]
+
+
 def test_of_two_documents_each_is_the_other_one():
     texts = [TokenPair(tokens(), tokens(*range(ten, ten + 4))) for ten in (10, 20)]
     rows = pairs_of_texts(documents(texts, "masked_lm"), 2, 0)

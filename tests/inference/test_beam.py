@@ -60,6 +60,13 @@ def test_wide_beam_equals_exhaustive_search(config):
     assert_same([found], [sorted(expected.items(), key=lambda answer: -answer[1])])
 
 
+def test_one_token_may_be_all():
+    """By hand, for the same model as below: the end has a probability of 0.3, `4` of 0.6."""
+    model, params = model_of(SMALL)
+    found = decode(beam_search, model, constant(params), SOURCES, DecodeConfig(beam_size=2, alpha=0.0), 1)
+    assert_same(answers(found), 5 * [[((4,), math.log(0.6))]])
+
+
 def test_the_positions_of_a_cache_by_hand():
     """Two steps of two beams after three positions; the last two of a prompt of three are in slots for a window."""
     assert cache_positions(3, 0, 2, 2).tolist() == [3, 3, 4, 4]
