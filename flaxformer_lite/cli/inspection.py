@@ -108,7 +108,7 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     return {
         "run": str(folder.path),
         "description": describe_run(folder, config, params, shown),
-        "exports": fitting_systems(config.model, config.objective.prompt_attention),
+        "exports": fitting_systems(config),
         "weights": weights,
         "step": shown,
         "parameters": parameters,

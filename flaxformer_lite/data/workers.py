@@ -1,5 +1,6 @@
 """Processes that tokenize shards at the same time."""
 
+import contextlib
 import os
 import pickle
 import queue
@@ -112,6 +113,7 @@ class Workers:
             future.cancel()
         for process in self._processes:
             process.kill() if self._running else process.stdin.close()  # type: ignore[union-attr]
-        for process in self._processes:
-            process.wait()
         self._threads.shutdown(wait=True)
+        for process in self._processes:
+            with contextlib.suppress(BrokenPipeError), process:  # waits, and closes the pipes
+                pass

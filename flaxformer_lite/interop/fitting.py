@@ -6,50 +6,48 @@ import re
 import jax
 import numpy as np
 
-from flaxformer_lite.inference.config import PromptAttention
+from flaxformer_lite.config import Config
 from flaxformer_lite.interop.ctranslate2.export import unsupported_settings
 from flaxformer_lite.interop.hf.export import first_fitting
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.transformer import parameter_shapes
 
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
 
-def fitting_systems(model: ModelConfig, prompt_attention: PromptAttention) -> list[str]:
-    """Returns the systems that a model can be exported to, as `export` calls them; for hf with the family.
-
-    `prompt_attention` is the objective's.
-    """
-    return [name for name, obstacles in export_obstacles(model, prompt_attention).items() if not obstacles]
+def fitting_systems(config: Config) -> list[str]:
+    """Returns the systems that a run's model can be exported to, as `export` calls them; for hf with the family."""
+    return [name for name, obstacles in export_obstacles(config).items() if not obstacles]
 
 
-def exports_in_words(model: ModelConfig, prompt_attention: PromptAttention) -> str:
+def exports_in_words(config: Config) -> str:
     """Returns a line such as `Hugging Face: no (norm); CTranslate2: yes`, with the settings that keep a model from a system."""
     words = []
-    for name, obstacles in export_obstacles(model, prompt_attention).items():
+    for name, obstacles in export_obstacles(config).items():
         system, _, family = name.partition(" ")
         said = f"no ({', '.join(obstacles)})" if obstacles else f"yes {family}".strip()
         words.append(f"{NAMES.get(system, system)}: {said}")
     return "; ".join(words)
 
 
-def export_obstacles(model: ModelConfig, prompt_attention: PromptAttention) -> dict[str, list[str]]:
+def export_obstacles(config: Config) -> dict[str, list[str]]:
     """Returns the groups of settings that keep a model from a system; none for a system that it fits.
 
     hf has those of the nearest family. An older system is there if the model fits it.
     """
+    model = config.model
     # Only shapes matter: one byte a number, for models of a billion of them.
     zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), parameter_shapes(model))
-    prompts = [] if prompt_attention == "causal" else ["objective"]
+    prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     found = {}
     try:
         family = first_fitting(model, zeros).config["model_type"]
         found["hf" if prompts else f"hf ({family})"] = prompts
     except ValueError as error:
         found["hf"] = prompts + groups(str(error)) or ["model"]
-    found["ctranslate2"] = prompts + groups(" ".join(unsupported_settings(model)))
+    endless = [] if config.decode.eos_ids else ["eos_ids"]
+    found["ctranslate2"] = prompts + groups(" ".join(unsupported_settings(model))) + endless
     for name, system in SYSTEMS.items():
         with contextlib.suppress(ValueError):
             from_params(zeros, system.name_map(system.config_for(model)))

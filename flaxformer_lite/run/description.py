@@ -46,7 +46,7 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
         f"  trained on: {data}, objective {config.objective.kind}\n"
         f"  weights: {weights}\n"
         f"  best score: {score}\n"
-        f"  exports to: {exports_in_words(config.model, config.objective.prompt_attention)}"
+        f"  exports to: {exports_in_words(config)}"
     )
 
 

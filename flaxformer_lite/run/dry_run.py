@@ -41,7 +41,7 @@ def dry_run(config: Config) -> list[str]:
         return [
             to_json(config),
             f"model       {describe_model(config.model, runner.abstract_state.params)}",
-            f"exports to  {exports_in_words(config.model, config.objective.prompt_attention)}",
+            f"exports to  {exports_in_words(config)}",
             f"devices     {describe_devices(config.train.runner, mesh, 1)}",
             f"data        {describe_data(config, data)}",
             f"batches     {'; '.join(shape_in_words(bucket.rows, *bucket.lengths) for bucket in data.train.plan.buckets)}",

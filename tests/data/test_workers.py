@@ -36,6 +36,18 @@ def test_a_process_of_its_own_writes_the_same_shard_and_counts_it(workers: Worke
     np.testing.assert_array_equal(there.starts, here.starts)
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_the_end_leaves_no_process_and_no_pipe(workers: Workers, tmp_path: Path, running: bool):
+    workers._number = 2
+    workers.add(tmp_path / "there", [Pair("abc", "j")] * (1_000 if running else 1), 1.0)
+    while not workers._processes:
+        workers._wait(2, lambda *_: None)
+    if not running:
+        workers.finish(lambda *_: None)
+    workers.close()
+    assert all(p.returncode is not None and p.stdin.closed and p.stdout.closed for p in workers._processes)
+
+
 def test_an_error_there_is_a_mistake_here_with_the_shard(workers: Workers, tmp_path: Path):
     workers._number = 2
     (tmp_path / "file").touch()

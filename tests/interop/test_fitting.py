@@ -5,15 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import DataConfig
+from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.fitting import exports_in_words, fitting_systems
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
+
+
+def config_of(model: ModelConfig) -> Config:
+    """A config of a run with this model that has no data."""
+    return Config(model=model, data=DataConfig(tokenizer=None, max_source_length=8, max_target_length=8))
+
 
 HF = {
     "llama/gqa_llama3": ["hf (llama)", "ctranslate2"],
@@ -25,27 +35,29 @@ HF = {
 @pytest.mark.parametrize("label", HF)
 def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     found = read_folder(Path(FIXTURES / "hf" / label))
-    systems = fitting_systems(found.model, "causal")
+    systems = fitting_systems(config_of(found.model))
     assert [name for name in systems if name not in SYSTEMS] == HF[label]
 
 
 @pytest.mark.parametrize("system", quick(WHOLE, "matrix-view".__eq__))
 def test_a_model_of_an_older_system_fits_it(system: str):
     model = SYSTEMS[system].model_config(load_case(WHOLE[system])[0])
-    assert system in fitting_systems(model, "causal")
+    assert system in fitting_systems(config_of(model))
 
 
 def test_a_model_that_no_system_has_fits_nothing():
-    assert "ctranslate2" not in fitting_systems(tiny_config().model, "full")
     model = dataclasses.replace(tiny_config().model, attention=DotProduct(bias=False, soft_cap=3.0, d_value=5))
-    assert fitting_systems(model, "causal") == []
+    assert fitting_systems(config_of(model)) == []
 
 
-def test_the_settings_in_the_way_are_named_by_their_groups():
-    """By hand: the nearest family has none of them; no system has prompts that attend to themselves."""
-    model = dataclasses.replace(tiny_config().model, positions=ALiBi())
+def test_the_settings_in_the_way_are_named_by_their_groups(monkeypatch: pytest.MonkeyPatch):
+    """By hand: no family has them; no system has prompts that attend to themselves, CTranslate2 no endless answer."""
+    config = config_of(dataclasses.replace(tiny_config().model, positions=ALiBi()))
     near = "attention, positions, feed_forward_bias, norm, scale_embeddings"
-    words = f"Hugging Face: no ({near}); CTranslate2: no (positions)"
-    assert exports_in_words(model, "causal") == words
+    assert exports_in_words(config) == f"Hugging Face: no ({near}); CTranslate2: no (positions)"
+    endless = dataclasses.replace(config, decode=DecodeConfig(eos_ids=()))
+    assert exports_in_words(endless) == f"Hugging Face: no ({near}); CTranslate2: no (positions, eos_ids)"
+    monkeypatch.setattr(type(config.objective), "prompt_attention", "full")
     words = f"Hugging Face: no (objective, {near}); CTranslate2: no (objective, positions)"
-    assert exports_in_words(model, "full") == words
+    assert exports_in_words(config) == words
+    assert "ctranslate2" not in fitting_systems(tiny_config())
