@@ -105,7 +105,7 @@ def serve(
             served.warm_up(say)
         listener.listen(BACKLOG)
         shown = f"[{host}]" if ":" in host else host
-        say(f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)")
+        ready = f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)"
         config = library.Config(
             app,
             log_level="warning",
@@ -117,16 +117,33 @@ def serve(
             limit_concurrency=limits.connections,
             timeout_graceful_shutdown=int(limits.seconds + DRAIN_EXTRA),
         )
-        # uvicorn raises the signal again once it has drained: it has done its work.
-        before = {number: signal.signal(number, drained) for number in (signal.SIGTERM, signal.SIGINT)}
+        server = announced_server(library, config, lambda: say(ready))
+
+        def end(number: int, frame: FrameType | None) -> None:
+            """Handles a signal that comes before uvicorn handles it, and the one that uvicorn raises again once it has drained."""
+            server.should_exit = True
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            library.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
             stopped: bool = app.state.service.worker.close(LAST_CALL)
             say(f"stopped; {app.state.service.metrics.summary()}")
     return stopped
+
+
+def announced_server(library: ModuleType, config: Any, announce: Callable[[], None]) -> Any:
+    """Returns uvicorn's server that calls `announce` once it takes requests and handles signals."""
+    base: Any = library.Server
+
+    class AnnouncedServer(base):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            announce()
+
+    return AnnouncedServer(config)
 
 
 def header_limited(seconds: float) -> Any:
@@ -175,7 +192,3 @@ def listening_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise ValueError(f"--host {host} --port {port} cannot be used ({error.strerror}): choose another") from None
     return listener
-
-
-def drained(number: int, frame: FrameType | None) -> None:
-    """Does nothing: the server has already ended."""

@@ -19,7 +19,8 @@ import pytest
 
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.run import Run, load, write_run
-from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, header_limited, listening_socket
+from flaxformer_lite.serve.limits import Limits
+from flaxformer_lite.serve.server import TOKEN, checked_names, checked_token, header_limited, listening_socket, serve
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs, served
 from tests.support.chromium import opened
@@ -206,6 +207,21 @@ def test_on_sigterm_open_requests_are_answered_and_the_token_is_needed(folders: 
         assert server.process.stderr.read().splitlines()[-1] == "stopped; requests: 1 answered, 1 refused"
         with pytest.raises(URLError):
             urlopen(request, timeout=5)
+
+
+@needs.starlette
+def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if " at http://127.0.0.1:" in line:
+            signal.raise_signal(signal.SIGTERM)
+
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": 0, "allowed_hosts": (), "weights": {}, "warm_up": False}
+    before = signal.getsignal(signal.SIGTERM)
+    assert serve(folders[:1], Limits(), **options, say=say) and said[-1] == "stopped; requests: none"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @needs.starlette
