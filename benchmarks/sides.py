@@ -18,6 +18,7 @@ class Sizes(NamedTuple):
 
 
 SHAPES = {"tiny": Sizes(4, 128, 256, 4), "m30k": Sizes(3, 256, 1024, 4), "base": Sizes(6, 512, 2048, 8)}
+"""The models of random weights that are compared."""
 VOCAB_SIZE = 8000
 HUGE_PAGES = "glibc.malloc.hugetlb=1"
 

@@ -1,6 +1,7 @@
 """Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere; suggestions for mistyped names."""
 
 import collections
+import contextlib
 import difflib
 import logging
 import math
@@ -116,13 +117,13 @@ class Bar:
     @property
     def left(self) -> str:
         """The time left by the speed of the last `window` seconds; the time since the start where no fraction is known."""
-        now = time.monotonic()
-        if math.isnan(self.fraction):
+        now, fraction = time.monotonic(), self.fraction  # read once: another thread may move the bar
+        if math.isnan(fraction):
             return describe_seconds(now - self.started)
         start, before = self.points[0]
-        if self.fraction <= before:
+        if fraction <= before:
             return ""
-        return f"{describe_seconds((1 - self.fraction) * (now - start) / (self.fraction - before))} left"
+        return f"{describe_seconds((1 - fraction) * (now - start) / (fraction - before))} left"
 
     def __str__(self) -> str:
         share = "" if math.isnan(self.fraction) else f"{self.fraction:.0%}"
@@ -133,8 +134,8 @@ class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
     An activity within the work, such as an evaluation, has a second bar. What the bars show is a line in the file `log` every 30
-    seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes it during long calls that
-    report nothing, such as a compiling. `log` gets all lines, with the time of day.
+    seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes this line during long calls
+    that report nothing, such as a compiling. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.
@@ -167,10 +168,10 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.ended.set()
-        if self.pacemaker.is_alive():
-            self.pacemaker.join()
         if self.live:
             self.live.stop()
+        if self.pacemaker.is_alive():
+            self.pacemaker.join()
         if self.log:
             self.log.close()
 
@@ -231,7 +232,7 @@ class Progress:
             self.log.flush()
 
     def _pace(self) -> None:
-        """Writes what the inner bar shows as a line if none was written for a while: to the log, without a bar to stderr too."""
+        """Writes the current activity as a line if none was written for 30 seconds: to the log, without a bar to stderr too."""
         with self.pacing:
             if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
                 self.last_line = time.monotonic()
@@ -241,7 +242,8 @@ class Progress:
     def _keep_pace(self) -> None:
         """Writes those lines while the work reports nothing. Runs in a thread."""
         while not self.ended.wait(self.last_line + SECONDS_BETWEEN_LINES - time.monotonic()):
-            self._pace()
+            with contextlib.suppress(OSError):  # of a full disk; the work itself meets it with its next line
+                self._pace()
 
 
 class Curve:

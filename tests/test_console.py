@@ -103,12 +103,32 @@ def test_without_a_terminal_the_facts_are_in_the_line(clock: list[float], capsys
 def test_a_call_that_takes_long_is_shown_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
     """Such as a compiling: the work itself reports nothing meanwhile."""
     monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.02)
-    with Progress() as progress:
-        progress.update("compiling for v5e:4x4")
-        time.sleep(0.2)
+    progress, shown, ends = Progress(), "", time.monotonic() + 20
+    progress.update("compiling for v5e:4x4")
+    with progress:
+        while shown.count("\n") < 2 and time.monotonic() < ends:
+            time.sleep(0.02)
+            shown += capsys.readouterr().err
     assert not progress.pacemaker.is_alive()
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) > 1 and set(lines) == {"compiling for v5e:4x4: 0 s"}
+    names = [line.rpartition(": ")[0] for line in shown.splitlines()]
+    assert len(names) > 1 and set(names) == {"compiling for v5e:4x4"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_under_the_log_is_an_error_of_the_work_and_of_no_thread(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.02)
+
+    def work() -> None:
+        with Progress(log=Path("/dev/full")) as progress:
+            time.sleep(0.2)
+            assert progress.pacemaker.is_alive()
+            progress.say("a line")
+
+    with pytest.raises(OSError, match="No space left"):
+        work()
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_what_was_left_out_is_no_part_of_the_speed(clock: list[float]):

@@ -55,6 +55,7 @@ class LineChunk(NamedTuple):
     def reporting(self, activity: str) -> Iterator[dict[str, Any]]:
         """Shows the progress on these lines; yields the arguments by which a `Run` reports on them (`Reporting`)."""
         with Progress(len(self.lines)) as progress:
+            progress.update(activity, 0)
 
             def update(done: int, total: int) -> None:
                 progress.update(activity, done)

@@ -29,7 +29,7 @@ def add_weights(parser: argparse.ArgumentParser, default: str = "the config's we
         "--weights-dtype",
         choices=WEIGHTS_DTYPES,
         default=WEIGHTS_DTYPES[0],
-        help="type of the products with weights; bfloat16 is faster on CPUs with AMX, GPUs and TPUs; default: float32",
+        help="type of the products with weights; bfloat16 is faster on GPUs, TPUs and CPUs that multiply it; default: float32",
     )
 
 

@@ -49,6 +49,7 @@ def score(
         raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
     else:
         with Progress(len(pairs)) as progress:
+            progress.within("scoring")
             scores = {
                 loaded.config.objective.unit: len(pairs),
                 **loaded.metrics(pairs, parts=parts, progress=partial(show_batches, progress)),
@@ -205,6 +206,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for alpha in alphas:
         with Progress(len(pairs)) as progress:
+            progress.update(f"alpha {alpha:g}", 0)
             answers = loaded.hypotheses(
                 sources,
                 progress=lambda done, of, alpha=alpha: progress.update(f"alpha {alpha:g}", done),
@@ -233,12 +235,14 @@ def evaluate(
     with Progress(len(pairs)) as progress:
         metrics = {}
         if not loaded.others:
+            progress.within("scoring")
             metrics = loaded.metrics(
                 pairs,
                 parts=parts,
                 progress=partial(show_batches, progress),
                 warn=lambda line: warn(f"{name}: {line}"),
             )
+        progress.update("translating", 0)
         # `metrics` has already warned of sources that are too long.
         answers = loaded.hypotheses(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode

@@ -112,8 +112,9 @@ class Workers:
         for future in self._running:
             future.cancel()
         for process in self._processes:
-            process.kill() if self._running else process.stdin.close()  # type: ignore[union-attr]
+            with contextlib.suppress(OSError):  # it ended before it read everything
+                process.kill() if self._running else process.stdin.close()  # type: ignore[union-attr]
         self._threads.shutdown(wait=True)
         for process in self._processes:
-            with contextlib.suppress(BrokenPipeError), process:  # waits, and closes the pipes
+            with contextlib.suppress(OSError), process:  # waits, and closes the pipes
                 pass

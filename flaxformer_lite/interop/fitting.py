@@ -46,7 +46,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
         found["hf" if prompts else f"hf ({family})"] = prompts
     except ValueError as error:
         found["hf"] = prompts + groups(str(error)) or ["model"]
-    endless = [] if config.decode.eos_ids else ["eos_ids"]
+    endless = [] if config.decode.eos_ids else ["decode.eos_ids"]
     found["ctranslate2"] = prompts + groups(" ".join(unsupported_settings(model))) + endless
     for name, system in SYSTEMS.items():
         with contextlib.suppress(ValueError):

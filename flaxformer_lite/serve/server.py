@@ -127,10 +127,10 @@ def serve(
         try:
             server.run(sockets=[listener])
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
             stopped: bool = app.state.service.worker.close(LAST_CALL)
             say(f"stopped; {app.state.service.metrics.summary()}")
+            for number, handler in before.items():
+                signal.signal(number, handler)
     return stopped
 
 

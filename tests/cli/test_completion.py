@@ -76,21 +76,23 @@ def read_until(text: str, fd: int) -> str:
 def test_zsh_completes_them_at_the_first_tab(words: str, tmp_path: Path):
     """In a new shell that finds the script in a folder of `fpath`, and loads it when it is asked first."""
     (tmp_path / "_flaxformer-lite").write_text(script("zsh") + "\n")
-    fd, terminal = pty.openpty()
     environment = os.environ | {"HOME": str(tmp_path), "TERM": "dumb"}
     command = [shell("zsh"), "-f", "-i"]
+    fd, terminal = pty.openpty()
     with subprocess.Popen(
         command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=tmp_path, env=environment, start_new_session=True
     ) as process:
         os.close(terminal)
-        os.write(fd, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; PS1='rea''dy: '\n")
-        assert "ready: " in read_until("ready: ", fd)
-        os.write(fd, f"flaxformer-lite {words}".encode())
-        assert words in read_until(words, fd)
-        os.write(fd, b"\t")
-        rest = COMPLETED[words].removeprefix(words.split()[-1]) + " "
-        shown = read_until(rest, fd)
-        process.kill()
+        try:
+            os.write(fd, b"fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; PS1='rea''dy: '\n")
+            assert "ready: " in read_until("ready: ", fd)
+            os.write(fd, f"flaxformer-lite {words}".encode())
+            assert words in read_until(words, fd)
+            os.write(fd, b"\t")
+            rest = COMPLETED[words].removeprefix(words.split()[-1]) + " "
+            shown = read_until(rest, fd)
+        finally:
+            process.kill()  # else it waits for its terminal
     os.close(fd)
     assert shown == rest
 

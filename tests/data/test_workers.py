@@ -1,6 +1,8 @@
 """Oracle: the same pairs tokenized here, in this process."""
 
 import contextlib
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -40,12 +42,26 @@ def test_a_process_of_its_own_writes_the_same_shard_and_counts_it(workers: Worke
 def test_the_end_leaves_no_process_and_no_pipe(workers: Workers, tmp_path: Path, running: bool):
     workers._number = 2
     workers.add(tmp_path / "there", [Pair("abc", "j")] * (1_000 if running else 1), 1.0)
-    while not workers._processes:
-        workers._wait(2, lambda *_: None)
+    ends = time.monotonic() + 60
+    while not workers._processes and time.monotonic() < ends:
+        time.sleep(0.01)
     if not running:
         workers.finish(lambda *_: None)
     workers.close()
     assert all(p.returncode is not None and p.stdin.closed and p.stdout.closed for p in workers._processes)
+
+
+def test_a_process_that_ends_before_it_reads_is_named(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its input is still in the pipe's buffer here."""
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    workers._number = 2
+    workers.add(tmp_path / "there", [Pair("abc", "j")] * 5, 1.0)
+    with pytest.raises(ValueError, match=r"^a process that tokenized ended with status 1: start again$"):
+        workers.finish(lambda *_: None)
+    workers.close()
+    assert all(process.stdin.closed and process.stdout.closed for process in workers._processes)
 
 
 def test_an_error_there_is_a_mistake_here_with_the_shard(workers: Workers, tmp_path: Path):

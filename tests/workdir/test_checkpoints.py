@@ -576,7 +576,7 @@ def test_a_save_that_fails_because_its_folder_has_vanished_says_so(tmp_path, mon
         shutil.rmtree(tmp_path / "run" / "1")
         with monkeypatch.context() as broken:
             broken.setattr(type(checkpoints._orbax), "wait_until_finished", Mock(side_effect=ValueError("odd words")))
-            with pytest.raises(OSError, match="the folder was moved, deleted or unmounted$"):
+            with pytest.raises(OSError, match=r"the folder was moved, deleted or unmounted$"):
                 checkpoints.wait()
 
 
