@@ -54,8 +54,16 @@ def test_the_end_leaves_no_process_and_no_pipe(workers: Workers, tmp_path: Path,
 def test_a_process_that_ends_before_it_reads_is_named(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its input is still in the pipe's buffer here."""
+    """Its input is still in the pipe's buffer here, and closing the pipe would write it."""
+    start = Workers._start
+
+    def ended(workers: Workers):
+        process = start(workers)
+        process.wait()
+        return process
+
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    monkeypatch.setattr(Workers, "_start", ended)
     workers._number = 2
     workers.add(tmp_path / "there", [Pair("abc", "j")] * 5, 1.0)
     with pytest.raises(ValueError, match=r"^a process that tokenized ended with status 1: start again$"):
