@@ -78,7 +78,10 @@ def test_a_long_training_uses_no_more_than_a_short_one(tmp_path: Path, monkeypat
     assert most(late, "memory") < most(early, "memory") + 2**24
     assert most(late, "handles") <= most(early, "handles") + 4
     assert most(late, "threads") <= most(early, "threads") + 4
-    assert most(late, "folder") <= most(early, "folder") * 1.05
+    # The best checkpoint is the newest or another one, and one that is about to be deleted is there in some samples.
+    checkpoints = [size_of(path) for path in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert len(checkpoints) <= CONFIG.train.keep_latest + 1
+    assert most(late, "folder") <= most(early, "folder") * 1.05 + 2 * max(checkpoints)
     middle = [statistics.median(sample["seconds"] for sample in part) for part in (early, late)]
     print(f"{middle[0]:.3f} and {middle[1]:.3f} CPU-seconds for 100 steps and an evaluation")
     assert middle[1] < middle[0] * 1.3

@@ -95,7 +95,7 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
     loop.train(MIRRORED, run)
     assert_same_run(run, uninterrupted)
     remote = RemoteRun(URL)
-    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {".lock"}
+    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {".lock", ".trained"}
     assert set(remote.files()) == here
     assert all(remote.read(name) == (run / name).read_bytes() for name in here)
     assert "warning" not in capfd.readouterr().err
@@ -140,7 +140,7 @@ def test_a_finished_run_is_read_by_its_url(tmp_path: Path, monkeypatch: pytest.M
     loop.train(MIRRORED, run)
     loaded = load(URL)
     assert loaded.step == 12 and parameter_digest(loaded.params) == parameter_digest(load(run).params)
-    copies = list((tmp_path / "cache" / "flaxformer_lite").iterdir())
+    copies = [path for path in (tmp_path / "cache" / "flaxformer_lite").iterdir() if path.is_dir()]
     assert [copy.name.rpartition("-")[0] for copy in copies] == ["run"]
     assert saved(copies[0]) == saved(run)
     FlakyFileSystem.failure = OSError(errno.ENOTCONN, "Transport endpoint is not connected")
