@@ -282,6 +282,12 @@ def describe_seconds(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun, for example "1 batch", "2,000 batches"."""
+    plural = noun + ("es" if noun.endswith(("ch", "x")) else "s")
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
 def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
     """Returns the end of a message that offers the names most like a mistyped one; empty where none is like it."""
     near = difflib.get_close_matches(name, list(names), most, cutoff)

@@ -10,6 +10,7 @@ from flaxformer_lite.config.variants import TYPES
 MAY_CHANGE = frozenset(
     [
         "data.store",
+        "weights",
         *(
             f"train.{name}"
             for name in (
@@ -29,8 +30,8 @@ MAY_CHANGE = frozenset(
         ),
     ]
 )
-"""Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror and the place of its
-tokens, nothing that alters a step."""
+"""Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror, the place of its
+tokens and the weights that commands use, nothing that alters a step."""
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -27,7 +27,8 @@ class Config:
     train: TrainConfig = TrainConfig()
     decode: DecodeConfig = DecodeConfig()
     weights: str = "last"
-    """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints."""
+    """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints, or of all
+    if there are fewer."""
 
     @property
     def tokenizer_sizes(self) -> tuple[int, int]:

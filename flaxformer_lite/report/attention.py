@@ -51,15 +51,17 @@ def packed(weights: AttentionWeights, kind: Kind) -> dict[str, Any]:
     }
 
 
-def attended(run: RunFacts, sentences: Sequence[str], several: bool) -> list[Attended]:
+def attended(run: RunFacts, sentences: Sequence[str], several: bool, weights: str | None = None) -> list[Attended]:
     """Returns the weights for the sentences, by default `default_sentences`, each with the run's own translation or continuation.
+
+    weights: the parameters that `load` takes; None: the config's.
 
     Raises: ValueError if the run has no weights or no sentences.
     """
     sentences = sentences or default_sentences(run)
     if not sentences:
         raise ValueError("the run has neither samples nor data: choose sentences by --sentence")
-    loaded = load(run.path)
+    loaded = load(run.path, weights=weights)
     found = []
     for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
         title = attention_title(source, target)

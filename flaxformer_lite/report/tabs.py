@@ -48,10 +48,13 @@ class Report:
         return found
 
 
-def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallback) -> Report:
+def make_report(
+    paths: Sequence[str], sentences: Sequence[str], show: ShowCallback, weights: str | None = None
+) -> Report:
     """Returns the report on runs in folders or at URLs. A part that a run lacks the files for is a note of its tab.
 
     sentences: the sources whose attention is drawn; none: the first ones of samples/, else of the data.
+    weights: the parameters whose attention is drawn, as of `load`; None: each config's.
 
     Raises: ValueError if a folder holds no run.
     """
@@ -75,7 +78,7 @@ def make_report(paths: Sequence[str], sentences: Sequence[str], show: ShowCallba
             (
                 "attention",
                 f"{run.name}: attention",
-                lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1)),
+                lambda run=run: report.attention.extend(attended(run, sentences, len(runs) > 1, weights)),
             ),
         ]
     for done, (tab, part, make) in enumerate(parts):

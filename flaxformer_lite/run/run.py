@@ -362,8 +362,9 @@ def load(
 ) -> Run:
     """Returns the run in a folder, ready to use.
 
-    `weights`: last, best, ema or average:N; None: the config's `weights`. `step`: the checkpoint of that step, with `weights` last
-    or ema. `weights_dtype`: float32, or bfloat16 for products in bfloat16 with sums in the model's type.
+    `weights`: last, best, ema or average:N; None: the config's `weights`, whose average:N takes fewer checkpoints if there are
+    fewer. `step`: the checkpoint of that step, with `weights` last or ema. `weights_dtype`: float32, or bfloat16 for products in
+    bfloat16 with sums in the model's type.
 
     Example: `load("runs/quickstart", weights="average:5")`.
 
@@ -374,9 +375,7 @@ def load(
     folder = open_run(path)
     config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, params = restore_weights(
-            checkpoints, config, weights or (config.weights if step is None else "last"), step
-        )
+        step, params = restore_weights(checkpoints, config, weights, step)
     tokenizers = (
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )

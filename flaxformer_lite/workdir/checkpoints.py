@@ -21,7 +21,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.console import Quiet
+from flaxformer_lite.console import Quiet, counted
 from flaxformer_lite.workdir.digests import META, DamageError, difference, leaf_types, read_document, sealed
 from flaxformer_lite.workdir.orbax import has_vanished, make_manager, read_tree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
@@ -217,22 +217,32 @@ class Checkpoints:
         The mean is summed in at least float32.
 
         Raises:
-            ValueError: there are fewer than `n` such checkpoints; the trees differ.
+            ValueError: `n` is below 1; there are fewer than `n` such checkpoints; the trees differ.
         """
-        self.wait()
-        there = self._orbax.all_steps()
-        steps = list(itertools.islice(self._valid_steps(self._retention.regular(there)), max(n, 0)))
-        if not 1 <= n == len(steps):
-            valid = ", ".join(map(str, sorted(steps))) or "none"
-            if apart := self._retention.interim.intersection(there):
-                valid += f" (without {max(apart)}, saved because the run was stopped)"
+        if n < 1:
+            raise ValueError(f"cannot average {n} checkpoints: the number must be at least 1")
+        steps = self.newest_regular(n)
+        if len(steps) < n:
+            remedy = f"average at most {len(steps)}, or use weights last" if len(steps) > 1 else "use weights last"
             raise ValueError(
-                f"cannot average {n} checkpoints of {self._folder}: the valid ones are {valid}; average at most that many"
+                f"cannot average {counted(n, 'checkpoint')} of {self._folder}: {self.describe_regular(steps)}; {remedy}"
             )
         total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
         for step in steps:
             total = jax.tree.map(jnp.add, total, self._read_field(step, "params", abstract_params))
         return steps[0], jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, abstract_params)
+
+    def newest_regular(self, n: int) -> list[int]:
+        """Returns the newest `n` valid steps that are not interim, or fewer if there are fewer, the newest first."""
+        self.wait()
+        return list(itertools.islice(self._valid_steps(self._retention.regular(self._orbax.all_steps())), max(n, 0)))
+
+    def describe_regular(self, steps: Sequence[int]) -> str:
+        """Returns a message of how many checkpoints there are to average, those of `steps`."""
+        listed = f" ({'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, sorted(steps)))})" if steps else ""
+        interim = self._retention.interim.intersection(self._orbax.all_steps())
+        apart = f", without that of step {max(interim)}, saved because the run was stopped" if interim else ""
+        return f"the run has {counted(len(steps), 'valid checkpoint')}{listed}{apart}"
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""

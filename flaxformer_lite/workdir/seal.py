@@ -27,7 +27,7 @@ TRAINING_ONLY = (
 )
 """Settings that decide no answer of a trained model."""
 
-CHOICES = ("decode.", "weights", "model.dtype")
+CHOICES = ("decode.", "model.dtype")
 """Settings that a user may edit in the `config.json` of a trained run: an edit is reported and holds."""
 
 

@@ -48,16 +48,19 @@ def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
 
 
 def restore_weights(
-    checkpoints: Checkpoints, config: Config, weights: str, step: int | None, mesh: Mesh | None = None
+    checkpoints: Checkpoints, config: Config, weights: str | None, step: int | None, mesh: Mesh | None = None
 ) -> tuple[int, PyTree]:
     """Returns the step and the parameters that `weights` selects, on the mesh or by default replicated on all devices.
 
     Args:
-        weights: last, best, ema or average:N.
+        weights: last, best, ema or average:N; None: the config's, without a step. The config's average:N is of the checkpoints
+            that there are, with a warning, if they are fewer: a short or young run is used without a choice.
         step: a step to restore last or ema from; None: the newest valid one.
 
     Raises: ValueError if the run does not have them.
     """
+    if weights is None:
+        weights = "last" if step is not None else available(checkpoints, config.weights)
     check_weights(weights, config)
     shapes = abstract_params(config, mesh)
     if step is not None and weights not in ("last", "ema"):
@@ -77,6 +80,19 @@ def restore_weights(
     return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
 
 
+def available(checkpoints: Checkpoints, weights: str) -> str:
+    """Returns the `weights` of a config, average:N with a lower N, or last, if the run has too few checkpoints: with a warning."""
+    kind, _, number = weights.partition(":")
+    if kind != "average":
+        return weights
+    steps = checkpoints.newest_regular(int(number))
+    if len(steps) == int(number) or not checkpoints.steps():  # without any, the message of last fits
+        return weights if steps else "last"
+    instead = f"average:{len(steps)}" if len(steps) > 1 else "last"
+    warn(f"weights is {weights!r}, but {checkpoints.describe_regular(steps)}: weights {instead!r} is used")
+    return instead
+
+
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
     """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
@@ -92,7 +108,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     except ValueError as error:
         raise ValueError(f"train.init_from: {error}") from None
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, restored = restore_weights(checkpoints, config, config.weights, None, mesh)
+        step, restored = restore_weights(checkpoints, config, None, None, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
     fresh = sorted(path for path in here if path not in there or here[path].shape != there[path].shape)
     unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in train.init_fresh)]

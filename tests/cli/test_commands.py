@@ -369,7 +369,10 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["report", "{run}", "-o", "{tmp}"], ["--output is the folder {tmp}", "report.html"]),
         (["attention", "{run}", "20", "-o", "{tmp}/x.gif"], ["--output is {tmp}/x.gif: it must end in .png or .html"]),
         (["attention", "{run}", "20", "-o", "{tmp}/x.html", "--head", "1"], ["--head are for .png", "leave them out"]),
-        (["average", "{run}", "{tmp}/mean", "--last", "3"], ["cannot average 3", "the valid ones are 3, 6"]),
+        (
+            ["average", "{run}", "{tmp}/mean", "--last", "3"],
+            ["cannot average 3", "has 2 valid checkpoints (steps 3, 6)", "average at most 2"],
+        ),
     ],
     ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else None,
 )

@@ -1,7 +1,6 @@
 """Hand-worked cases of the run folder: who may use it, and what is in its files."""
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import math
@@ -20,7 +19,7 @@ from flaxformer_lite.console import Failure
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.workdir import folder
 from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder
-from tests.support.experiments import tiny_config
+from tests.support.experiments import tiny_config, with_train
 
 CONFIG = tiny_config()
 
@@ -135,7 +134,7 @@ def test_lost_checkpoints_are_noticed_before_anything_is_erased(
         if folder_there:
             folder.checkpoints.mkdir()
     before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.is_file() and file.name != ".lock"}
-    for other in (config, dataclasses.replace(config, weights="ema")):
+    for other in (config, with_train(config, seed=1)):
         refusal = pytest.raises(ValueError, match="jsonl knows of ") if refused else contextlib.nullcontext()
         with refusal, folder.lock(other):
             folder.check_nothing_lost()

@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params, warm_start
+from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
 from tests.support.experiments import tiny_config, use_one_device, with_train
 
 
@@ -81,3 +81,41 @@ def test_what_is_not_used_is_named(source: tuple[Path, dict[str, Any]]) -> None:
 def test_patterns_without_a_run_are_refused() -> None:
     with pytest.raises(ValueError, match=r"train\.init_fresh is \('a',\), but train\.init_from is None"):
         TrainConfig(init_fresh=("a",))
+
+
+def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    """Oracle: by hand. Checkpoint 5 is interim, so no average counts it; a run with nothing else is used by it."""
+    use_one_device(monkeypatch)
+    config = with_train(dataclasses.replace(tiny_config(), weights="average:3"), keep_latest=3, keep_best=0)
+    shapes = abstract_params(config)
+
+    def used(weights: str | None = None) -> tuple[int, float, str]:
+        """The step, a value that is the same in all parameters, and the warning."""
+        with open_checkpoints(config, RunFolder(tmp_path), read_only=True) as checkpoints:
+            step, params = restore_weights(checkpoints, config, weights, None)
+        return (
+            step,
+            float(jax.tree.leaves(params)[0].ravel()[0]),
+            capfd.readouterr().err.removeprefix("warning: ").strip(),
+        )
+
+    expected = {
+        5: (5, 5.0, "weights is 'average:3', but the run has 0 valid checkpoints, without that of step 5, saved because the run "
+                    "was stopped: weights 'last' is used"),
+        6: (6, 6.0, "weights is 'average:3', but the run has 1 valid checkpoint (step 6): weights 'last' is used"),
+        8: (8, 7.0, "weights is 'average:3', but the run has 2 valid checkpoints (steps 6, 8): weights 'average:2' is used"),
+        10: (10, 8.0, ""),
+    }  # fmt: skip
+    for step, result in expected.items():
+        with open_checkpoints(config, RunFolder(tmp_path), read_only=False) as checkpoints:
+            params = jax.tree.map(lambda x: np.full(x.shape, step, x.dtype), shapes)  # noqa: B023
+            checkpoints.save(step, {"params": params}, {}, {"loss": 1.0}, interim=step == 5)
+        assert used() == result
+        if step < 10:
+            with pytest.raises(
+                ValueError, match=r"^cannot average 3 checkpoints of .*; (average at most 2, or )?use weights last"
+            ):
+                used("average:3")
+    assert used("average:3") == expected[10]

@@ -21,6 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a text whose attention is drawn; may be repeated; default: three of samples/ or of the data",
     )
+    parser.add_argument(
+        "--weights", help="of which attention is drawn: last, best, ema or average:N; default: each config's weights"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -38,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
             progress.total = total
             progress.update(part, done)
 
-        report = make_report(arguments.folders, arguments.sentence, show)
+        report = make_report(arguments.folders, arguments.sentence, show, arguments.weights)
         progress.update("writing the page")
         write_page(report, output)
         figures = report.figures() if arguments.png else {}
