@@ -61,8 +61,7 @@ class Checkpoints:
         seal: returns the seal of the run, as JSON; called at the first save.
         warn: called with one line for each damaged checkpoint that is skipped; by default the logger "flaxformer_lite".
 
-    Raises:
-        ValueError: for counts out of range, or `keep_best` without `best_metric`.
+    Raises: ValueError for counts out of range, or `keep_best` without `best_metric`.
     """
 
     def __init__(
@@ -239,10 +238,7 @@ class Checkpoints:
 
     def describe_regular(self, steps: Sequence[int]) -> str:
         """Returns a message of how many checkpoints there are to average, those of `steps`."""
-        listed = f" ({'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, sorted(steps)))})" if steps else ""
-        interim = self._retention.interim.intersection(self._orbax.all_steps())
-        apart = f", without that of step {max(interim)}, saved because the run was stopped" if interim else ""
-        return f"the run has {counted(len(steps), 'valid checkpoint')}{listed}{apart}"
+        return self._retention.describe(steps, self._orbax.all_steps())
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
@@ -253,11 +249,7 @@ class Checkpoints:
         return max(self.steps(), default=None)
 
     def latest_valid(self) -> int:
-        """Returns the newest valid step, with a warning for each damaged one that is newer.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """Returns the newest valid step, with a warning for each damaged one that is newer. Raises: ValueError without one."""
         self.wait()
         step = next(self._valid_steps(self._orbax.all_steps()), None)
         if step is None:

@@ -1,9 +1,11 @@
 """Retention: which checkpoints of a run are kept, by age and by metric."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from flaxformer_lite.console import counted
 
 
 @dataclass
@@ -38,6 +40,13 @@ class Retention:
     def regular(self, steps: Iterable[int]) -> list[int]:
         """Returns the steps that are not interim, ascending."""
         return sorted(step for step in steps if step not in self.interim)
+
+    def describe(self, steps: Sequence[int], there: Iterable[int]) -> str:
+        """Returns a message of how many valid regular checkpoints a run has, and of which steps, of all that are there."""
+        listed = f" ({'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, sorted(steps)))})" if steps else ""
+        interim = self.interim.intersection(there)
+        apart = f", without that of step {max(interim)}, saved because the run was stopped" if interim else ""
+        return f"the run has {counted(len(steps), 'valid checkpoint')}{listed}{apart}"
 
     def ranked(self, steps: Iterable[int]) -> list[int]:
         """Returns the regular steps that have the metric, the best first."""
