@@ -121,9 +121,11 @@ class Dataset(Generic[Example]):
         placed = self.plan.placed
         self.dropped = len(rows) - int(placed.sum())
         if not placed.any():
+            shortest = Lengths(*lengths[np.maximum(lengths - config.longest, 0).sum(-1).argmin()].tolist())
             raise ValueError(
                 f"none of the {len(records)} records fits in data.max_source_length {config.max_source_length} and "
-                f"data.max_target_length {config.max_target_length}: raise them, or check the data"
+                f"data.max_target_length {config.max_target_length}: the shortest needs {shortest.source} and {shortest.target}; "
+                "raise them, or check the data"
             )
         self.fingerprint = records.fingerprint()
         if shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all

@@ -254,7 +254,8 @@ class Checkpoints:
         step = next(self._valid_steps(self._orbax.all_steps()), None)
         if step is None:
             damaged = "; ".join(f"{bad} is damaged ({reason})" for bad, reason in sorted(self._damaged.items()))
-            raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged or 'it has none'}")
+            damaged = damaged or "it has none; train the run first"
+            raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged}")
         return step
 
     def latest_regular(self, before: int) -> int | None:

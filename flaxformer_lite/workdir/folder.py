@@ -135,7 +135,8 @@ class RunFolder:
     def lock(self, config: Config) -> Iterator[str]:
         """Locks the folder for a run of `config`, new or resumed, and writes its config.json.
 
-        Yields a random mark, which only processes that see this folder can read.
+        Yields a random mark, which only processes that see this folder can read. A mistake of the user's before anything was
+        trained (a ValueError) leaves no files of a new run behind.
 
         Raises: ValueError if the folder belongs to another config or another process, holds other files, or has lost its
             checkpoints.
@@ -148,6 +149,7 @@ class RunFolder:
             raise ValueError(
                 f"--workdir {self.path} holds files but no config.json, so it is no run folder: choose a new or empty one"
             )
+        existed = self.path.is_dir()
         self.path.mkdir(parents=True, exist_ok=True)
         self._mark = secrets.token_hex()
         with contextlib.ExitStack() as self._locks:
@@ -156,6 +158,10 @@ class RunFolder:
             try:
                 self._note_checkpoints()
                 yield self._mark
+            except ValueError:
+                if not is_run:
+                    self._discard(with_folder=not existed)
+                raise
             finally:
                 self._note_checkpoints()
 
@@ -164,6 +170,26 @@ class RunFolder:
         with contextlib.suppress(OSError):  # where nothing can be written, the training says so
             if self.trained and not (self.path / TRAINED).exists():
                 (self.path / TRAINED).touch()
+
+    def _discard(self, with_folder: bool) -> None:
+        """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
+        names = (
+            "config.json",
+            "train.log",
+            *TOKENIZER_FILES,
+            ".lock",
+        )  # the lock last: until then the folder is locked
+        made = [file for name in names for file in self.path.glob(name)]
+        with contextlib.suppress(OSError):
+            if self.checkpoints.is_dir():
+                self.checkpoints.rmdir()  # fails unless it is empty
+            if self.metrics.is_file() and self.metrics.stat().st_size == 0:
+                self.metrics.unlink()
+            if set(self.path.iterdir()) <= set(made):
+                for file in made:
+                    file.unlink()
+                if with_folder:
+                    self.path.rmdir()
 
     def keep_lock(self) -> None:
         """Locks the folder again if somebody has deleted `.lock`; does nothing in a process that has not locked it.

@@ -70,10 +70,11 @@ def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
 
 
 def test_longer_pairs_are_dropped_and_counted():
-    records = [TokenPair(np.zeros(n, np.int32), np.zeros(3, np.int32)) for n in (4, 39, 40, 41)]
+    records = [TokenPair(np.zeros(n, np.int32), np.zeros(3, np.int32)) for n in (4, 39, 41, 40)]
     assert Dataset(records, CONFIG.objective, CONFIG.data, seed=0).dropped == 2
-    with pytest.raises(ValueError, match=r"^none of the 1 records fits in data\.max_source_length 40"):
-        Dataset(records[-1:], CONFIG.objective, CONFIG.data, seed=0)
+    message = r"^none of the 2 records fits in data\.max_source_length 40 and .*_target_length \d+: the shortest needs 41 and 4;"
+    with pytest.raises(ValueError, match=message):
+        Dataset(records[-2:], CONFIG.objective, CONFIG.data, seed=0)
     with pytest.raises(ValueError, match=r"^the data has no records"):
         Dataset([], CONFIG.objective, CONFIG.data, seed=0)
 

@@ -130,7 +130,9 @@ def test_the_newest_is_restored_unless_a_step_is_named(tmp_path):
 def test_an_empty_folder_has_nothing(tmp_path, read_only):
     with open_checkpoints(tmp_path / "none", read_only=read_only) as checkpoints:
         assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best()) == ([], None, None)
-        with pytest.raises(ValueError, match=rf"^no checkpoint to restore in {tmp_path}/none: it has none$"):
+        with pytest.raises(
+            ValueError, match=rf"^no checkpoint to restore in {tmp_path}/none: it has none; train the run first$"
+        ):
             checkpoints.restore(state_at(0))
         with pytest.raises(ValueError, match=r"the steps there are none$"):
             checkpoints.restore(state_at(0), 1)

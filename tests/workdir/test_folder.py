@@ -230,3 +230,33 @@ def test_answers_of_the_last_evaluations_and_of_checkpoints_are_kept(tmp_path: P
         kept = [20, *range(50, 10 * (MOST_ANSWERS + 5), 10)]
         names = {path.name for path in (tmp_path / kind).iterdir()}
         assert names == {"test.txt", *(f"eval-step-{step:08}.txt" for step in kept)}
+
+
+def begin(path: Path, files: tuple[str, ...], error: Exception) -> list[str] | None:
+    """Starts a run that ends in an error before its first step, and returns what it leaves behind; None: no folder."""
+
+    def run() -> None:
+        with RunFolder(path).lock(CONFIG):
+            (path / "checkpoints").mkdir(exist_ok=True)
+            for file in ("train.log", "tokenizer.model", *files):
+                (path / file).parent.mkdir(exist_ok=True)
+                (path / file).write_text("x")
+            raise error
+
+    with pytest.raises(type(error)):
+        run()
+    return sorted(file.name for file in path.iterdir()) if path.is_dir() else None
+
+
+def test_a_mistake_before_anything_was_trained_leaves_no_run_behind(tmp_path: Path):
+    """A folder of the user's stays, and so does a run that has rows, a checkpoint or files of somebody else."""
+    mistake, made = ValueError("model.vocab_size is too high"), [".lock", "config.json", "tokenizer.model", "train.log"]
+    (tmp_path / "own").mkdir()
+    assert begin(tmp_path / "own", (), mistake) == []
+    assert begin(tmp_path / "new", (), mistake) is None
+    assert begin(tmp_path / "rows", ("metrics.jsonl",), mistake) == sorted([*made, "metrics.jsonl"])
+    assert begin(tmp_path / "notes", ("notes.txt",), mistake) == sorted([*made, "notes.txt"])
+    assert begin(tmp_path / "trained", ("checkpoints/3",), mistake) == sorted([*made, ".trained", "checkpoints"])
+    crashed = sorted([*made, "checkpoints"])
+    assert begin(tmp_path / "crashed", (), KeyError("may be looked into")) == crashed
+    assert begin(tmp_path / "crashed", (), mistake) == crashed, "an earlier command made it"
