@@ -4,7 +4,6 @@ import ast
 import importlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -73,12 +72,14 @@ def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(bert, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    configs = [str(parameter.values[0]) for parameter in BLOCKS if "def get_config" in str(parameter.values[0])]
+    sections = [section for page in PAGES for section in page.read_text(encoding="utf-8").split("\n## ")]
+    configs = [re.findall(r"^```python\n(.*?)^```", section, re.M | re.S) for section in sections]
+    configs = [blocks for blocks in configs if any("def get_config" in block for block in blocks)]
     assert configs
-    for block in configs:
-        names: dict[str, Any] = {"__name__": "config_in_the_docs"}
-        exec(block, names)
-        assert isinstance(names["get_config"](), Config)
+    for number, blocks in enumerate(configs):  # the imports and classes of an example stand above its config
+        file = tmp_path / f"config{number}.py"
+        file.write_text("\n".join(blocks), encoding="utf-8")
+        assert isinstance(load_config(str(file)), Config)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

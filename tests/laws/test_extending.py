@@ -5,9 +5,13 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import flaxformer_lite
+from flaxformer_lite.config import load_config
+from flaxformer_lite.training.loop import train
 from tests.support.paths import ROOT
 
 GUIDE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -39,7 +43,7 @@ def undefined_or_unused(code: str) -> dict[str, set[str]]:
 def test_the_guide_shows_tested_code(section: str):
     (name,) = re.findall(r"^From \[.*?\]\(\.\./(tests/[^)]+)\)", section, re.MULTILINE)
     test = (ROOT / name).read_text(encoding="utf-8")
-    imports, code = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    imports, code, *_ = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert code in test
     names, start = undefined_or_unused(imports + code), test[: test.index(code)].count("\n") + 1
     assert not names["F401"]
@@ -56,6 +60,17 @@ def test_the_guide_shows_tested_code(section: str):
     changed, *changes = diff.splitlines()
     old = (ROOT / changed.removeprefix("--- ")).read_text(encoding="utf-8").splitlines()
     assert changes and all(change[1:] in old for change in changes if change.startswith("-"))
+
+
+@pytest.mark.slow
+def test_the_config_of_the_guide_trains_and_drops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture):
+    (section,) = (section for section in SECTIONS if "def get_config" in section)
+    file = tmp_path / "prefix.py"
+    file.write_text("\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL)), encoding="utf-8")
+    small = ["--train.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--data.eval.num-examples", "50"]
+    train(load_config(str(file), small), tmp_path / "run")
+    assert "76,800 training pairs" in (log := capfd.readouterr().err) and "dropped" not in log
+    assert flaxformer_lite.load(tmp_path / "run").generate(["20 November 2026"])
 
 
 def assigned(node: ast.stmt) -> list[ast.Name]:
