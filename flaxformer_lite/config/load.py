@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import io
-import itertools
-import re
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import tyro
 
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.old_names import REMOVED, renamed_setting
+from flaxformer_lite.config.option_mistakes import explain_options, renamed_option
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
@@ -23,7 +21,7 @@ from flaxformer_lite.shipped_configs import shipped_configs
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
-Variants are chosen in the file, not by options: the options below are those of the variants that the file has. There are
+Variants are chosen in the file, not by options. The options below are those of the variants that the file has. All variants:
 
 {variants}
 
@@ -80,6 +78,8 @@ def found_file(path: str) -> Path:
 
 def missing_file(file: Path) -> str:
     """Returns the message on a config file that is not there, with those in the same folder and in `configs`, or the package's."""
+    if (file / "config.json").is_file():
+        return f"{file} is a run folder: {file / 'config.json'} is its config, and `train` continues the run by it"
     folders = {file if file.is_dir() else file.parent, Path("configs")}
     found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
     shipped = list(shipped_configs())
@@ -106,7 +106,7 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(renamed_option(overrides) or in_one_line(box.getvalue())) from None
+        raise ValueError(renamed_option(overrides) or explain_options(box.getvalue(), overrides, config)) from None
 
 
 def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
@@ -118,32 +118,6 @@ def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
             yield prefix + field.name, kinds
         if dataclasses.is_dataclass(value):
             yield from choices(value, f"{prefix}{field.name}.")
-
-
-def renamed_option(overrides: Sequence[str]) -> str:
-    """Returns a message on the first option that an older release had under this name; empty if there is none."""
-    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
-        old = option[2:].replace("-", "_")
-        if (new := renamed_setting(old)) is not None:
-            return f"there is no option {option}; it is now --{new.replace('_', '-')}"
-        if old in REMOVED:
-            return f"there is no option {option}; {REMOVED[old][1]}"
-    return ""
-
-
-def in_one_line(box: str) -> str:
-    """Returns the first paragraph of tyro's box, and the options that it suggests.
-
-    The first row is a title; paragraphs are separated by rules of "─", or of "-" on terminals without it.
-    """
-    rows = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]
-    groups = itertools.groupby(rows, lambda row: set(row) <= set(" │╭╮╰╯─-"))
-    paragraphs = [" ".join(row.strip(" │") for row in rows) for is_rule, rows in groups if not is_rule]
-    if not paragraphs:
-        return " ".join(box.split())
-    mistake = re.sub(r"^Error parsing (?!-)\S+: ", "", paragraphs[0])
-    near = [option for more in paragraphs[1:] if "you meant" in more for option in re.findall(r"(--[\w.-]+) ", more)]
-    return mistake + (f"; perhaps you meant {' or '.join(near[:3])}" if near else "")
 
 
 def run_config_file(file: Path) -> Config:

@@ -1,0 +1,144 @@
+"""tyro's complaints about options, in the words of a user: setting, value, legal values, remedy."""
+
+import dataclasses
+import itertools
+import re
+import types
+import typing
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from flaxformer_lite.bounds import cut
+from flaxformer_lite.config.differences import flatten
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.old_names import REMOVED, renamed_setting
+from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.console import suggest
+
+FOREIGN = {
+    "accumulation_steps": "train.num_micro_batches",
+    "batch_size": "data.tokens_per_batch",
+    "dropout": "model.dropout.residual_rate",
+    "epochs": "train.steps",
+    "eval_steps": "train.eval_every",
+    "gradient_accumulation_steps": "train.num_micro_batches",
+    "grad_clip": "optimizer.clip_norm",
+    "hidden_size": "model.d_model",
+    "learning_rate": "optimizer.schedule.peak_rate",
+    "logging_steps": "train.log_every",
+    "lr": "optimizer.schedule.peak_rate",
+    "max_grad_norm": "optimizer.clip_norm",
+    "max_steps": "train.steps",
+    "num_epochs": "train.steps",
+    "num_train_epochs": "train.steps",
+    "output_dir": "workdir",
+    "save_steps": "train.checkpoint_every",
+}
+"""Names of other toolkits' options, and the settings here. A rate, a batch and a length are told in other units there."""
+
+
+def explain_options(box: str, overrides: Sequence[str], config: Config) -> str:
+    """Returns the first complaint of tyro's box about options for `config`, in one line."""
+    complaint = first_paragraph(box)
+    if complaint.startswith("Unrecognized options: "):
+        return unknown_options(complaint.partition(": ")[2].split(", "), config)
+    if found := re.search(r"--[\w.-]+", complaint):
+        option = found[0].rstrip(".:'")
+        setting, typed = option[2:].replace("-", "_"), words_of(option, overrides)
+        if complaint.startswith("Missing value"):
+            return f"{option} has no value: add one"
+        if complaint.startswith("invalid choice"):
+            return wrong_choice(setting, complaint)
+        if complaint.startswith("Error parsing") and (hint := type_of(setting, config)) is not None:
+            return f"{setting} is {cut(' '.join(typed))!r}: it must be {in_words(hint)}"
+    return re.sub(r"^Error parsing (?!-)\S+: ", "", complaint)
+
+
+def first_paragraph(box: str) -> str:
+    """Returns the first paragraph of tyro's box: the first row is a title, rules of "─" or "-" separate paragraphs."""
+    rows = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]
+    groups = itertools.groupby(rows, lambda row: set(row) <= set(" │╭╮╰╯─-"))
+    paragraphs = [" ".join(row.strip(" │") for row in rows) for is_rule, rows in groups if not is_rule]
+    return paragraphs[0] if paragraphs else " ".join(box.split())
+
+
+def unknown_options(words: Sequence[str], config: Config) -> str:
+    """Returns the message on words that are no options, the first of them with those that may have been meant."""
+    option = next((word.partition("=")[0] for word in words if word.startswith("--")), None)
+    if option is None:
+        return f"{cut(words[0])} belongs to no option: write --SETTING VALUE"
+    setting = option[2:].replace("-", "_")
+    known = [path for path in flatten(config) if not path.endswith(".kind")]
+    foreign = FOREIGN.get(setting.rpartition(".")[2], "")
+    alike = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == setting]
+    if foreign in known or foreign == "workdir":
+        near = f"; perhaps you meant {as_option(foreign)}"
+    elif 0 < len(alike) <= 3:
+        near = f"; perhaps you meant {' or '.join(map(as_option, alike))}"
+    else:
+        near = suggest(option, map(as_option, known), 2) or "; `--help` after CONFIG lists all"
+    return f"there is no option {cut(option)}{near}"
+
+
+def as_option(setting: str) -> str:
+    """Returns the option of a setting."""
+    return f"--{setting.replace('_', '-')}"
+
+
+def wrong_choice(setting: str, complaint: str) -> str:
+    """Returns the message on a value that is none of the choices of a setting."""
+    value, *choices = re.findall(r"'([^']*)'", complaint.replace(f"'{as_option(setting)}'", ""))
+    owner, name = setting.rpartition(".")[::2]
+    if name == "kind":
+        return (
+            f"{setting} is {', '.join(choices)} in the config file, not {value!r}: a kind is chosen there, as another class for "
+            f"{owner}; `--help` after CONFIG lists the kinds"
+        )
+    return f"{setting} is {cut(value)!r}: it must be one of {', '.join(choices)}{suggest(value, choices)}"
+
+
+def words_of(option: str, overrides: Sequence[str]) -> list[str]:
+    """Returns the words that were typed for an option."""
+    for place, word in enumerate(overrides):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == option:
+            return (
+                [value]
+                if equals
+                else list(itertools.takewhile(lambda w: not w.startswith("--"), overrides[place + 1 :]))
+            )
+    return []
+
+
+def type_of(setting: str, config: Any) -> Any:
+    """Returns the annotation of a setting of this config; None if it has no such setting."""
+    name, _, rest = setting.partition(".")
+    hints = typing.get_type_hints(type(config), include_extras=True)
+    if rest and dataclasses.is_dataclass(getattr(config, name, None)):
+        return type_of(rest, getattr(config, name))
+    return None if rest or name not in hints or variants_in(hints[name]) else hints[name]
+
+
+def in_words(hint: Any) -> str:
+    """Returns what a value of this type is, for example "a whole number or None"."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return in_words(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(dict.fromkeys(map(in_words, arguments)))
+    if origin is typing.Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple:
+        return f"values, separated by spaces, that are each {in_words(arguments[0])}"
+    return {int: "a whole number", float: "a number", bool: "True or False", type(None): "None"}.get(hint, "a text")
+
+
+def renamed_option(overrides: Sequence[str]) -> str:
+    """Returns a message on the first option that an older release had under this name; empty if there is none."""
+    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
+        old = option[2:].replace("-", "_")
+        if (new := renamed_setting(old)) is not None:
+            return f"there is no option {option}; it is now --{new.replace('_', '-')}"
+        if old in REMOVED:
+            return f"there is no option {option}; {REMOVED[old][1]}"
+    return ""

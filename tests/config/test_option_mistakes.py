@@ -1,0 +1,56 @@
+"""Contract: every mistake in an option is one line with the setting, the value, what is legal, and the way out."""
+
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.config import load_config
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.option_mistakes import FOREIGN, in_words
+from flaxformer_lite.config.variants import settings_of
+
+WRONG = {
+    "--train.stpes 9": "there is no option --train.stpes; perhaps you meant --train.steps or --train.seed",
+    "--train.step 20": "there is no option --train.step; perhaps you meant --train.steps",
+    "--steps 20": "there is no option --steps; perhaps you meant --train.steps",
+    "--lr 3": "there is no option --lr; perhaps you meant --optimizer.schedule.peak-rate",
+    "--optimizer.lr=3": "there is no option --optimizer.lr; perhaps you meant --optimizer.schedule.peak-rate",
+    "--learning-rate 1e-3": "there is no option --learning-rate; perhaps you meant --optimizer.schedule.peak-rate",
+    "--batch-size 32": "there is no option --batch-size; perhaps you meant --data.tokens-per-batch",
+    "--output-dir runs/x": "there is no option --output-dir; perhaps you meant --workdir",
+    "--qqq 1": "there is no option --qqq; `--help` after CONFIG lists all",
+    "--train.steps 5 extra": "extra belongs to no option: write --SETTING VALUE",
+    "--train.steps 2e2": "train.steps is '2e2': it must be a whole number",
+    "--train.steps=2e2": "train.steps is '2e2': it must be a whole number",
+    "--train.patience many": "train.patience is 'many': it must be a whole number or None",
+    "--optimizer.weight-decay high": "optimizer.weight_decay is 'high': it must be a number",
+    "--data.bucket-lengths 8 x": "data.bucket_lengths is '8 x': it must be values, separated by spaces, that are each a whole "
+    "number",
+    "--train.steps": "--train.steps has no value: add one",
+    "--model.activation rel": "model.activation is 'rel': it must be one of relu, gelu, gelu_tanh, silu, tanh, linear, reglu, "
+    "geglu, geglu_tanh, swiglu; perhaps you meant relu",
+    "--model.norm.kind rms_norm": "model.norm.kind is layer_norm in the config file, not 'rms_norm': a kind is chosen there, as "
+    "another class for model.norm; `--help` after CONFIG lists the kinds",
+}
+
+
+@pytest.mark.parametrize("typed", WRONG)
+def test_a_wrong_option_is_answered(typed: str):
+    with pytest.raises(ValueError) as caught:
+        load_config("quickstart", typed.split())
+    assert str(caught.value) == WRONG[typed]
+
+
+def test_names_of_other_toolkits_lead_to_settings():
+    assert set(FOREIGN.values()) <= {*settings_of(Config), "workdir"}
+
+
+def test_types_are_named():
+    assert in_words(bool | None) == "True or False or None"
+    assert in_words(tuple[str, ...]) == "values, separated by spaces, that are each a text"
+
+
+def test_a_run_folder_in_place_of_a_config_is_answered_with_its_config(tmp_path: Path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=rf"^{tmp_path} is a run folder: {tmp_path}/config\.json is its config"):
+        load_config(str(tmp_path))
