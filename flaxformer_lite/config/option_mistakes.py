@@ -133,6 +133,23 @@ def in_words(hint: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "True or False", type(None): "None"}.get(hint, "a text")
 
 
+def choices_of(hint: Any) -> list[str]:
+    """Returns the values that a setting of this type may have; empty if they are not a few words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Annotated, tuple):
+        return choices_of(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        members = [choices_of(argument) for argument in arguments]
+        return [value for member in members for value in member] if all(members) else []
+    return (
+        [str(argument) for argument in arguments]
+        if origin is typing.Literal
+        else ["None"]
+        if hint is type(None)
+        else []
+    )
+
+
 def renamed_option(overrides: Sequence[str]) -> str:
     """Returns a message on the first option that an older release had under this name; empty if there is none."""
     for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):

@@ -33,6 +33,14 @@ COMPLETED = {
     "--quiet translate --ensem": "--ensemble",
     "translate --imp": "--import",
     "translate nothing": "",
+    "train quickstart --model.activation r": "relu reglu",
+    "train quickstart --objective.kind q": "",
+    "train quickstart --train.steps quick": "",
+    "train quickstart --data.bucket-lengths 8 quick": "",
+    "train quickstart --dry-run quick": "",
+    "train --json quick": "quickstart",
+    "translate --minimum-risk c": "chrf",
+    "translate --beam q": "",
 }
 """The words after `flaxformer-lite`, and what the last one becomes."""
 
@@ -60,7 +68,8 @@ def test_fish_completes_them_too(words: str, expected: str, tmp_path: Path):
         text=True,
         check=True,
     )
-    assert (found.stdout.partition("\t")[0].strip(), found.stderr) == (expected, "")
+    completed = sorted(line.partition("\t")[0] for line in found.stdout.splitlines())
+    assert (completed, found.stderr) == (sorted(expected.split()), "")
 
 
 def read_until(text: str, fd: int) -> str:
@@ -102,7 +111,7 @@ def test_the_other_shells_have_the_same_words(bash: Path):
     assert zsh.startswith("#compdef flaxformer-lite\n") and bash.read_text().rstrip("\n") in zsh
     for name in COMMANDS:
         assert f"-n __fish_use_subcommand -f -a {name} -d '" in fish
-    assert "'__fish_seen_subcommand_from train' -l train.steps\n" in fish
+    assert "'__fish_seen_subcommand_from train' -l train.steps -r\n" in fish
     assert all(line.startswith("complete -c flaxformer-lite -n ") for line in fish.splitlines())
 
 
@@ -110,5 +119,10 @@ def test_a_completed_setting_is_one_that_a_config_takes():
     """Law: the settings of a config, typed with its own values, change nothing."""
     options, config = setting_options(), load_config("quickstart")
     assert "--train.mesh.data" in options and len(options) > 100
+    assert (
+        options["--model.activation"]
+        and not options["--train.steps"]
+        and options["--model.share-source-target"] is None
+    )
     typed = ["--train.steps", str(config.train.steps), "--model.d-model", str(config.model.d_model)]
     assert load_config("quickstart", typed) == config and set(typed[::2]) <= set(options)
