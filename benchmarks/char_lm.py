@@ -104,7 +104,7 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
         of_steps = dataclasses.replace(config, train=train)
         runner = MeshRunner(TrainTask.of(of_steps), make_mesh(), train_shapes=1, eval_shapes=1)
         batches = data.train.batches(0, steps)
-        held = {"state": runner.init(data.train.batch(0))}
+        held = {"state": runner.init()}
 
         def step(_: int) -> None:
             held["state"], measured = runner.train_step(held["state"], runner.shard_batch(next(batches)))
@@ -115,8 +115,7 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
     _, _, trial = trainer(WARM_UP_STEPS + TIMED_STEPS)
     steps = steps_that_fit(trial, options.cpu_minutes)
     runner, held, step = trainer(steps)
-    first = data.train.batch(0)
-    runner.train_step(runner.init(first), runner.shard_batch(first))  # compiles
+    runner.train_step(runner.init(), runner.shard_batch(data.train.batch(0)))  # compiles
     cpu, wall = timed(step, steps)
     metrics = mean_metrics(runner, config.objective, held["state"].params, [data.eval.dataset], (), lambda *_: None)
     parameters = sum(x.size for x in jax.tree.leaves(held["state"].params))

@@ -254,7 +254,7 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
     data = random_data(config)
     batch, task = data.batch(0), TrainTask.of(config)
     runner = MeshRunner(task, mesh, train_shapes=1, eval_shapes=0)
-    state = runner.init(batch)
+    state = runner.init()
     throughput = Throughput(config, state.params, data.plan, mesh.devices)
 
     def steps(number: int) -> float:

@@ -44,11 +44,7 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
         shapes = len(data.train.plan.buckets)
         runner = make_runner("mesh", TrainTask.of(config), mesh_for(config), train_shapes=shapes, eval_shapes=0)
         start = max((found for found in checkpoints.steps() if found < step), default=0)
-        state = (
-            checkpoints.restore(runner.abstract_state, start)[1]
-            if start
-            else first_state(config, data, runner, progress)
-        )
+        state = checkpoints.restore(runner.abstract_state, start)[1] if start else first_state(config, runner, progress)
         newest = checkpoints.latest()
         loop_state = LoopState(data.train.fingerprint)
         if newest:

@@ -15,12 +15,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jaxtyping import Array, Int, PyTree
 
 from flaxformer_lite.model.config import check_heads
-from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel import batch_sharding, replicated, state_sharding
 from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import with_shardings, within_mesh
-from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, first_state, init_state, train_step
+from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, init_state, train_step
 
 AXIS = "data"
 """The axis of a `pmap`."""
@@ -53,7 +52,7 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
     """
     check_heads(task.model.config, mesh)
-    state = jax.eval_shape(lambda: first_state(task, example_inputs(task.model.config)))
+    state = jax.eval_shape(functools.partial(init_state, task))
     return with_shardings(state, state_sharding(state, mesh))
 
 
@@ -70,10 +69,15 @@ class Runner(ABC):
         self.abstract_state = abstract_state(task, mesh)
         """Shapes, types and shardings of the state."""
 
+    @property
+    def state_shardings(self) -> TrainState:
+        """The sharding of every leaf of the state."""
+        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
+
     @cached_property
-    @abstractmethod
     def compiled_init(self) -> Any:
         """The jitted initialization."""
+        return jax.jit(functools.partial(init_state, self.task), out_shardings=self.state_shardings)
 
     @cached_property
     @abstractmethod
@@ -85,9 +89,9 @@ class Runner(ABC):
     def compiled_eval_step(self) -> Any:
         """The jitted or pmapped evaluation step."""
 
-    def init(self, batch: Batch) -> TrainState:
-        """Returns the state before the first step, on the devices. Only the shapes of `batch` matter."""
-        return self.compiled_init(batch)
+    def init(self) -> TrainState:
+        """Returns the state before the first step, on the devices."""
+        return self.compiled_init()
 
     def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
@@ -112,19 +116,6 @@ class Runner(ABC):
 
 class MeshRunner(Runner):
     """Steps compiled by `jax.jit` for the whole mesh: the compiler divides the one program as the shardings say."""
-
-    @property
-    def state_shardings(self) -> TrainState:
-        """The sharding of every leaf of the state."""
-        return jax.tree.map(lambda x: x.sharding, self.abstract_state)
-
-    @cached_property
-    def compiled_init(self) -> Any:
-        def init(batch: Batch) -> TrainState:
-            with within_mesh(self.mesh):
-                return init_state(self.task, batch)
-
-        return jax.jit(init, out_shardings=self.state_shardings)
 
     @cached_property
     def compiled_train_step(self) -> Any:
@@ -167,10 +158,6 @@ class PmapRunner(Runner):
         super().__init__(task, line, train_shapes=train_shapes, eval_shapes=eval_shapes)
         self.devices = list(line.devices)
         self.num_local_devices = sum(device.process_index == jax.process_index() for device in self.devices)
-
-    @cached_property
-    def compiled_init(self) -> Any:
-        return jax.jit(functools.partial(init_state, self.task), out_shardings=replicated(self.mesh))
 
     @cached_property
     def compiled_train_step(self) -> Any:

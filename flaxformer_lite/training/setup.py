@@ -65,7 +65,7 @@ def set_up(
         )
     )
     if checkpoints.latest() is None:
-        state = first_state(config, data, runner, progress)
+        state = first_state(config, runner, progress)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
         folder.truncate_metrics(0)
     else:
@@ -89,9 +89,9 @@ def mesh_for(config: Config) -> Mesh:
     return mesh
 
 
-def first_state(config: Config, data: RunData, runner: Runner, progress: Progress) -> TrainState:
+def first_state(config: Config, runner: Runner, progress: Progress) -> TrainState:
     """Returns the state before the first step, with the parameters of `train.init_from` if that is set."""
-    state = runner.init(zero_batch(config.objective, data.train.plan.buckets[0]))
+    state = runner.init()
     if config.train.init_from is None:
         return state
     params, origin = warm_start(state.params, config, runner.mesh)

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.model import Inputs, Transformer
+from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import constrain_parameters
 
@@ -62,14 +63,9 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
     return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), purposes.index(purpose)), step)
 
 
-def init_state(task: TrainTask, batch: Batch) -> TrainState:
-    """Returns the state before the first step. Only the shapes of `batch` matter."""
-    return first_state(task, task.inputs(batch))
-
-
-def first_state(task: TrainTask, inputs: Inputs) -> TrainState:
-    """Returns the state before the first step, from the model's inputs."""
-    params = task.model.init(random_key(task.seed, "parameters"), inputs)["params"]
+def init_state(task: TrainTask) -> TrainState:
+    """Returns the state before the first step."""
+    params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
 

@@ -36,7 +36,7 @@ def test_every_config_lowers(path: Path, bucket: int):
     assert from_json(to_json(config)) == config
     task = TrainTask.of(config)
     batch = zero_batch(config.objective, batch_shapes(config.objective, config.data)[bucket])
-    state = jax.eval_shape(functools.partial(init_state, task), batch)
+    state = jax.eval_shape(functools.partial(init_state, task))
     jax.jit(functools.partial(train_step, task)).lower(state, batch)
 
 

@@ -109,7 +109,7 @@ def trained(variant: Attention):
     sizes = [(6, 4), (2, 2), (5, 3), (6, 4)]
     pairs = [TokenPair(*(rng.integers(4, 149, size).astype(np.int32) for size in pair)) for pair in sizes]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *(task.objective.example(pair, LENGTHS) for pair in pairs))
-    state, step = jax.jit(functools.partial(init_state, task))(batch), jax.jit(functools.partial(train_step, task))
+    state, step = jax.jit(functools.partial(init_state, task))(), jax.jit(functools.partial(train_step, task))
     moments, losses = [], []
     for _ in range(12):
         state, measured = step(state, batch)

@@ -52,7 +52,7 @@ def trained():
     pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
     examples = [task.objective.example(pair, Lengths(7, 6)) for pair in pairs]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
-    state = first = jax.jit(functools.partial(init_state, task))(batch)
+    state = first = jax.jit(functools.partial(init_state, task))()
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for _ in range(12):
         state, measured = step(state, batch)

@@ -337,7 +337,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
         runner = MeshRunner(
             TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
         )
-        state = runner.init(runner.shard_batch(batch))
+        state = runner.init()
         found.append(jax.device_get(runner.train_step(state, runner.shard_batch(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1
     assert found[0]["gradient_norm"] == pytest.approx(found[1]["gradient_norm"], rel=1e-4)

@@ -93,7 +93,7 @@ def train_losses(config: Config, steps: int) -> list[float]:
     records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
     dataset = Dataset(records, config.objective, config.data, config.train.seed, tokenizer)
     task = TrainTask.of(config)
-    state = jax.jit(functools.partial(init_state, task))(dataset.batch(0))
+    state = jax.jit(functools.partial(init_state, task))()
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for number in range(steps):
         state, measured = step(state, dataset.batch(number))

@@ -85,7 +85,7 @@ def rows_of(runner: Runner, batch: Batch) -> Batch:
 
 
 def losses(runner: Runner) -> list[float]:
-    state, found = runner.init(batches()[0]), []
+    state, found = runner.init(), []
     for batch in batches():
         state, measured = runner.train_step(state, runner.shard_batch(rows_of(runner, batch)))
         found.append(float(measured["loss"]))
@@ -162,7 +162,7 @@ def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
 def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
     found = []
-    params = jax.jit(functools.partial(init_state, task()))(batches()[0]).params
+    params = jax.jit(functools.partial(init_state, task()))().params
     for runner in (
         MeshRunner(task(), make_mesh(devices=jax.devices()[:1]), train_shapes=0, eval_shapes=1),
         on_mesh(task(), MESHES["fsdp 2, tensor 2, data 2"]),

@@ -74,7 +74,7 @@ def one_device() -> Runner:
 
 def three_steps(runner: Runner, batch: Batch) -> tuple[list[TrainState], list[float]]:
     """The state before each of three steps and after the last, and their losses."""
-    state, losses = runner.init(batch), []
+    state, losses = runner.init(), []
     states = [jax.tree.map(np.array, state)]  # copies: the state itself is donated
     for _ in range(3):
         state, measured = runner.train_step(state, runner.shard_batch(batch))
@@ -150,7 +150,7 @@ def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[T
     (*_, many), many_losses = three_steps(runner, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
     chex.assert_trees_all_close(one.params, many.params, rtol=0, atol=1e-4)
-    kernel = runner.init(batch).params["encoder"]["layers"]["attention"]["query"]["kernel"]
+    kernel = runner.init().params["encoder"]["layers"]["attention"]["query"]["kernel"]
     assert len(kernel.addressable_shards) == len(jax.devices()) == 8
 
 
@@ -160,7 +160,7 @@ def test_dropout_is_on_in_training_and_differs_by_step(
     """Law: the same parameters give another loss at another step, and the same loss at the same step."""
     losses = []
     for step in (0, 1, 0):
-        state = one_device.init(batch)
+        state = one_device.init()
         state = state._replace(step=state.step + step)
         losses.append(float(one_device.train_step(state, one_device.shard_batch(batch))[1]["loss"]))
     assert losses[0] == losses[2] == trained[1][0] != losses[1]
@@ -181,7 +181,7 @@ def test_a_consistency_reads_each_row_twice_with_different_dropout(batch: Batch,
 def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Runner, batch: Batch):
     """Law: parameters, optimizer state and average stay bit for bit, and the step after is one as usual."""
     broken = batch._replace(weights=np.where(np.arange(5) == 1, np.float32("nan"), batch.weights))
-    state = one_device.init(batch)
+    state = one_device.init()
     before = jax.tree.map(np.array, state)
     state, measured = one_device.train_step(state, one_device.shard_batch(broken))
     assert np.isnan(float(measured["loss"])) and int(state.step) == 1 and measured["update_norm"] == 0
@@ -219,7 +219,7 @@ def test_the_moving_average_follows_the_parameters(trained: tuple[list[TrainStat
 def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params: PyTree):
     """Law: a bfloat16 model keeps float32 parameters, optimizer state and loss, and starts near the float64 loss."""
     narrow, key = without_dropout("bfloat16"), random_key(0, "dropout")
-    state = jax.eval_shape(functools.partial(init_state, narrow), batch)
+    state = jax.eval_shape(functools.partial(init_state, narrow))
     later, measured = jax.eval_shape(functools.partial(train_step, narrow), state, batch)
     assert {x.dtype.name for x in jax.tree.leaves((state, later))} == {"float32", "int32"}
     assert measured["loss"].dtype == jnp.float32
@@ -239,7 +239,7 @@ def test_the_objective_weighs_every_terms_own_mean():
 
 def test_the_state_is_donated(one_device: Runner, batch: Batch):
     """Law: after a step the old state's buffers are gone, so that there is never a second copy of it."""
-    state = one_device.init(batch)
+    state = one_device.init()
     one_device.train_step(state, one_device.shard_batch(batch))
     assert all(x.is_deleted() for x in jax.tree.leaves(state.params))
 
@@ -257,7 +257,7 @@ def test_a_small_model_learns_to_copy(one_device: Runner):
     rng = np.random.default_rng(0)
     digits = [rng.integers(4, 14, rng.integers(1, 5)).astype(np.int32) for _ in range(16 * 500 + 64)]
     records = [TokenPair(d, d) for d in digits]
-    state = one_device.init(stack(records[:16], BUCKET.lengths))
+    state = one_device.init()
     for i in range(0, 16 * 500, 16):
         state, _ = one_device.train_step(state, one_device.shard_batch(stack(records[i : i + 16], BUCKET.lengths)))
     metrics = one_device.eval_step(state.params, stack(records[-64:], BUCKET.lengths))
