@@ -85,9 +85,10 @@ class Dataset(Generic[Example]):
     """Batches by step number.
 
     Seed None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
-    `records` has the rows that the objective made; `dropped` counts those longer than the longest bucket. `fingerprint` changes
-    with the data. Special ids come from the tokenizer, `start_id` is the first token that a decoder reads. `samplers` segment
-    source and target anew in each row of a batch; the length of the row is planned from the usual segmentation, so it stays.
+    `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
+    the longest bucket. `fingerprint` changes with the data. Special ids come from the tokenizer, `start_id` is the first token
+    that a decoder reads. `samplers` segment source and target anew in each row of a batch; the length of the row is planned from
+    the usual segmentation, so it stays.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Dataset(Generic[Example]):
         self.records: Sequence[Any] = rows
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
-        lengths = lengths_of(rows, objective)
+        self.lengths = lengths = lengths_of(rows, objective)
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
@@ -151,10 +152,11 @@ class Dataset(Generic[Example]):
         record = self.records[i]
         generator = example_generator(record) if self.seed is None else row_generator(self.seed, step, row)
         if self.samplers is not None:
-            needed = self.objective.lengths(record)
             source, target = (
                 sampler(tokens, there - least, generator)
-                for sampler, tokens, there, least in zip(self.samplers, record[:2], lengths, needed, strict=True)
+                for sampler, tokens, there, least in zip(
+                    self.samplers, record[:2], lengths, self.lengths[i].tolist(), strict=True
+                )
             )
             record = record._replace(source=source, target=target)
         return self.objective.example(record, lengths, generator, self.special)

@@ -87,9 +87,8 @@ class RowMaker(Protocol[MadeExample]):
         Raises: ValueError for records that the objective cannot use, with their number.
         """
 
-    @abstractmethod
     def lengths(self, record: Any) -> Lengths:
-        """Returns the positions that a row needs, special tokens included."""
+        """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
 
     @abstractmethod
     def example(

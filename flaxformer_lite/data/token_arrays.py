@@ -39,12 +39,22 @@ class Lazy(Sequence[Item], Generic[Item]):
 class Rows(Lazy[Any]):
     """Rows of an objective with the lengths of all, so that planning batches makes no row.
 
-    lengths: the positions of source and target, as `RowMaker.lengths` returns them for one row.
+    lengths: the positions of source and target that each row needs, special tokens included.
     """
 
     def __init__(self, lengths: Integer[np.ndarray, "I 2"], make: Callable[[int], Any]) -> None:
         super().__init__(len(lengths), make)
         self.lengths = lengths
+
+    @classmethod
+    def source_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
+        """Returns rows without a target."""
+        return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make)
+
+    @classmethod
+    def target_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
+        """Returns rows without a source."""
+        return cls(np.stack([np.zeros_like(lengths), lengths], 1), make)
 
 
 class TokenShard(NamedTuple):

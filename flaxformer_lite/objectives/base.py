@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 
@@ -20,8 +20,9 @@ from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, 
 class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """An objective turns records into rows for the model, and the model's outputs into losses and metrics.
 
-    A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows`, `lengths` and
-    `example`; everything else has a default, for next-token prediction with an encoder–decoder. In the order of their calls:
+    A subclass is a frozen dataclass whose fields are settings with a `Literal` `kind`. It must define `make_rows` and `example`,
+    and `lengths` unless `make_rows` returns `Rows` (data/token_arrays.py); everything else has a default, for next-token
+    prediction with an encoder–decoder. In the order of their calls:
 
         make_rows   host, once        records: token ids without special ids  →  rows, values of any type
         lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
@@ -120,6 +121,10 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def longest_row(self, longest: Lengths) -> Lengths:
         """Returns the longest possible row; 0 for a side that the model does not read."""
         return self.packed_row(longest) or longest
+
+    def lengths(self, record: Any) -> Lengths:
+        """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
+        raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:
         """Returns the inputs that this model reads."""

@@ -51,11 +51,7 @@ class CausalLM(BaseObjective):
         room, special = longest.target, DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special
         pieces, sizes = overlapping_pieces(documents(records, self.kind), room, special)
         packs = pack(pieces, sizes, room, seed)
-        return Rows(np.stack([np.zeros_like(packs.used), packs.used], 1), packs.__getitem__)
-
-    def lengths(self, record: Pack) -> Lengths:
-        """Returns the positions of the pack: one less than its tokens for each piece, whose last token is only predicted."""
-        return Lengths(0, sum(len(piece) - 1 for piece in record.pieces))
+        return Rows.target_only(packs.used, packs.__getitem__)
 
     def example(
         self,

@@ -69,11 +69,7 @@ class SentenceEmbeddings(WholeTexts):
 
         num_special = len(reader.truncated([[]], 0).tokens)
         used = num_special + np.minimum(sizes.max(1), max(longest.source - num_special, 0))
-        return Rows(np.stack([used, np.zeros_like(used)], 1), make)
-
-    def lengths(self, record: Pack) -> Lengths:
-        """Returns the positions of the longer text."""
-        return Lengths(max(map(len, record.pieces)), 0)
+        return Rows.source_only(used, make)
 
     def example(
         self,

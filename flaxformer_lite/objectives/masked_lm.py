@@ -118,14 +118,7 @@ class MaskedLM(BaseObjective):
             row = rows[i]
             return row._replace(words=tuple(np.cumsum(tokenizer.word_starts(piece.tolist())) for piece in row.pieces))
 
-        return Rows(np.stack([used, np.zeros_like(used)], 1), with_words)
-
-    def lengths(self, record: Pack) -> Lengths:
-        """Returns the positions of the pack; with `next_sentence`, of the longest pair of texts."""
-        if self.next_sentence:
-            first, *others = map(len, record.pieces)
-            return Lengths(first + max(others) + 3, 0)
-        return Lengths(sum(len(piece) + 2 for piece in record.pieces), 0)
+        return Rows.source_only(used, with_words)
 
     def example(
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS

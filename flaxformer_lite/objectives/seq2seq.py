@@ -64,7 +64,7 @@ class Seq2Seq(BaseObjective):
         """Returns one row a record. A tokenizer that starts every source with special ids has them added, within the length."""
         prefix = np.array([] if tokenizer is None else tokenizer.as_source([])[:-1], np.int32)
         arrays, max_tokens = TokenArrays.of(records), longest.source - 1
-        sizes = arrays.sizes
+        sizes = arrays.sizes  # without EOS after the source, and the start before the target
         if not len(prefix):
             return Rows(sizes + 1, arrays.__getitem__)
 
@@ -74,10 +74,6 @@ class Seq2Seq(BaseObjective):
 
         sizes[:, 0] = np.minimum(sizes[:, 0] + len(prefix), max_tokens)
         return Rows(sizes + 1, with_prefix)
-
-    def lengths(self, record: TokenPair) -> Lengths:
-        """Returns the positions of both sides: the source and EOS, the start and the target."""
-        return Lengths(len(record.source) + 1, len(record.target) + 1)
 
     def example(
         self,

@@ -106,10 +106,6 @@ class SpanCorruption(BaseObjective):
         noise, spans = span_counts(length, self.noise_density, self.mean_span)
         return Lengths(length - noise + spans + 1, noise + max(spans, min(length, 1)) + 1)
 
-    def lengths(self, record: Pack) -> Lengths:
-        """Returns the positions of both sides."""
-        return self.corrupted_lengths(len(record.pieces[0]))
-
     def example(
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:

@@ -72,11 +72,7 @@ class LabelledTexts(WholeTexts):
 
         num_special = np.where(sizes[:, 0] > 0, two, one)
         used = num_special + np.minimum(sizes.sum(1), np.maximum(longest.source - num_special, 0))
-        return Rows(np.stack([used, np.zeros_like(used)], 1), make)
-
-    def lengths(self, record: LabelledText) -> Lengths:
-        """Returns the positions of the row, special ids included."""
-        return Lengths(len(record.tokens), 0)
+        return Rows.source_only(used, make)
 
     def example(
         self,

@@ -4,12 +4,10 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-import numpy as np
-
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import bucket_indices
 from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.dataset import tokenize
+from flaxformer_lite.data.dataset import lengths_of, tokenize
 from flaxformer_lite.text import Tokenizers
 
 MOST_RECORDS = 10_000
@@ -38,7 +36,7 @@ def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     records = tokenize(pairs, tokenizers)
     sides = {"source": [len(record.source) for record in records], "target": [len(record.target) for record in records]}
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)
-    sizes = np.array([config.objective.lengths(row) for row in rows], np.int64)
+    sizes = lengths_of(rows, config.objective)
     buckets = batch_shapes(config.objective, config.data)
     which, padding = bucket_indices(sizes, buckets), {}
     for i, bucket in enumerate(buckets):

@@ -32,7 +32,7 @@ def test_texts_and_pairs_by_hand():
     ]
     assert [row.types.tolist() for row in rows] == [[0] * 4, [0] * 3 + [1] * 4, [0] * 4 + [1] * 3]
     assert [row.label for row in rows] == [1, 0, 0]
-    assert [YES_NO.lengths(row) for row in rows] == [Lengths(4, 0), Lengths(7, 0), Lengths(7, 0)]
+    assert rows.lengths.tolist() == [[4, 0], [7, 0], [7, 0]]
     batch = YES_NO.example(rows[0], Lengths(6, 0))
     assert batch.inputs.source_tokens.tolist() == [BOS, 4, 5, EOS, PAD, PAD]
     assert batch.inputs.source_mask.tolist() == [True] * 4 + [False] * 2

@@ -33,8 +33,8 @@ def test_embeddings_are_compared_with_all_of_the_batch_but_empty_rows():
 
 def test_both_texts_of_a_pair_are_rows_of_the_model():
     objective = SentenceEmbeddings()
-    (pack,) = objective.make_rows([record([4, 5], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
-    assert objective.lengths(pack) == Lengths(4, 0)
+    (pack,) = rows = objective.make_rows([record([4, 5], [6])], Lengths(9, 0), 0, CharacterTokenizer("abc"))
+    assert rows.lengths.tolist() == [[4, 0]]
     batch = jax.tree.map(lambda x: np.stack([x, x]), objective.example(pack, Lengths(5, 0)))
     model = ModelConfig(vocab_size=29, num_decoder_layers=0, num_token_types=1)
     inputs = objective.inputs(batch, model)

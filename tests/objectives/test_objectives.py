@@ -83,15 +83,23 @@ def test_a_batch_has_the_shapes_of_a_zero_batch(objective: BaseObjective):
     dataset = some_rows(objective)
     (bucket,) = dataset.plan.buckets
     chex.assert_trees_all_equal_shapes_and_dtypes(dataset.batch(0), zero_batch(objective, bucket))
-    assert all(n <= most for i in range(len(dataset.records)) for n, most in zip(
-        objective.lengths(dataset.records[i]), objective.longest_row(DATA.longest), strict=True
-    ))  # fmt: skip
+    assert (dataset.lengths <= objective.longest_row(DATA.longest)).all()
     for same in (dataset, some_rows(objective)):
         chex.assert_trees_all_equal(dataset.batch(1), same.batch(1))
     evaluation = some_rows(objective, seed=None)
     chex.assert_trees_all_equal(
         evaluation.example(0, bucket.lengths, 1, 2), evaluation.example(0, bucket.lengths, 3, 4)
     )
+
+
+def test_a_row_fills_the_lengths_that_batches_are_planned_by(objective: BaseObjective):
+    """Law: every example, without its padding, is as long on each side as `Dataset.lengths` says."""
+    dataset = some_rows(objective)
+    (bucket,) = dataset.plan.buckets
+    for i, expected in enumerate(dataset.lengths.tolist()):
+        inputs = dataset.example(i, bucket.lengths, 0, 0).inputs
+        masks = (inputs.source_mask, inputs.target_mask)
+        assert [0 if mask is None else mask.sum(-1).max() for mask in masks] == expected
 
 
 @pytest.mark.parametrize(

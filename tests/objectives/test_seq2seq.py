@@ -25,7 +25,7 @@ def one_row(pair: TokenPair, lengths: Lengths) -> Batch:
 
 
 def test_lengths_count_the_special_tokens():
-    assert Seq2Seq().lengths(record([4, 5, 6], [5])) == Lengths(4, 2)
+    assert Seq2Seq().make_rows([record([4, 5, 6], [5])], Lengths(9, 9), 0).lengths.tolist() == [[4, 2]]
 
 
 def test_evaluation_does_not_smooth():

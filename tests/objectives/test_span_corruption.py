@@ -16,7 +16,8 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
     lengths = Lengths(41, 23)
     documents = some_documents(40, vocab_size=59)
     noise = 0
-    for i, pack in enumerate(objective.make_rows(documents, lengths, 0)):
+    rows = objective.make_rows(documents, lengths, 0)
+    for i, pack in enumerate(rows):
         batch = objective.example(pack, lengths, generator(i, 1))
         source, target = (
             np.asarray(tokens)[counts].tolist()[:-1]
@@ -25,7 +26,7 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
                 (batch.targets, batch.weights > 0),
             )
         )
-        assert objective.lengths(pack) == (len(source) + 1, len(target) + 1)
+        assert rows.lengths[i].tolist() == [len(source) + 1, len(target) + 1]
         spans: dict[int, list[int]] = {}
         for token in target:
             if token > 59:
@@ -44,9 +45,9 @@ def test_source_and_target_give_back_the_text(density: float, mean_span: float):
 def test_pieces_are_as_long_as_both_sides_have_room():
     """Oracle: every longer piece tried; 512 tokens to read take 568 of text, as the paper's have, and 114 to write."""
     objective = SpanCorruption(first_sentinel=9_999)
-    (first, *_) = objective.make_rows([record([], [5] * 2000)], Lengths(512, 512), 0)
-    assert len(first.pieces[0]) == 568
-    assert objective.lengths(first) == (512, 114)
+    rows = objective.make_rows([record([], [5] * 2000)], Lengths(512, 512), 0)
+    assert len(rows[0].pieces[0]) == 568
+    assert rows.lengths[0].tolist() == [512, 114]
     for longest in (Lengths(512, 50), Lengths(30, 512)):
         (first, *_) = objective.make_rows([record([], [5] * 2000)], longest, 0)
         here, more = (objective.corrupted_lengths(len(first.pieces[0]) + n) for n in (0, 1))
