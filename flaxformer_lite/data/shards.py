@@ -24,7 +24,7 @@ import numpy as np
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
-from flaxformer_lite.text import Tokenizers, load_tokenizer
+from flaxformer_lite.text import Tokenizers, load_tokenizers
 
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
@@ -121,13 +121,6 @@ def map_shard(folder: Path, records: int) -> TokenShard:
     except (OSError, ValueError, EOFError) as error:
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
     return TokenShard(ids, starts, labels)
-
-
-def load_tokenizers(folder: Path) -> Tokenizers:
-    """Returns the tokenizers of a store."""
-    source = load_tokenizer(folder)
-    two = any(folder.glob("target_tokenizer.*"))
-    return Tokenizers(source, load_tokenizer(folder, "target_tokenizer") if two else source)
 
 
 def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:

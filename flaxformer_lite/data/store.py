@@ -18,17 +18,11 @@ from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.shards import (
-    chunks,
-    load_tokenizers,
-    map_shard,
-    read_facts,
-    text_digests,
-)
+from flaxformer_lite.data.shards import chunks, map_shard, read_facts, text_digests
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress, Workers
-from flaxformer_lite.text import FromRun, Tokenizers
+from flaxformer_lite.text import FromRun, Tokenizers, load_tokenizers
 
 FORMAT = 1
 """Changes with the layout of a store; others are made anew."""
@@ -86,15 +80,8 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
         target = data.target_tokenizer.train((pair.target for pair in pairs), vocab_sizes[1])
     tokenizers = Tokenizers(source, target)
     if folder is not None:
-        save_tokenizers(folder, tokenizers)
+        tokenizers.save(folder)
     return tokenizers
-
-
-def save_tokenizers(folder: Path, tokenizers: Tokenizers) -> None:
-    """Writes the tokenizers; that of the target first, so that a folder with that of the source has both."""
-    if tokenizers.target is not tokenizers.source:
-        tokenizers.target.save(folder, "target_tokenizer")
-    tokenizers.source.save(folder)
 
 
 def _hash(settings: Any) -> str:
@@ -151,7 +138,7 @@ class TokenStore:
         trusted = self.key["versions"] is not None
         if trusted and self._is_whole():
             return True
-        save_tokenizers(self.folder, tokenizers)
+        tokenizers.save(self.folder)
         write_whole(self.folder / "key.json", json.dumps(self.key, indent=2) + "\n")
         number = kept = made = 0
         with contextlib.closing(Workers(self.folder, tokenizers)) as workers:

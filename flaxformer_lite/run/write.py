@@ -35,9 +35,7 @@ def write_run(
     """
     require_absent(output.path)
     if tokenizers is not None:
-        tokenizers.source.save(output.path)
-        if config.data.target_tokenizer is not None:
-            tokenizers.target.save(output.path, "target_tokenizer")
+        tokenizers.save(output.path, two=config.data.target_tokenizer is not None)
     if imported is not None:
         write_whole(output.path / "imported.json", json.dumps(imported, indent=2) + "\n")
     add_files(output.path)

@@ -16,7 +16,7 @@ from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, Ch
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
     SentencePieceTokenizer,
@@ -45,6 +45,18 @@ def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
         return files[path].from_bytes(path.read_bytes())
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise ValueError(f"{path}: not a whole tokenizer file ({error}); copy it again or train a new one") from error
+
+
+def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
+    """Returns the tokenizers that `Tokenizers.save` wrote into the folder.
+
+    two: whether the target has one of its own. None: it has one if its file is there.
+
+    Raises: ValueError if one is missing or damaged.
+    """
+    source = load_tokenizer(folder)
+    two = any(folder.glob("target_tokenizer.*")) if two is None else two
+    return Tokenizers(source, load_tokenizer(folder, "target_tokenizer") if two else source)
 
 
 @dataclass(frozen=True, kw_only=True)

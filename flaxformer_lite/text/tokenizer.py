@@ -125,6 +125,16 @@ class Tokenizers:
     source: Tokenizer
     target: Tokenizer
 
+    def save(self, folder: Path, *, two: bool | None = None) -> None:
+        """Writes the tokenizers; that of the target first, so that a folder with that of the source has both.
+
+        two: whether the target gets a file of its own. None: it gets one if it is another tokenizer.
+        """
+        two = self.target is not self.source if two is None else two
+        if two:
+            self.target.save(folder, "target_tokenizer")
+        self.source.save(folder)
+
     def check_ids(self, vocab_sizes: tuple[int, int]) -> None:
         """Raises: ValueError if a text of the source or the target may get an id past the model's table of embeddings."""
         for side, size in zip(("source", "target"), vocab_sizes, strict=True):

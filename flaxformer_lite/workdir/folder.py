@@ -36,7 +36,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.remote_files import is_url
-from flaxformer_lite.text.kinds import load_tokenizer
+from flaxformer_lite.text.kinds import load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
@@ -257,19 +257,13 @@ class RunFolder:
 
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
         """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them."""
-        two = data.target_tokenizer is not None
-        if not any(self.path.glob("target_tokenizer.*" if two else "tokenizer.*")):
-            trained = train_tokenizers(data, vocab_sizes, pairs)
-            trained.source.save(self.path)
-            if two:
-                trained.target.save(self.path, "target_tokenizer")
+        if not any(self.path.glob("tokenizer.*")):
+            train_tokenizers(data, vocab_sizes, pairs).save(self.path)
         return self.load_tokenizers(data, vocab_sizes)
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:
         """Reads the run's tokenizers. Raises: ValueError if they are missing, damaged, or have ids past the `vocab_sizes`."""
-        source = load_tokenizer(self.path)
-        target = source if data.target_tokenizer is None else load_tokenizer(self.path, "target_tokenizer")
-        tokenizers = Tokenizers(source, target)
+        tokenizers = load_tokenizers(self.path, two=data.target_tokenizer is not None)
         tokenizers.check_ids(vocab_sizes)
         return tokenizers
 

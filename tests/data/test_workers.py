@@ -10,7 +10,6 @@ import pytest
 
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.shards import map_shard, write_shard
-from flaxformer_lite.data.store import save_tokenizers
 from flaxformer_lite.data.workers import Workers
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -20,7 +19,7 @@ from flaxformer_lite.text.tokenizer import Tokenizers
 def workers(tmp_path: Path):
     tokenizer = CharacterTokenizer("abcdefghij")
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    save_tokenizers(tmp_path, tokenizers)
+    tokenizers.save(tmp_path)
     with contextlib.closing(Workers(tmp_path, tokenizers)) as workers:
         yield workers
 
