@@ -15,19 +15,14 @@ RENAMED = {
     "model.window_positions.share": "model.window_positions.fraction",
     "objective.mask_share": "objective.mask_rate",
     "train.micro_batches": "train.num_micro_batches",
+    "model.decoder_num_heads": "model.decoder.num_heads",
+    "model.decoder_d_ff": "model.decoder.d_ff",
+    "model.attention_window": "model.sliding_window.size",
+    "model.window_layers": "model.sliding_window.layers",
+    "model.window_positions": "model.sliding_window.positions",
 }
-"""Old path → new path. Both are where the setting is before any grouping below."""
-
-GROUPED: dict[str, dict[str, str]] = {
-    "model.decoder": {"model.decoder_num_heads": "num_heads", "model.decoder_d_ff": "d_ff"},
-    "model.sliding_window": {
-        "model.attention_window": "size",
-        "model.window_layers": "layers",
-        "model.window_positions": "positions",
-    },
-}
-"""Settings that became fields of one value: the value's path → old path of each → its field. The value is None where all
-of them are."""
+"""Old path → new path, applied one after the other. Where the tree lacks the value that a setting became a field of, such as
+`model.decoder`, it is made; it is None if all of its fields are."""
 
 MERGED: dict[str, dict[str, Any]] = {"decode.eos_ids": {"decode.eos_id": 3, "decode.more_eos_ids": []}}
 """Settings that became one list: the list's path → old path of each → its old default. None adds nothing to the list."""
@@ -49,11 +44,6 @@ def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]
     for old, new in RENAMED.items():
         if _has(tree, old) and not _has(tree, new):
             _put(tree, new, _pop(tree, old))
-    for new, fields in GROUPED.items():
-        if any(_has(tree, old) for old in fields) and not _has(tree, new):
-            values = {field: _pop(tree, old) for old, field in fields.items()}
-            given = {field: value for field, value in values.items() if value is not None}
-            _put(tree, new, given or None)
     for new, defaults in MERGED.items():
         if any(_has(tree, old) for old in defaults) and not _has(tree, new):
             parts = [_pop(tree, old) if _has(tree, old) else default for old, default in defaults.items()]
@@ -67,12 +57,12 @@ def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]
 
 def renamed_setting(path: str) -> str | None:
     """Returns the path that a setting of an older release has now; None where there never was one, or it was removed."""
-    grouped = {old: f"{new}.{field}" for new, fields in GROUPED.items() for old, field in fields.items()}
     merged = {old: new for new, olds in MERGED.items() for old in olds}
-    for old, new in (RENAMED | grouped | merged).items():
-        if path == old or path.startswith(f"{old}."):
-            return renamed_setting(now := new + path[len(old) :]) or now
-    return None
+    now = path
+    for old, new in (RENAMED | merged).items():
+        if now == old or now.startswith(f"{old}."):
+            now = new + now[len(old) :]
+    return None if now == path else now
 
 
 def _parent(tree: Any, path: str) -> tuple[Any, str]:
@@ -94,5 +84,10 @@ def _pop(tree: Any, path: str) -> Any:
 
 
 def _put(tree: Any, path: str, value: Any) -> None:
-    node, leaf = _parent(tree, path)
-    node[leaf] = value
+    """Sets a field; where the value that it belongs to is missing or None, makes that value for it, unless it is None too."""
+    owner, leaf = path.rsplit(".", 1)
+    node, name = _parent(tree, owner)
+    if node.get(name) is None:
+        node[name] = None if value is None else {}
+    if isinstance(node[name], dict):
+        node[name][leaf] = value

@@ -52,13 +52,14 @@ def test_the_ids_that_end_an_answer_became_one_list():
 
 
 def test_renamed_grouped_and_removed_settings(monkeypatch, capsys):
-    monkeypatch.setattr(old_names, "RENAMED", {"a.b.c": "a.b.d", "a.x.share": "a.x.fraction"})
-    monkeypatch.setattr(old_names, "GROUPED", {"a.window": {"a.size": "size", "a.x": "positions"}})
+    renamed = {"a.b.c": "a.b.d", "a.x.share": "a.x.fraction", "a.size": "a.window.size", "a.x": "a.window.positions"}
+    monkeypatch.setattr(old_names, "RENAMED", renamed)
     monkeypatch.setattr(old_names, "REMOVED", {"a.host": ("h:0", "it is no setting of an experiment")})
     assert modernize({"a": {"b": {"c": 1}, "size": 2, "x": {"share": 3}, "host": None}}) == {
         "a": {"b": {"d": 1}, "window": {"size": 2, "positions": {"fraction": 3}}}
     }
     assert modernize({"a": {"b": None, "size": None, "x": None}}) == {"a": {"b": None, "window": None}}
+    assert modernize({"a": {"size": None, "x": 3}}) == {"a": {"window": {"positions": 3}}}
     assert modernize({"a": {"b": {"d": 1}}, "c": [2]}) == {"a": {"b": {"d": 1}}, "c": [2]}
     assert capsys.readouterr().err == ""
     assert modernize({"a": {"host": "h:0"}}) == {"a": {}}
