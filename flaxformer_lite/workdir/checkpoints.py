@@ -51,27 +51,19 @@ class Checkpoints:
 
     Args:
         folder: the folder of the checkpoints; made if it is missing, unless `read_only`.
-        keep_latest: number of newest checkpoints to keep, at least 1.
-        keep_best: number of best checkpoints to keep besides.
-        best_metric: the name in `metrics` that ranks checkpoints; None ranks none.
-        best_mode: whether the smallest ("min") or the largest ("max") value is the best.
+        retention: which checkpoints are kept.
         read_only: never write or delete: for commands that read a run which may be training.
         shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
             process's folder, and a new checkpoint is in the first one's only.
         seal: returns the seal of the run, as JSON; called at the first save.
         warn: called with one line for each damaged checkpoint that is skipped; by default the logger "flaxformer_lite".
-
-    Raises: ValueError for counts out of range, or `keep_best` without `best_metric`.
     """
 
     def __init__(
         self,
         folder: Path,
+        retention: Retention,
         *,
-        keep_latest: int,
-        keep_best: int,
-        best_metric: str | None,
-        best_mode: Literal["min", "max"],
         read_only: bool = False,
         shared: bool = True,
         seal: Callable[[], dict[str, Any] | None] = lambda: None,
@@ -79,8 +71,7 @@ class Checkpoints:
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder = Path(folder).absolute()
-        self._retention = Retention(keep_latest, keep_best, best_metric, best_mode)
-        self._damaged = self._retention.damaged
+        self._retention, self._damaged = retention, retention.damaged
         self._read_only, self._shared, self._seal = read_only, shared, functools.cache(seal)
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
         self._valid: set[int] = set()  # steps whose files were compared with their digests

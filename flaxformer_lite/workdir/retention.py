@@ -12,6 +12,12 @@ from flaxformer_lite.console import counted
 class Retention:
     """The rules of `Checkpoints`, with the facts on each step that they need.
 
+    Args:
+        keep_latest: number of newest checkpoints to keep, at least 1.
+        keep_best: number of best checkpoints to keep besides.
+        best_metric: the name in `metrics` that ranks checkpoints; None ranks none.
+        best_mode: whether the smallest ("min") or the largest ("max") value is the best.
+
     Raises: ValueError for counts out of range, or `keep_best` without `best_metric`.
     """
 

@@ -17,6 +17,7 @@ from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.remote_run import open_run
+from flaxformer_lite.workdir.retention import Retention
 from flaxformer_lite.workdir.seal import check_seal, seal
 
 
@@ -30,10 +31,12 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
     ranked = config.data.eval is not None
     return Checkpoints(
         folder.checkpoints,
-        keep_latest=train.keep_latest,
-        keep_best=train.keep_best if ranked else 0,
-        best_metric=train.best_metric if ranked else None,
-        best_mode=train.best_mode,
+        Retention(
+            keep_latest=train.keep_latest,
+            keep_best=train.keep_best if ranked else 0,
+            best_metric=train.best_metric if ranked else None,
+            best_mode=train.best_mode,
+        ),
         read_only=read_only,
         shared=folder.shared,
         seal=functools.partial(seal, folder.path, config),

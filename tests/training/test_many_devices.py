@@ -25,6 +25,7 @@ from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abs
 from flaxformer_lite.training.step import TrainTask, init_state
 from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.retention import Retention
 from tests.support import needs
 from tests.support.quick import quick
 
@@ -247,7 +248,7 @@ def test_a_checkpoint_is_read_onto_any_mesh(tmp_path: Path, name: str):
     shapes = abstract_state(task(), make_mesh(MESHES["fsdp 8"]))
     values = jax.tree.map(lambda x: generator.normal(size=x.shape).astype(x.dtype), shapes)
     saved = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), values, shapes)
-    with Checkpoints(tmp_path, keep_latest=1, keep_best=0, best_metric=None, best_mode="min") as checkpoints:
+    with Checkpoints(tmp_path, Retention(1, 0, None, "min")) as checkpoints:
         checkpoints.save(1, saved, {})
         _, state, _ = checkpoints.restore(target)
     jax.tree.map(np.testing.assert_array_equal, state, values)

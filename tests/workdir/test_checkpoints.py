@@ -13,7 +13,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from unittest.mock import Mock
 
 import flax.struct
@@ -28,9 +28,19 @@ from flaxformer_lite.workdir import checkpoints as checkpoint_module
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.digests import unsealed
 from flaxformer_lite.workdir.orbax import CheckedTree
+from flaxformer_lite.workdir.retention import Retention
 from tests.support.paths import ROOT
 
-open_checkpoints = partial(Checkpoints, keep_latest=3, keep_best=2, best_metric="loss", best_mode="min")
+
+def open_checkpoints(
+    folder: Path,
+    keep_latest: int = 3,
+    keep_best: int = 2,
+    best_metric: str | None = "loss",
+    best_mode: Literal["min", "max"] = "min",
+    **options: Any,
+) -> Checkpoints:
+    return Checkpoints(folder, Retention(keep_latest, keep_best, best_metric, best_mode), **options)
 
 
 @flax.struct.dataclass
