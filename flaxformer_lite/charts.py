@@ -66,7 +66,7 @@ def thinned(curve: Curve) -> Curve:
 
 
 def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
-    """Returns a chart of a metric by steps: a colour for each run, dashes and dots for evaluations, a dot for a single value."""
+    """Returns a chart of a metric by steps: a colour for each run, dashes and diamonds for evaluations, a dot for one value."""
     alt = altair()
     values = [
         {"run": curve.run, "split": curve.split, "step": step, "value": value}
@@ -74,17 +74,15 @@ def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
         for step, value in zip(curve.steps, curve.values, strict=True)
     ]
     runs, splits = {curve.run for curve in curves}, {curve.split for curve in curves}
+    # The ticks around a single value would all be rounded to the same number.
+    y_axis = alt.Axis(format=".4~g") if len({point["value"] for point in values}) == 1 else alt.Axis()
     base = alt.Chart(alt.Data(values=values)).encode(
-        x=alt.X("step:Q", title="step", axis=alt.Axis(format="~s")),
-        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False)),
+        x=alt.X("step:Q", title="step", axis=alt.Axis(format="~s", labelSeparation=12)),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=y_axis),
         color=alt.Color("run:N", title=None, legend=alt.Legend(orient="bottom", columns=2) if len(runs) > 1 else None),
     )
-    dashes = alt.StrokeDash(
-        "split:N",
-        title=None,
-        scale=alt.Scale(domain=["train", "eval"], range=[[1, 0], [5, 3]]),
-        legend=alt.Legend(orient="bottom", symbolType="stroke", symbolSize=400) if len(splits) > 1 else None,
-    )
+    scale = alt.Scale(domain=["train", "eval"], range=[[1, 0], [5, 3]])
+    dashes = alt.StrokeDash("split:N", scale=scale, legend=None)
     nearest = alt.selection_point(nearest=True, on="pointerover", fields=["step"], empty=False)
     hovered = base.mark_point(filled=True, size=70).encode(
         opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
@@ -96,11 +94,21 @@ def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
         ],
     )
     layers = [base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), hovered.add_params(nearest)]
-    lone = [curve.run for curve in curves if len(curve.steps) == 1]  # a line through one point is not seen
-    if "eval" in splits or lone:
-        dotted = f"datum.split == 'eval' || indexof({json.dumps(lone)}, datum.run) >= 0"
-        layers.insert(1, base.transform_filter(dotted).mark_point(filled=True, size=25, opacity=1))
-    return alt.layer(*layers).properties(title=metric.replace("_", " "), width=480, height=240)
+    lone = [curve.run for curve in curves if len(curve.steps) == 1 and curve.split == "train"]
+    if lone:  # a line through one point is not seen
+        only = f"datum.split == 'train' && indexof({json.dumps(lone)}, datum.run) >= 0"
+        layers.insert(1, base.transform_filter(only).mark_point(filled=True, size=25, opacity=1))
+    if "eval" in splits:
+        diamonds = base.transform_filter("datum.split == 'eval'").mark_point(shape="diamond", size=60, strokeWidth=1.6)
+        layers.insert(1, diamonds)
+    title = alt.TitleParams(metric.replace("_", " "), subtitle=split_legend(curves) if len(splits) > 1 else "")
+    return alt.layer(*layers).properties(title=title, width=480, height=240)
+
+
+def split_legend(curves: Sequence[Curve]) -> str:
+    """Returns what stands for training and for evaluation in a chart: lines only where a curve has several points."""
+    several = {curve.split for curve in curves if len(curve.steps) > 1}
+    return f"{'──' if 'train' in several else '●'} train     {'╌◇╌' if 'eval' in several else '◇'} evaluation"
 
 
 def piece_labels(pieces: Sequence[str]) -> list[str]:
@@ -121,12 +129,13 @@ def attention_map(
     ]
     piece = "substring(datum.label, 4)"
     axes = {"labelExpr": piece, "labelOverlap": False, "labelLimit": 120, "ticks": False, "domain": False}
+    above = {"orient": "top", "labelAngle": -90, "labelAlign": "left", "labelBaseline": "middle", "labelPadding": 5}
     return (
         alt.Chart(alt.Data(values=values))
         .transform_calculate(from_="substring(datum.query, 4)", to="substring(datum.key, 4)")
         .mark_rect()
         .encode(
-            x=alt.X("key:O", sort=None, title=None, axis=alt.Axis(orient="top", labelAngle=-60, **axes)),
+            x=alt.X("key:O", sort=None, title=None, axis=alt.Axis(**above, **axes)),
             y=alt.Y("query:O", sort=None, title=None, axis=alt.Axis(**axes)),
             color=alt.Color(
                 "weight:Q", scale=alt.Scale(scheme="viridis", domain=[0, 1]), legend=alt.Legend(orient="bottom")
@@ -141,7 +150,7 @@ def attention_map(
     )
 
 
-def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str) -> Chart:
+def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str, subtitle: str = "") -> Chart:
     """Returns bars of how often each number of `unit` occurs, one colour for each named group."""
     alt = altair()
     most = max((number for group in counts.values() for number in group), default=0)
@@ -167,7 +176,7 @@ def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str) ->
             color=alt.Color("of:N", title=None, legend=alt.Legend(orient="bottom")),
             tooltip=["of:N", alt.Tooltip("range:N", title=unit), alt.Tooltip("count:Q", format=",")],
         )
-        .properties(title=title, width=480, height=240)
+        .properties(title=alt.TitleParams(title, subtitle=subtitle), width=480, height=240)
     )
 
 

@@ -63,7 +63,34 @@ def test_a_curve_of_one_value_has_a_dot():
     """By hand: a line needs two values to be seen; the first run has one row of training and no evaluation."""
     rows = {"a": [ROWS[0]], "b": [ROWS[0], ROWS[0] | {"step": 30}]}
     dots = charts.line_chart("loss", charts.curves_of(rows)["loss"]).to_dict()["layer"][1]
-    assert dots["transform"] == [{"filter": "datum.split == 'eval' || indexof([\"a\"], datum.run) >= 0"}]
+    assert dots["transform"] == [{"filter": "datum.split == 'train' && indexof([\"a\"], datum.run) >= 0"}]
+    assert dots["mark"]["filled"]
+
+
+@needs.altair
+def test_evaluations_have_a_mark_of_their_own_and_the_legend_says_what_is_drawn():
+    """By hand: a dashed line is in the chart, and in its legend, from two evaluations on."""
+    train, evaluation = ROWS[0], ROWS[2]
+    for rows, legend in (
+        ([train, evaluation], "● train     ◇ evaluation"),
+        ([train, train | {"step": 15}, evaluation], "── train     ◇ evaluation"),
+        ([train, evaluation, evaluation | {"step": 30}], "● train     ╌◇╌ evaluation"),
+        ([train, train | {"step": 30}], ""),
+    ):
+        chart = charts.line_chart("loss", charts.curves_of({"a": rows})["loss"]).to_dict()
+        assert chart["title"]["subtitle"] == legend
+        marks = [layer["mark"] for layer in chart["layer"] if layer["mark"].get("shape") == "diamond"]
+        assert len(marks) == ("eval" in {row["split"] for row in rows}) and not any(
+            mark.get("filled") for mark in marks
+        )
+
+
+@needs.altair
+def test_a_single_value_is_not_rounded_on_its_axis():
+    for rows, expected in (([0.134], ".4~g"), ([0.134, 0.2], None)):
+        found = [{"split": "train", "step": step, "loss": value} for step, value in enumerate(rows)]
+        chart = charts.line_chart("loss", charts.curves_of({"a": found})["loss"]).to_dict()
+        assert chart["layer"][0]["encoding"]["y"]["axis"].get("format") == expected
 
 
 @needs.altair

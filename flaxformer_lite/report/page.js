@@ -10,7 +10,7 @@ function theme() {
   return {
     background: "transparent", font: "system-ui, sans-serif", view: { stroke: null }, axis,
     legend: { labelColor: ink, titleColor: ink, symbolStrokeColor: ink },
-    title: { color: ink, anchor: "start", fontSize: 14 },
+    title: { color: ink, subtitleColor: ink, anchor: "start", fontSize: 14, subtitleFontSize: 12 },
     range: { category: dark.matches ? { scheme: "set2" } : { scheme: "tableau10" } },
   };
 }

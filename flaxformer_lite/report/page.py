@@ -9,7 +9,7 @@ import numpy as np
 from flaxformer_lite.atomic_files import atomic_write, write_whole
 from flaxformer_lite.charts import Chart, altair, attention_map
 from flaxformer_lite.pages import STYLE, digest, resource
-from flaxformer_lite.report.tabs import TRANSLATIONS_NOTE, Report
+from flaxformer_lite.report.tabs import Report
 
 PNG_DENSITY = 144
 """Points an inch of PNG files: twice the size of the page's."""
@@ -54,7 +54,6 @@ def page(report: Report, library: str) -> str:
         style=Markup(STYLE + resource(__package__, "page.css")),
         scripts=[Markup(script) for script in scripts],
         digests=[digest(script) for script in scripts],
-        translations_note=TRANSLATIONS_NOTE,
     )
 
 

@@ -8,7 +8,7 @@ from flaxformer_lite import charts
 from flaxformer_lite.charts import Chart
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.report.attention import Attended, attended
-from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
+from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, evaluation_files, shown_steps
 from flaxformer_lite.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.run.description import describe_stacks
 from flaxformer_lite.run.plots import run_names
@@ -37,6 +37,8 @@ class Report:
     settings: list[dict[str, Any]] = field(default_factory=list)
     """For each setting its path, its value in each run, and whether the values differ."""
     environment: list[Table] = field(default_factory=list)
+    translations_note: str = ""
+    """The steps of which translations are shown, if not of all evaluations."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """By tab the parts that could not be made, and why."""
 
@@ -65,6 +67,7 @@ def make_report(
         runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
         settings=settings_of(runs),
         environment=environment_tables(runs),
+        translations_note=TRANSLATIONS_NOTE if any(evaluated_often(run) for run in runs) else "",
     )
     parts: list[tuple[str, str, Callable[[], object]]] = [
         ("curves", "curves", lambda: report.curves.update(curve_charts(runs))),
@@ -120,6 +123,11 @@ def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
     ]
 
 
+def evaluated_often(run: RunFacts) -> bool:
+    """Returns whether a run has translations of more evaluations than are shown."""
+    return len(evaluation_files(run.folder.path / "samples")) > MOST_EVALUATIONS
+
+
 def data_charts(run: RunFacts) -> Figures:
     """Returns the lengths of training texts and the padding of their batches."""
     config = run.config
@@ -131,7 +139,9 @@ def data_charts(run: RunFacts) -> Figures:
     )
     dropped = f", {lengths.dropped:,} rows dropped" if lengths.dropped else ""
     return {
-        f"{run.name}: lengths": charts.histogram(f"{run.name}: lengths of {read}{dropped}", lengths.counts, "tokens"),
+        f"{run.name}: lengths": charts.histogram(
+            f"{run.name}: lengths", lengths.counts, "tokens", f"of {read}{dropped}"
+        ),
         f"{run.name}: padding": charts.bars(f"{run.name}: padding by shape of a batch", lengths.padding, "padding"),
     }
 

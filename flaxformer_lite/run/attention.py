@@ -41,6 +41,8 @@ class AttentionWeights:
     encoder: Float[np.ndarray, "_ _ S S"]
     decoder: Float[np.ndarray, "_ _ T T"]
     cross: Float[np.ndarray, "_ _ T S"]
+    end_piece: str = "(end)"
+    """The piece that the last position of a target predicts, as the tokenizer writes it."""
 
     @property
     def kinds(self) -> list[Kind]:
@@ -80,12 +82,14 @@ def attention_weights(
         found = stacks[stack]["layers"][attention]["weights"][0]
         return np.asarray(found[:, 0])[..., : len(queries), : len(keys)]
 
+    end = tokenizers.target.eos_id
     return AttentionWeights(
         source_pieces=labels(tokenizers.source, sources, "" if targets else MASK),
         target_pieces=labels(tokenizers.target, targets),
         encoder=weights("encoder", "attention"),
         decoder=weights("decoder", "attention"),
         cross=weights("decoder", "cross_attention"),
+        end_piece="(end)" if end is None else labels(tokenizers.target, [end])[0],
     )
 
 

@@ -21,9 +21,6 @@ from flaxformer_lite.workdir import RunFolder
 CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is drawn by default."""
 
-END = "(end)"
-"""Label of the end that the last position of a decoder predicts."""
-
 
 def warn_of_cut(name: str, length: int, most: int, setting: str) -> None:
     """Warns of a text that is cut."""
@@ -36,7 +33,7 @@ def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], li
         return weights.source_pieces, weights.source_pieces
     if kind == "decoder":
         return weights.target_pieces, weights.target_pieces
-    return [*weights.target_pieces[1:], END], weights.source_pieces
+    return [*weights.target_pieces[1:], weights.end_piece], weights.source_pieces
 
 
 def common_length(ids: Sequence[int], others: Sequence[int]) -> int:

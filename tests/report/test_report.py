@@ -93,6 +93,15 @@ def test_of_many_evaluations_twelve_are_shown():
     assert shown_steps([3, 7]) == [3, 7]
 
 
+def test_the_page_says_so_where_evaluations_are_left_out(tmp_path: Path):
+    path = make_run(tmp_path / "run", 2.0, seed=3)
+    run = RunFacts("", "", RunFolder(path))
+    for more, expected in ((10, False), (11, True)):
+        for step in range(more):
+            shutil.copy(path / "samples" / "eval-step-00000010.txt", path / "samples" / f"eval-step-{30 + step:08}.txt")
+        assert tabs.evaluated_often(run) == expected
+
+
 def test_tables_have_the_best_and_the_last_evaluation(runs: list[RunFacts]):
     """Hand-worked: the loss is best at step 10."""
     table = training_table(runs)
@@ -195,6 +204,7 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     assert found.notes["attention"][0].startswith(
         "alone: attention: weights is 'average:9', but train.keep_latest keeps"
     )
+    assert "at equal distances" not in page(found, ""), "only two evaluations"
     assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
 
 
