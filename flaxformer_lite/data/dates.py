@@ -9,10 +9,9 @@ two dates: the all-number formats of these languages are day-month-year or year-
 
 import datetime
 import itertools
-import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, SupportsIndex, overload
+from typing import Annotated, Literal
 
 import babel
 from annotated_types import Ge, Lt
@@ -22,6 +21,7 @@ from babel.dates import format_date
 from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.token_arrays import Lazy
 
 LANGUAGES = ("cs", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "tr", "zh")
 """CLDR's names of the languages, each in its most common region, with the Gregorian calendar and the digits 0-9."""
@@ -54,48 +54,23 @@ class Dates(Checked, DataSource, at="dates"):
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns the examples, each computed on access. Nothing can be wrong with them, so `setting` is not used."""
-        return _Examples(self)
+        first_day = datetime.date(self.first_year, 1, 1).toordinal()
+        num_days = datetime.date(self.last_year, 12, 31).toordinal() - first_day + 1
+        styles = [(format, Locale.parse(language)) for language in LANGUAGES for format in FORMATS]
+
+        def example(i: int) -> Pair:
+            for attempt in itertools.count():  # it ends: every year has days of both splits
+                draw = split_mix_64(self.seed, i, attempt)
+                day = datetime.date.fromordinal(first_day + draw % num_days)
+                if held_out(day) == (self.split == "held_out"):
+                    break
+            format, locale = styles[draw // num_days % len(styles)]
+            return Pair(format_date(day, format, locale=locale), day.isoformat())
+
+        return Lazy(self.num_examples, example)
 
     def versions(self) -> list[str] | None:
         return [f"Babel {babel.__version__}"]
-
-
-class _Examples(Sequence[Pair]):
-    """The examples of a `Dates`. Nothing is stored, so every index costs the same."""
-
-    def __init__(self, dates: Dates) -> None:
-        self._dates = dates
-        self._first_day = datetime.date(dates.first_year, 1, 1).toordinal()
-        self._num_days = datetime.date(dates.last_year, 12, 31).toordinal() - self._first_day + 1
-        self._styles = [(format, Locale.parse(language)) for language in LANGUAGES for format in FORMATS]
-
-    def __len__(self) -> int:
-        return self._dates.num_examples
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Pair]: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Pair | list[Pair]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        i = operator.index(index)
-        if not 0 <= i < len(self):
-            raise IndexError(f"example {i} of {len(self)}")
-        draw = next(draw for draw in self._draws(i) if self._in_split(draw))
-        day = self._day(draw)
-        format, locale = self._styles[draw // self._num_days % len(self._styles)]
-        return Pair(format_date(day, format, locale=locale), day.isoformat())
-
-    def _draws(self, index: int) -> Iterator[int]:
-        """Yields random numbers for an example, to be tried in order. Every year has days of both splits."""
-        return (split_mix_64(self._dates.seed, index, attempt) for attempt in itertools.count())
-
-    def _day(self, draw: int) -> datetime.date:
-        return datetime.date.fromordinal(self._first_day + draw % self._num_days)
-
-    def _in_split(self, draw: int) -> bool:
-        return held_out(self._day(draw)) == (self._dates.split == "held_out")
 
 
 def held_out(day: datetime.date) -> bool:

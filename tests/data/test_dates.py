@@ -97,9 +97,9 @@ def test_an_example_depends_on_seed_split_and_index_only() -> None:
 
 def test_indices_outside_are_refused() -> None:
     examples = Dates(num_examples=13).open()
-    assert len(examples) == 13
-    for index in (-1, 13):
-        with pytest.raises(IndexError, match=f"example {index} of 13"):
+    assert len(examples) == 13 and examples[-1] == examples[12]
+    for index in (-14, 13):
+        with pytest.raises(IndexError, match=f"item {index} of 13"):
             examples[index]
 
 
