@@ -12,12 +12,12 @@ from typing import Literal
 
 from flaxformer_lite.data.dates import split_mix_64
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.source import DataSource, StreamedSource
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText(DataSource):
+class PlainText(StreamedSource):
     """Text files, plain or compressed, UTF-8."""
 
     kind: Literal["plain_text"] = "plain_text"
@@ -26,12 +26,7 @@ class PlainText(DataSource):
     documents: Literal["file", "lines", "paragraphs"] = "file"
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
-    def open(self, setting: str | None = None) -> Sequence[Pair]:
-        """Returns all documents in order. Raises: ValueError for anything wrong with the files, or if they have no text."""
-        return list(self.stream(setting))
-
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        """Yields all documents in order. Raises: ValueError for anything wrong with the files, or if they have no text."""
         files, found = matching_files(self.path), False
         for number, file in enumerate(files):
             chunks = line_chunks(file, lambda fraction, before=number: progress((before + fraction) / len(files)))

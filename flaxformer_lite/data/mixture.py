@@ -13,7 +13,7 @@ from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.source import DataSource, StreamedSource
 from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
@@ -23,7 +23,7 @@ MixedSource = Annotated[MixedKinds, Discriminator("kind")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(DataSource):
+class Mixture(StreamedSource):
     """Several sources: an epoch has as many rows as all of them together, of which each source has a share.
 
     In training a row of a source that is drawn often comes again before the epoch ends, and one of a source that is drawn rarely
@@ -83,10 +83,6 @@ class Mixture(DataSource):
         else:
             found = (np.array(sizes, np.float64) / max(1, *sizes)) ** (1 / self.temperature)
         return found / found.sum()
-
-    def open(self, setting: str | None = None) -> Sequence[Pair]:
-        """Returns the pairs of all sources, one source after the other. Raises: ValueError for anything wrong with the data."""
-        return list(self.stream(setting))
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
         for number, source in enumerate(self.sources):

@@ -56,8 +56,19 @@ class DataSource(ABC):
         return None
 
 
+class StreamedSource(DataSource):
+    """A source that is read piece by piece: a subclass defines `stream`, which raises a ValueError for anything wrong."""
+
+    def open(self, setting: str | None = None) -> Sequence[Pair]:
+        return list(self.stream(setting))
+
+    @abstractmethod
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        """Yields all pairs in order, and holds a few at a time."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class TextSource(DataSource):
+class TextSource(StreamedSource):
     """A source of written text, with a rule for empty lines. A subclass implements `_origins` and `_pairs`."""
 
     kind: str
@@ -76,12 +87,7 @@ class TextSource(DataSource):
     def _pairs(self, progress: ReadProgress) -> Iterable[Pair | ValueError]:
         """Yields a pair for every line, blank ones included; for a bad row the error that names it."""
 
-    def open(self, setting: str | None = None) -> Sequence[Pair]:
-        """Returns all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
-        return list(self.stream(setting))
-
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        """Yields all pairs, in the order of the data. Raises: ValueError for anything wrong with the data."""
         source, target = self._origins
         found, bad, num_bad = False, [], 0
         for number, pair in enumerate(self._pairs(progress), 1):
