@@ -15,7 +15,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.console import warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, zero_batch
+from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates
@@ -39,6 +39,7 @@ from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.token_ids import check_token_ids
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
+from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
 
 
@@ -337,15 +338,9 @@ class Run(RunPlots):
         """
         config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
-        tokenizers = self.required_tokenizers
-        records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
-        datasets = [
-            Dataset(records[part], config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
-            for part in parts.values() or [slice(None)]
-        ]
-        shapes = {bucket for dataset in datasets for bucket in dataset.plan.buckets}
-        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=len(shapes))
-        return mean_metrics(runner, self.config.objective, self.params, datasets, parts, progress)
+        data = EvalData(config, self.required_tokenizers, pairs, parts, warn)
+        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=data.num_shapes)
+        return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.

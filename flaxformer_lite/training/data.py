@@ -1,7 +1,7 @@
 """The data of a run: read, tokenized, checked, and compared over the processes."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +23,21 @@ from flaxformer_lite.workdir import RunFolder
 
 
 class EvalData:
-    """The evaluation data, as text and as batches; records that are too long are truncated, with a warning."""
+    """Pairs for evaluation, as text and as batches; records that are too long are truncated, with a warning.
 
-    def __init__(self, config: Config, tokenizers: Tokenizers, warn: Callable[[str], None]):
-        assert config.data.eval is not None
-        self.pairs, self.parts = open_parts(config.data.eval, "data.eval")
-        """The pairs, and those of each source of a mixture by its name; no parts without a mixture."""
-        self.records = evaluation_records(
-            self.pairs, tokenizers, config.objective, config.data.longest, lambda line: warn(f"data.eval: {line}")
-        )
+    parts: the pairs of each source of a mixture, by its name; empty without a mixture.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        tokenizers: Tokenizers,
+        pairs: Sequence[Pair],
+        parts: Mapping[str, slice],
+        warn: Callable[[str], None],
+    ):
+        self.pairs, self.parts = pairs, parts
+        self.records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
 
         def dataset(records: Sequence[TokenPair]) -> Dataset:
             return Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
@@ -163,7 +169,9 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     train = Dataset(records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers)
     evaluation = None
     if config.data.eval is not None:
-        evaluation = EvalData(config, tokenizers, warn if warns else lambda _: None)
+        pairs, parts = open_parts(config.data.eval, "data.eval")
+        say = warn if warns else lambda line: None
+        evaluation = EvalData(config, tokenizers, pairs, parts, lambda line: say(f"data.eval: {line}"))
     return RunData(records, tokenizers, train, evaluation)
 
 
