@@ -67,9 +67,8 @@ class Mixture(StreamedSource):
                 f"mixture.temperature is {self.temperature}, but mixture.weights is {self.weights}: set one of them only"
             )
 
-    @property
-    def parts(self) -> Sequence[DataSource]:
-        return self.sources
+    def parts(self, setting: str) -> list[tuple[str, DataSource]]:
+        return [(f"{setting}.sources.{i}", source) for i, source in enumerate(self.sources)]
 
     @property
     def part_names(self) -> tuple[str, ...]:
@@ -85,12 +84,12 @@ class Mixture(StreamedSource):
         return found / found.sum()
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        for number, source in enumerate(self.sources):
+        for number, (at, source) in enumerate(self.parts(setting or "")):
 
             def report(fraction: float, number: int = number) -> None:
                 progress((number + fraction) / len(self.sources))
 
-            yield from source.stream(setting and part_setting(self, setting, number), report)
+            yield from source.stream(setting and at, report)
 
     def versions(self) -> list[str] | None:
         versions = [source.versions() for source in self.sources]
@@ -102,12 +101,7 @@ def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, 
 
     Raises: ValueError for anything wrong with the data.
     """
-    opened = [part.open(part_setting(source, setting, i)) for i, part in enumerate(source.parts)]
+    opened = [part.open(at) for at, part in source.parts(setting)]
     stops = np.cumsum([0, *map(len, opened)]).tolist()
     names = source.part_names if isinstance(source, Mixture) else ()
     return [pair for pairs in opened for pair in pairs], dict(zip(names, map(slice, stops, stops[1:]), strict=False))
-
-
-def part_setting(source: DataSource, setting: str, i: int) -> str:
-    """Returns the path in the config of a source's part."""
-    return f"{setting}.sources.{i}" if isinstance(source, Mixture) else setting

@@ -42,10 +42,14 @@ class DataSource(ABC):
             if number % 1024 == 0:
                 progress(number / len(pairs))
 
-    @property
-    def parts(self) -> Sequence["DataSource"]:
-        """The sources that this one mixes; of other kinds, the source itself."""
-        return (self,)
+    def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
+        """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
+        return [(setting, self)]
+
+    def text_names(self, setting: str) -> tuple[str, str]:
+        """Returns the names of the source texts and of the target texts in messages: the setting, and the file if there is one."""
+        name = f"{setting} {getattr(self, 'path', self.kind)}"
+        return name, name
 
     def versions(self) -> list[str] | None:
         """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.

@@ -26,6 +26,9 @@ class ParallelText(TextSource):
     def _origins(self) -> tuple[str, str]:
         return self.source, self.target
 
+    def text_names(self, setting: str) -> tuple[str, str]:
+        return f"{setting}.source {self.source}", f"{setting}.target {self.target}"
+
     def versions(self) -> list[str] | None:
         return file_versions(self.source) + file_versions(self.target)
 

@@ -1,16 +1,15 @@
 """The data of a run: read, tokenized, checked, and compared over the processes."""
 
-import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data import DataSource, Mixture, Pair, ParallelText, TokenPair
+from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
-from flaxformer_lite.data.mixture import open_parts, part_setting
-from flaxformer_lite.data.sources import Source
+from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.store import PairStream, StoredRecords, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress
@@ -83,7 +82,9 @@ def read_data(
         records = together(stored, source)
     else:
         pairs = [pair for part in parts for pair in part]
-        agree_on_texts(processes, "data.train", source, pairs)
+        agree_on_texts(
+            processes, source.parts("data.train"), lambda: [(len(part), text_digests(part)) for part in parts]
+        )
         progress.update("tokenizing")
         tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
         records = processes.on_all(
@@ -94,15 +95,18 @@ def read_data(
         lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
     )
     if config.data.eval is not None and data.eval is not None:
-        agree_on_texts(processes, "data.eval", config.data.eval, data.eval.pairs)
+        read = [data.eval.pairs[part] for part in data.eval.parts.values()] or [data.eval.pairs]
+        agree_on_texts(
+            processes, config.data.eval.parts("data.eval"), lambda: [(len(part), text_digests(part)) for part in read]
+        )
     return data
 
 
 def small_parts(source: DataSource) -> list[list[Pair]] | None:
     """Returns the pairs of each part of the training data; None if one does not fit a shard."""
     parts = []
-    for i, part in enumerate(source.parts):
-        pairs = PairStream(part, part_setting(source, "data.train", i)).if_small()
+    for setting, part in source.parts("data.train"):
+        pairs = PairStream(part, setting).if_small()
         if pairs is None:
             return None
         parts.append(pairs)
@@ -123,6 +127,7 @@ def stored_records(
     """
     source = config.data.train
     assert source is not None
+    parts = source.parts("data.train")
     stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
 
     def make() -> tuple[Tokenizers, list[TokenStore]]:
@@ -130,10 +135,9 @@ def stored_records(
         tokenizers = folder.tokenizers(
             config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
         )
-        made = [TokenStore.of(stores, part, tokenizers) for part in source.parts]
-        for i, (store, part) in enumerate(zip(made, source.parts, strict=True)):
-            stream = PairStream(part, part_setting(source, "data.train", i))
-            store.build(stream, tokenizers, stoppable(tokenizing))
+        made = [TokenStore.of(stores, part, tokenizers) for _, part in parts]
+        for store, (setting, part) in zip(made, parts, strict=True):
+            store.build(PairStream(part, setting), tokenizers, stoppable(tokenizing))
         return tokenizers, made
 
     def stoppable(show: BuildProgress) -> BuildProgress:
@@ -147,14 +151,8 @@ def stored_records(
     facts, records = processes.on_all(
         lambda: ([store.facts or {} for store in made], [store.records for store in made])
     )
-    settings = [part_setting(source, "data.train", i) for i in range(len(made))]
-    names = [f"{at} {getattr(part, 'path', part.kind)}" for at, part in zip(settings, source.parts, strict=True)]
-    texts = [f"{fact['records']:,} texts with SHA-256 {' '.join(fact['texts'])}" for fact in facts]
-    processes.agree(
-        lambda: dict(zip(names, texts, strict=True)),
-        "Give all hosts the same data, and the same versions of the packages that read it",
-    )
-    for setting, store, fact in zip(settings, made, facts, strict=True):
+    agree_on_texts(processes, parts, lambda: [(fact["records"], fact["texts"]) for fact in facts])
+    for (setting, _), store, fact in zip(parts, made, facts, strict=True):
         progress.say(f"tokens of {setting}: {store.folder}, {fact['source_tokens'] + fact['target_tokens']:,}")
     return tokenizers, records
 
@@ -175,28 +173,28 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     return RunData(records, tokenizers, train, evaluation)
 
 
-def agree_on_texts(processes: Processes, setting: str, source: Source, pairs: Sequence[Pair]) -> None:
-    """Compares the texts of `setting` over the processes.
+def agree_on_texts(
+    processes: Processes,
+    parts: Sequence[tuple[str, DataSource]],
+    facts: Callable[[], Iterable[tuple[int, Sequence[str]]]],
+) -> None:
+    """Compares the texts of a data source over the processes.
+
+    Args:
+        parts: `DataSource.parts`.
+        facts: returns for each part the number of its texts, and the digests of both sides (`text_digests`).
 
     Raises: SharedError naming the file in which another process has read other texts.
     """
 
-    def digest(texts: Iterable[str]) -> str:
-        found = hashlib.sha256()
-        for text in texts:
-            found.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
-        return f"{len(pairs):,} texts with SHA-256 {found.hexdigest()[:12]}"
+    def described() -> dict[str, str]:
+        texts: dict[str, str] = {}
+        for (setting, part), (number, digests) in zip(parts, facts(), strict=True):
+            for name, digest in zip(part.text_names(setting), digests, strict=True):
+                texts[name] = f"{texts.get(name, f'{number:,} texts with SHA-256')} {digest[:12]}"
+        return texts
 
-    def digests() -> dict[str, str]:
-        if isinstance(source, ParallelText):
-            return {
-                f"{setting}.source {source.source}": digest(pair.source for pair in pairs),
-                f"{setting}.target {source.target}": digest(pair.target for pair in pairs),
-            }
-        name = getattr(source, "path", source.kind)
-        return {f"{setting} {name}": digest(text for pair in pairs for text in pair)}
-
-    processes.agree(digests, "Give all hosts the same data, and the same versions of the packages that read it")
+    processes.agree(described, "Give all hosts the same data, and the same versions of the packages that read it")
 
 
 def check_special_ids(objective: BaseObjective, decode: DecodeConfig, special: SpecialIds) -> None:

@@ -13,6 +13,7 @@ import pytest
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data import Dates, Mixture, shards, workers
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
@@ -32,6 +33,9 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     pairs = [Pair("a", "b"), Pair("c", "d")]
     several = SeveralProcesses()
 
+    def agree(read: list[Pair]) -> None:
+        agree_on_texts(several, source.parts("data.train"), lambda: [(len(read), text_digests(read))])
+
     def patch_answer(answer: str) -> None:
         monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, answer])
 
@@ -42,14 +46,14 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
         heard: list[str] = []
         with monkeypatch.context() as patch:
             patch.setattr(SeveralProcesses, "allgather_text", lambda _, text, h=heard: h.append(text) or [text])
-            agree_on_texts(several, "data.train", source, other)
-            agree_on_texts(several, "data.train", source, pairs)
+            agree(other)
+            agree(pairs)
         patch_answer(heard[0])
         found = rf"^process 1 of 2: {name} is 2 texts with SHA-256 \w+, but 2 texts with SHA-256 \w+ in process 0\. Give all"
         with pytest.raises(SharedError, match=found):
-            agree_on_texts(several, "data.train", source, pairs)
+            agree(pairs)
         patch_answer(heard[1])
-        agree_on_texts(several, "data.train", source, pairs)
+        agree(pairs)
 
 
 @pytest.mark.parametrize(

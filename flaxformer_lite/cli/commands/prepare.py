@@ -25,7 +25,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
     from flaxformer_lite.console import Progress
-    from flaxformer_lite.data.mixture import part_setting
     from flaxformer_lite.data.store import PairStream, TokenStore, list_stores, train_tokenizers
 
     part = parse_part(arguments.part)
@@ -39,10 +38,10 @@ def run(arguments: argparse.Namespace) -> None:
         progress.update("preparing")
         reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
         tokenizers = train_tokenizers(data, config.tokenizer_sizes, PairStream(source, "data.train", reading))
-        made = [TokenStore.of(Path(data.store), one, tokenizers) for one in source.parts]
-        for i, (store, one) in enumerate(zip(made, source.parts, strict=True)):
-            stream = PairStream(one, part_setting(source, "data.train", i))
-            if not store.build(stream, tokenizers, tokenizing, part):
+        parts = source.parts("data.train")
+        made = [TokenStore.of(Path(data.store), one, tokenizers) for _, one in parts]
+        for store, (setting, one) in zip(made, parts, strict=True):
+            if not store.build(PairStream(one, setting), tokenizers, tokenizing, part):
                 progress.say(f"part {arguments.part} is there; other parts are missing")
     for store in made:
         print(json.dumps(list_stores(store.folder)[0], indent=2))
