@@ -20,6 +20,7 @@ from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subword_sampling import SubwordSampler
+from flaxformer_lite.text.token_ids import cut, cut_warning
 
 # grain warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
 logging.get_absl_logger().addFilter(Quiet("grain"))
@@ -40,16 +41,14 @@ def truncate(
     records: Sequence[TokenPair], longest: Lengths, warn: Callable[[str], None], first_line: int = 1
 ) -> list[TokenPair]:
     """Truncates the records to `longest`, with room for EOS; `warn` gets a line with the number of each truncated record."""
-    truncated = []
-    for number, record in enumerate(records, first_line):
-        source, target = record.source[: longest.source - 1], record.target[: longest.target - 1]
-        for side, whole, kept in (("source", record.source, source), ("target", record.target, target)):
-            if len(kept) < len(whole):
-                warn(
-                    f"line {number}: the {side} has {len(whole)} tokens and was cut to {len(kept)} (data.max_{side}_length)"
-                )
-        truncated.append(record._replace(source=source, target=target))
-    return truncated
+
+    def truncated(record: TokenPair, line: int) -> TokenPair:
+        too_long = cut_warning(warn, line)
+        source = cut(record.source, longest.source - 1, "source", "max_source_length", too_long)
+        target = cut(record.target, longest.target - 1, "target", "max_target_length", too_long)
+        return record._replace(source=source, target=target)
+
+    return [truncated(record, line) for line, record in enumerate(records, first_line)]
 
 
 def evaluation_records(

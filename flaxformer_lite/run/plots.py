@@ -1,6 +1,6 @@
 """The attention and the charts of a run, for notebooks: `run.plot_curves()`, `run.plot_attention(source)`, `run.plot_lengths()`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +16,11 @@ from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, Kind, 
 from flaxformer_lite.run.text_lengths import text_lengths
 from flaxformer_lite.run.text_predictor import TextPredictor
 from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.text.token_ids import TooLong, cut, cut_warning
 from flaxformer_lite.workdir import RunFolder
 
 CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is drawn by default."""
-
-
-def warn_of_cut(name: str, length: int, most: int, setting: str) -> None:
-    """Warns of a text that is cut."""
-    warn(f"line 1: the {name} has {length} tokens and was cut to {most} (data.{setting})")
 
 
 def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], list[str]]:
@@ -96,40 +92,29 @@ class RunPlots:
             (target,) = self.own_targets([source])
         elif self.config.model.num_decoder_layers == 0:
             raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
-        return self.attention_of_ids(self.attention_ids(source, target, warn_of_cut))
+        return self.attention_of_ids(self.attention_ids(source, target, cut_warning(warn)))
 
-    def attention_ids(
-        self, source: str, target: str | None, too_long: Callable[[str, int, int, str], None]
-    ) -> AttentionIds:
+    def attention_ids(self, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
         """Returns the token ids that the model reads, cut to what the config allows.
 
-        `target` is None for an encoder alone. `too_long` receives the name of a text that is cut, its length and the maximum, in
-        tokens, and the setting that has the maximum.
+        `target` is None for an encoder alone. `too_long` is called for each text that is cut.
         """
         config, tokenizers = self.config, self.required_tokenizers
 
-        def fitting(name: str, ids: list[int], most: int, setting: str) -> list[int]:
-            if len(ids) > most:
-                too_long(name, len(ids), most, setting)
-            return ids[:most]
-
         if target is None:
             text, most = self.predictor.text_ids(source), self.predictor.max_tokens
-            fitting("text", tokenizers.source.with_special_tokens(text).tokens, most, "max_source_length")
+            cut(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
             return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
         if config.model.num_encoder_layers == 0:
             prompt, whole = (
                 encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
             )
-            ids = fitting("text", whole, config.data.longest.target, "max_target_length")
+            ids = cut(whole, config.data.longest.target, "text", "max_target_length", too_long)
             full = config.objective.prompt_attention == "full"
             return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
-        sources = fitting(
-            "source", tokenizers.source.encode(source), config.data.longest.source - 1, "max_source_length"
-        )
-        targets = fitting(
-            "target", tokenizers.target.encode(target), config.data.longest.target - 1, "max_target_length"
-        )
+        longest = config.data.longest
+        sources = cut(tokenizers.source.encode(source), longest.source - 1, "source", "max_source_length", too_long)
+        targets = cut(tokenizers.target.encode(target), longest.target - 1, "target", "max_target_length", too_long)
         return AttentionIds(tokenizers.source.as_source(sources), [config.decode.start_id, *targets], 0)
 
     def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:

@@ -36,7 +36,7 @@ from flaxformer_lite.run.text_predictor import (
     check_list,
 )
 from flaxformer_lite.text import Tokenizers
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.token_ids import check_token_ids, cut, cut_warning
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.training.data import EvalData
@@ -185,10 +185,10 @@ class Run(RunPlots):
         """Returns the token ids of texts, truncated to leave room for EOS, with a warning for each truncated one."""
         tokenizer, limit = getattr(self.required_tokenizers, side), getattr(self.config.data.longest, side) - 1
         rows = tokenizer.encode_batch(list(texts))
-        for number, row in enumerate(rows, first_line):
-            if len(row) > limit:
-                warn(f"line {number}: the {side} has {len(row)} tokens and was cut to {limit} (data.max_{side}_length)")
-        return [row[:limit] for row in rows]
+        return [
+            cut(row, limit, side, f"max_{side}_length", cut_warning(warn, line))
+            for line, row in enumerate(rows, first_line)
+        ]
 
     # Generation --------------------------------------------------------------------------------------------------------
 

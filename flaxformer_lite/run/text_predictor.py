@@ -15,6 +15,7 @@ from flaxformer_lite.inference.encoder import predict_class_logits, predict_embe
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
 from flaxformer_lite.text import EncodedText, Tokenizer
+from flaxformer_lite.text.token_ids import cut, cut_warning
 from flaxformer_lite.text.unknown import UnknownText
 
 MASK = "[MASK]"
@@ -143,10 +144,8 @@ class TextPredictor:
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
         """Returns one text or two with special ids, truncated with a warning that has the line's number."""
-        if (length := len(self.tokenizer.with_special_tokens(*texts).tokens)) > self.max_tokens:
-            warn(
-                f"line {number}: the text has {length} tokens and was cut to {self.max_tokens} (data.max_source_length)"
-            )
+        whole = self.tokenizer.with_special_tokens(*texts).tokens
+        cut(whole, self.max_tokens, "text", "max_source_length", cut_warning(warn, number))
         return self.tokenizer.truncated(texts, self.max_tokens)
 
     def text_ids(self, text: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; a trained one is saved in the run
 folder and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of them).
-`files` reads text files; `token_ids` checks the range of ids; `unknown` warns about text that the vocabulary lacks.
+`files` reads text files; `token_ids` checks and cuts ids; `unknown` warns about text that the vocabulary lacks.
 """
 
 from flaxformer_lite.text.characters import Bytes, Characters
