@@ -77,7 +77,12 @@ async def refused(request: Request, refusal: Refusal) -> Response:
 
 async def refused_by_starlette(request: Request, error: HTTPException) -> Response:
     """Returns the response to a request for an endpoint or a method that is not there."""
-    return await refused(request, Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}"))
+    allowed = (error.headers or {}).get("Allow", "")
+    remedy = f": use {' or '.join(sorted(set(allowed.split(', ')) - {'HEAD'}))}" if allowed else ""
+    message = f"{request.method} {request.url.path}: {error.detail}{remedy}"
+    response = await refused(request, Refusal(error.status_code, message))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def gone_client(request: Request, error: ClientDisconnect) -> Response:

@@ -1,5 +1,6 @@
 """The server's own endpoints, `/api/…`: what a run does under the names of its commands."""
 
+import asyncio
 from collections.abc import Sequence
 
 from starlette.requests import Request
@@ -42,6 +43,7 @@ class OwnApi:
                 "chat": run.chat is not None,
                 "reads_target": run.reads_target,
                 "beam_size": run.run.config.decode.beam_size,
+                "example": run.example,
             }
             for run in self.service.runs.by_name.values()
         ]
@@ -54,7 +56,8 @@ class OwnApi:
         options = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
-        return hypotheses(run, await self.service.answers(request, job), most)
+        unknown = await asyncio.to_thread(run.unknown, texts)
+        return hypotheses(run, await self.service.answers(request, job), most, unknown)
 
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""
@@ -106,7 +109,9 @@ class OwnApi:
         return JSONResponse((await self.service.answers(request, job))[0])
 
 
-def hypotheses(run: ServedRun, answers: Sequence[Sequence[Answer]], most: int) -> Response:
-    """Returns the response with the best answers to each text."""
+def hypotheses(
+    run: ServedRun, answers: Sequence[Sequence[Answer]], most: int, warnings: Sequence[str] = ()
+) -> Response:
+    """Returns the response with the best answers to each text, and with warnings if there are any."""
     shown = [[{"text": a.text, "score": a.score, "finish": a.finish} for a in text[:most]] for text in answers]
-    return JSONResponse({"run": run.name, "answers": shown})
+    return JSONResponse({"run": run.name, "answers": shown} | ({"warnings": list(warnings)} if warnings else {}))

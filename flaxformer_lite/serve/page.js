@@ -7,11 +7,13 @@ let runs = [], task = "", running = null, weights = null;
 
 const TASKS = {
   translate: {
+    verb: "Translate",
     hint: "One text on each line.",
-    options: (run) => [["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "answers", 1, 1]],
+    options: (run) => [["beam_size", "beam size", run.beam_size, 1], ["num_hypotheses", "translations of each", 1, 1]],
     ask: async (text, options) => showTranslations(lines(text), await post("/api/translate", { texts: lines(text), ...options })),
   },
   generate: {
+    verb: "Continue",
     hint: "The text to continue.",
     options: () => [
       ["max_new_tokens", "new tokens", 50, 1], ["temperature", "temperature", "", 0.1], ["top_k", "top k", "", 1],
@@ -24,6 +26,7 @@ const TASKS = {
     },
   },
   chat: {
+    verb: "Send",
     hint: "A message; the conversation is kept until you choose another run.",
     options: () => [["max_tokens", "new tokens", 200, 1], ["temperature", "temperature", "", 0.1], ["seed", "seed", "", 1]],
     ask: async (text, options) => {
@@ -44,6 +47,7 @@ const TASKS = {
     },
   },
   "fill-mask": {
+    verb: "Predict",
     hint: "Write [MASK] in place of each token to predict.",
     options: () => [["top", "candidates", 5, 1]],
     ask: async (text, options) => {
@@ -53,6 +57,7 @@ const TASKS = {
     },
   },
   classify: {
+    verb: "Classify",
     hint: "One text on each line; a tab separates the two texts of a pair.",
     options: () => [],
     ask: async (text) => {
@@ -67,6 +72,7 @@ const TASKS = {
     },
   },
   embed: {
+    verb: "Compare",
     hint: "Several lines: how similar each is to each (cosine).",
     options: () => [],
     ask: async (text) => {
@@ -161,10 +167,12 @@ function bars(title, entries) {
   }));
 }
 
-function showTranslations(texts, { answers }) {
-  table(["text", "answer", "score", ""], texts.flatMap((text, i) => answers[i].map((answer, n) => {
+function showTranslations(texts, { answers, warnings = [] }) {
+  warnings.forEach((line) => add("p", `Warning: ${line}`, "error"));
+  table(["text", "translation", "score", ""], texts.flatMap((text, i) => answers[i].map((answer, n) => {
     return [n ? "" : text, answer.text, answer.score.toFixed(4), attentionButton(text, answer.text)];
   })));
+  add("p", "Score: the logarithm of the translation's probability, scaled for its length as the run decodes; nearer to 0 is more probable.", "note");
 }
 
 function attentionButton(source, target, label = "attention") {
@@ -238,6 +246,8 @@ function chooseTask(name) {
   task = name;
   for (const tab of $("tasks").children) tab.setAttribute("aria-selected", String(tab.textContent === name));
   $("hint").textContent = TASKS[name].hint;
+  $("go").textContent = TASKS[name].verb;
+  ask.elements.text.placeholder = name === "translate" && currentRun().example ? `For example: ${currentRun().example}` : "";
   $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
     const around = make("label", `${label} `), input = make("input");
     Object.assign(input, { type: "number", name: option, min: 0, step, value, placeholder: "default" });

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from flaxformer_lite.console import suggest
 from flaxformer_lite.serve.refusals import Refusal
 
 Text = Annotated[str, MaxLen(1_000_000)]
@@ -36,7 +37,8 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
             raise Refusal(400, f"the body is no JSON: {first['msg']}") from None
         path = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise Refusal(422, f"{path} is not supported: leave it out", param=path) from None
+            near = suggest(path, shape.model_fields)
+            raise Refusal(422, f"{path} is not supported: leave it out{near}", param=path) from None
         raise Refusal(422, f"{path or 'the body'}: {first['msg']}", param=path or None) from None
 
 

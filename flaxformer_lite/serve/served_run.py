@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
 from flaxformer_lite.serve.refusals import Refusal
+from flaxformer_lite.text.unknown import UnknownText
 
 KEPT_PROGRAMS = 8
 """The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
@@ -88,6 +90,20 @@ class ServedRun:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
         self.chat: ChatTemplate | None = read_chat_template(run.folder.path) if "generate" in self.tasks else None
+
+    @functools.cached_property
+    def example(self) -> str:
+        """A source of the evaluation data, as the newest file of samples/ has it; empty if there is none."""
+        files = sorted((self.run.folder.path / "samples").glob("eval-step-*.txt"))
+        lines = files[-1].read_text(encoding="utf-8", errors="replace").splitlines() if files else []
+        found = [line.removeprefix("source:").strip() for line in lines if line.startswith("source:")]
+        return found[0] if found and "translate" in self.tasks else ""
+
+    def unknown(self, texts: Sequence[str]) -> list[str]:
+        """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""
+        warnings: list[str] = []
+        UnknownText(self.tokenizers.source).report(texts, warnings.append)
+        return warnings
 
     # Requests to jobs -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ import asyncio
 import functools
 import logging
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeVar
@@ -56,7 +57,9 @@ class Service:
                     chunks.append(chunk)
                     size += len(chunk)
                     if size > self.limits.body_bytes:
-                        raise Refusal(413, f"the body has more than {self.limits.body_bytes:,} bytes: send fewer texts")
+                        raise Refusal(
+                            413, f"the body has more than {self.limits.body_bytes:,} bytes: send fewer or shorter texts"
+                        )
         except TimeoutError:
             raise Refusal(
                 408, f"the body did not arrive within {self.limits.seconds:g} seconds: send it at once"
@@ -74,7 +77,9 @@ class Service:
         try:
             return await asyncio.to_thread(make, *arguments, **options)
         except ValueError as error:
-            raise Refusal(422, str(error)) from None
+            raise Refusal(
+                422, re.sub(r"\bdecode\.(sampling\.)?", "", str(error))
+            ) from None  # fields have the short names
 
     def check_most(self, name: str, count: int | None) -> None:
         """Raises: Refusal if a request asks for more new tokens, beams or answers than the server allows; `name` is its field."""

@@ -7,6 +7,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -91,6 +93,35 @@ def test_each_run_offers_what_it_can_do(served: Served):
         "texts": (["fill-mask", "classify", "embed"], False),
     }
     assert found["limits"]["queue"] == 8
+
+
+def test_a_wrong_method_is_answered_with_the_right_one(served: Served):
+    found = served.client.get("/api/translate")
+    assert (found.status_code, found.headers["Allow"]) == (405, "POST")
+    assert found.json()["error"]["message"] == "GET /api/translate: Method Not Allowed: use POST"
+
+
+def test_what_a_translator_cannot_read_is_a_warning(served: Served):
+    assert "warnings" not in served.post("/api/translate", {"texts": "abc"}).json()
+    found = served.post("/api/translate", {"texts": ["日a", "本"]}).json()
+    assert found["warnings"] == ["not in the vocabulary, so the model cannot read it: '日', '本'"]
+    assert len(found["answers"]) == 2
+
+
+def test_the_example_of_a_translator_is_a_sample(tmp_path: Path):
+    from flaxformer_lite.serve.served_run import ServedRun
+
+    (tmp_path / "samples").mkdir()
+    for step, source in ((3, "old"), (12, "20 May 2026")):
+        text = f"source:     {source}\nreference:  x\nhypothesis: y\n\nsource:     more\n"
+        (tmp_path / "samples" / f"eval-step-{step:08}.txt").write_text(text, encoding="utf-8")
+    for path, tasks, expected in (
+        (tmp_path, ("translate",), "20 May 2026"),
+        (tmp_path, ("generate",), ""),
+        (tmp_path / "none", ("translate",), ""),
+    ):
+        run = SimpleNamespace(run=SimpleNamespace(folder=SimpleNamespace(path=path)), tasks=tasks)
+        assert ServedRun.example.func(run) == expected  # type: ignore[attr-defined]
 
 
 def test_the_servers_own_endpoints(served: Served):
@@ -230,13 +261,15 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
     [
         ("/api/translate", b"{", 400, "no JSON"),
         ("/api/translate", {"texts": [1]}, 422, "texts"),
-        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "tokens is not supported"),
+        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "tokens is not supported: leave it out; perhaps you meant max_new_tokens"),
+        ("/api/translate", {"texts": "a", "beam": 3}, 422, "beam is not supported: leave it out; perhaps you meant beam_size"),
+        ("/api/translate", {"texts": "a", "qqq": 3}, 422, "qqq is not supported: leave it out"),
         ("/api/translate", {"texts": []}, 422, "there is no text"),
         ("/api/translate", {"texts": ["a"] * 5}, 413, "at most 4"),
         ("/api/translate", {"texts": ["a", "b" * 20]}, 413, "text 2 has 20 tokens, but pairs reads at most 19"),
-        ("/api/translate", {"texts": "a" * 5000}, 413, "more than 4,000 bytes"),
+        ("/api/translate", {"texts": "a" * 5000}, 413, "more than 4,000 bytes: send fewer or shorter texts"),
         ("/api/translate", {"texts": "a", "beam_size": 17}, 422, "at most 16"),
-        ("/api/translate", {"texts": "a", "num_hypotheses": 2}, 422, "decode.num_hypotheses is 2"),
+        ("/api/translate", {"texts": "a", "num_hypotheses": 2}, 422, "num_hypotheses is 2 but beam_size is 1"),
         ("/api/translate", {"texts": "a", "run": "texts"}, 404, "texts does not translate"),
         ("/api/translate", {"texts": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
         ("/api/generate", {"texts": "a", "max_new_tokens": 65}, 422, "at most 64"),
@@ -255,7 +288,7 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
         ("/api/attention", {"source": "a" * 20}, 413, "texts reads at most 20"),
         ("/api/attention", {"source": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
         ("/api/nothing", {}, 404, "Not Found"),
-        ("/api/runs", {}, 405, "Method Not Allowed"),
+        ("/api/runs", {}, 405, "POST /api/runs: Method Not Allowed: use GET"),
         ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),
         ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
         ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),

@@ -228,6 +228,11 @@ def test_a_signal_with_its_first_line_ends_it(folders: list[str]):
     assert not missed
 
 
+VERBS = {"translate": "Translate", "generate": "Continue", "chat": "Send", "fill-mask": "Predict", "classify": "Classify",
+         "embed": "Compare"}  # fmt: skip
+"""The names of the page's button."""
+
+
 @needs.starlette
 @needs.chromium
 @pytest.mark.slow
@@ -243,6 +248,7 @@ def test_the_page_works_in_chromium(server: Server, tmp_path: Path, width: int, 
             tab.select_option("#place select", run)
             for name in tab.locator("#tasks button").all_inner_texts():
                 tab.click(f"#tasks button:text-is('{name}')")
+                assert tab.inner_text("#go") == VERBS[name]
                 tab.fill("textarea", asked[name])
                 if name == "generate":  # the map is of prompt and answer together, at most 60 bytes
                     tab.fill("#options input[name=max_new_tokens]", "4")
