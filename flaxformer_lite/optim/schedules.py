@@ -48,9 +48,11 @@ def check_fits(total_steps: int, warmup_steps: int, decay_steps: int = 0) -> Non
     """Raises: ValueError if warm-up (at least one step) and decay are longer than the run."""
     if max(warmup_steps, 1) + decay_steps > total_steps:
         decay = f", optimizer.schedule.decay_steps is {decay_steps}" if decay_steps else ""
+        most = total_steps - decay_steps
+        remedy = f"set warmup_steps to at most {most}" if most > 0 else "lower decay_steps"
         raise ValueError(
-            f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule "
-            "(with at least one step up to the peak) must fit into the run; shorten it or raise train.steps"
+            f"optimizer.schedule.warmup_steps is {warmup_steps}{decay} and train.steps is {total_steps}: the schedule must fit "
+            f"into the run; {remedy}, or raise train.steps"
         )
 
 

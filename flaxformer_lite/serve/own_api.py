@@ -56,8 +56,8 @@ class OwnApi:
         options = {"max_new_tokens": asked.max_new_tokens, "beam_size": asked.beam_size}
         job = await self.service.made(run.translation_job, texts, texts, **options, num_hypotheses=asked.num_hypotheses)
         most = asked.num_hypotheses or run.run.config.decode.num_hypotheses
-        unknown = await asyncio.to_thread(run.unknown, texts)
-        return hypotheses(run, await self.service.answers(request, job), most, unknown)
+        found = await self.service.answers(request, job)
+        return hypotheses(run, found, most, await asyncio.to_thread(run.unknown, texts))
 
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""

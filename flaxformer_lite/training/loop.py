@@ -257,7 +257,7 @@ class Trainer:
         best = self.loop_state.update_best(metrics[train.best_metric], train.best_mode, train.patience)
         row = {"step": step, "split": "eval", **metrics}
         self.write_row(row)
-        self.progress.say(f"step {step:>6}  eval  {metrics_in_words(row)}" + " *" * best)
+        self.progress.say(f"step {step:>6}  eval  {metrics_in_words(row)}" + " * best so far" * best)
         self.view.show_evaluation(row, best=best)
         return metrics
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh
 
 from flaxformer_lite import hardware
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress
+from flaxformer_lite.console import Progress, counted
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import AMPERE, compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
@@ -22,6 +22,7 @@ from flaxformer_lite.training.runners import Runner, check_runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
+from flaxformer_lite.workdir.seal import sealed_config
 
 
 class Setup(NamedTuple):
@@ -73,7 +74,7 @@ def set_up(
         step = int(state.step)
         evaluated = checkpoints.metrics(step) is not None
         folder.truncate_metrics(step, evaluated=evaluated, log_every=config.train.log_every)
-        progress.say(f"resuming after step {step}")
+        progress.say(f"resuming after step {step}{describe_length(sealed_config(folder.checkpoints), config)}")
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
     for warning in device_warnings(config.model.dtype):
@@ -135,10 +136,18 @@ def describe_data(config: Config, data: RunData) -> str:
     """Returns a line on the size of the training data."""
     plan, dropped = data.train.plan, data.train.dropped
     return (
-        f"{len(data.records):,} training {config.objective.unit} in {plan.batches_per_epoch} batches an epoch, "
-        f"{len(plan.buckets)} shapes, {data.train.padding:.1%} padding"
+        f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
+        f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
         + (f"; {dropped:,} longer pairs dropped" if dropped else "")
     )
+
+
+def describe_length(before: Config | None, config: Config) -> str:
+    """Returns the end of a line on a run whose number of steps was changed since its newest checkpoint; else nothing."""
+    if before is None or before.train.steps == config.train.steps:
+        return ""
+    old, new = before.train.steps, config.train.steps
+    return f"; train.steps was {old} and is now {new}: from here on the learning rates are those of a schedule of {new} steps"
 
 
 def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:

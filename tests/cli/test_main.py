@@ -124,7 +124,7 @@ N training pairs in N batches an epoch, N shapes, N% padding
 N parameters on N DEVICE
 attention is computed by KERNEL
 step N epoch N loss N N tokens/s rate N
-step N eval accuracy N loss N perplexity N *
+step N eval accuracy N loss N perplexity N * best so far
 
 all N steps are done; --train.steps can be raised to train on.
  last (step N): accuracy N, loss N, perplexity N

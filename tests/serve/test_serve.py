@@ -261,7 +261,7 @@ def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_re
     [
         ("/api/translate", b"{", 400, "no JSON"),
         ("/api/translate", {"texts": [1]}, 422, "texts"),
-        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "tokens is not supported: leave it out; perhaps you meant max_new_tokens"),
+        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "leave it out; perhaps you meant max_new_tokens"),
         ("/api/translate", {"texts": "a", "beam": 3}, 422, "beam is not supported: leave it out; perhaps you meant beam_size"),
         ("/api/translate", {"texts": "a", "qqq": 3}, 422, "qqq is not supported: leave it out"),
         ("/api/translate", {"texts": []}, 422, "there is no text"),

@@ -6,7 +6,7 @@ import pytest
 from flaxformer_lite import hardware
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import setup
-from flaxformer_lite.training.setup import describe_devices, device_warnings, mesh_for
+from flaxformer_lite.training.setup import describe_devices, describe_length, device_warnings, mesh_for
 from tests.support.experiments import tiny_config, with_train
 
 
@@ -54,3 +54,11 @@ def test_pmap_is_refused_by_a_jax_whose_arrays_differ(monkeypatch: pytest.Monkey
     ):
         mesh_for(with_train(tiny_config(), runner="pmap"))
     assert mesh_for(tiny_config()).size == 8
+
+
+def test_a_run_that_is_made_longer_is_told_of_its_schedule():
+    config = tiny_config()
+    assert describe_length(None, config) == describe_length(with_train(config, eval_every=7), config) == ""
+    assert describe_length(config, with_train(config, steps=30)) == (
+        "; train.steps was 12 and is now 30: from here on the learning rates are those of a schedule of 30 steps"
+    )
