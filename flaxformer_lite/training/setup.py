@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
 from flaxformer_lite import hardware
@@ -74,7 +75,7 @@ def set_up(
         step = int(state.step)
         evaluated = checkpoints.metrics(step) is not None
         folder.truncate_metrics(step, evaluated=evaluated, log_every=config.train.log_every)
-        progress.say(f"resuming after step {step}{describe_length(sealed_config(folder.checkpoints), config)}")
+        progress.say(f"resuming after step {step}{describe_length(sealed_config(folder.checkpoints), config, step)}")
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
     for warning in device_warnings(config.model.dtype):
@@ -142,12 +143,18 @@ def describe_data(config: Config, data: RunData) -> str:
     )
 
 
-def describe_length(before: Config | None, config: Config) -> str:
-    """Returns the end of a line on a run whose number of steps was changed since its newest checkpoint; else nothing."""
+def describe_length(before: Config | None, config: Config, step: int) -> str:
+    """Returns the end of a line on a run that continues after `step`, if another number of steps changes its learning rates."""
     if before is None or before.train.steps == config.train.steps:
         return ""
-    old, new = before.train.steps, config.train.steps
-    return f"; train.steps was {old} and is now {new}: from here on the learning rates are those of a schedule of {new} steps"
+    old, new = (c.optimizer.rate(total_steps=c.train.steps, d_model=c.model.d_model) for c in (before, config))
+    counts = np.linspace(step, max(config.train.steps, step + 1) - 1, 10).astype(int).tolist()
+    if all(float(old(count)) == float(new(count)) for count in counts):
+        return ""
+    return (
+        f"; train.steps was {before.train.steps} and is now {config.train.steps}: the learning rate continues with "
+        f"{float(new(step)):.2e}, on a schedule of that length"
+    )
 
 
 def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:

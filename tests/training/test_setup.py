@@ -1,9 +1,12 @@
 """Hand-worked lines on devices. Restoring, warm starts and other data: test_loop.py."""
 
+import dataclasses
+
 import jax
 import pytest
 
 from flaxformer_lite import hardware
+from flaxformer_lite.optim import Cosine, OptimizerConfig
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import setup
 from flaxformer_lite.training.setup import describe_devices, describe_length, device_warnings, mesh_for
@@ -57,8 +60,11 @@ def test_pmap_is_refused_by_a_jax_whose_arrays_differ(monkeypatch: pytest.Monkey
 
 
 def test_a_run_that_is_made_longer_is_told_of_its_schedule():
-    config = tiny_config()
-    assert describe_length(None, config) == describe_length(with_train(config, eval_every=7), config) == ""
-    assert describe_length(config, with_train(config, steps=30)) == (
-        "; train.steps was 12 and is now 30: from here on the learning rates are those of a schedule of 30 steps"
+    """Oracle: by hand: half a cosine over 12 steps has come to 0; over 24 it is at (1 + cos(12 pi / 23)) / 2 of 0.01."""
+    constant = tiny_config()
+    cosine = dataclasses.replace(constant, optimizer=OptimizerConfig(schedule=Cosine(peak_rate=1e-2)))
+    assert describe_length(None, cosine, 12) == describe_length(cosine, with_train(cosine, eval_every=7), 12) == ""
+    assert describe_length(constant, with_train(constant, steps=24), 12) == "", "its rates do not depend on the length"
+    assert describe_length(cosine, with_train(cosine, steps=24), 12) == (
+        "; train.steps was 12 and is now 24: the learning rate continues with 4.66e-03, on a schedule of that length"
     )
