@@ -30,6 +30,7 @@ from flaxformer_lite.workdir import (
     parameter_digest,
     restore_weights,
 )
+from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.seal import ORIGIN, check_origin, check_seal
 
@@ -149,7 +150,7 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
         attempt(ORIGIN, lambda: check_origin(folder.path))
     if config.data.tokenizer is not None:
         attempt("tokenizers", lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
-    steps = sorted(int(step.name) for step in folder.checkpoints.glob("*") if step.name.isdecimal())
+    steps = steps_in(folder.checkpoints)
     if not steps:
         parts["checkpoints"] = "there is none"
     with Progress(len(steps)) as progress:

@@ -20,6 +20,11 @@ META = "meta.json"
 """The file in the folder `meta` of a checkpoint: meta, metrics, the seal of the run, and the path and type of every leaf."""
 
 
+def steps_in(checkpoints: Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder, ascending; none if there is no folder."""
+    return sorted(int(step.name) for step in checkpoints.glob("*") if step.name.isdecimal())
+
+
 class DamageError(ValueError):
     """A file that is missing or not as it was written; the message says why."""
 

@@ -38,6 +38,7 @@ from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
 if sys.platform == "win32":
@@ -129,7 +130,7 @@ class RunFolder:
     @property
     def trained(self) -> bool:
         """Whether the folder has a checkpoint."""
-        return self.checkpoints.is_dir() and any(step.name.isdecimal() for step in self.checkpoints.iterdir())
+        return len(steps_in(self.checkpoints)) > 0
 
     @contextlib.contextmanager
     def lock(self, config: Config) -> Iterator[str]:

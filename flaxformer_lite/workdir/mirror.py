@@ -25,7 +25,7 @@ from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.remote_files import describe_error, reading
-from flaxformer_lite.workdir.digests import DIGESTS, DamageError, unsealed
+from flaxformer_lite.workdir.digests import DIGESTS, DamageError, steps_in, unsealed
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps, drop_checkpoints, step_of
@@ -131,8 +131,7 @@ def check_place(remote: RemoteRun, folder: Path) -> None:
 
 def newest_valid(folder: RunFolder) -> int:
     """Returns the newest step whose files are as they were written; -1 if there is none."""
-    steps = [int(step.name) for step in folder.checkpoints.glob("*") if step.name.isdecimal()]
-    valid = (step for step in sorted(steps, reverse=True) if why_damaged(folder.checkpoints, step) is None)
+    valid = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
     return next(valid, -1)
 
 

@@ -17,7 +17,7 @@ from filelock import FileLock
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.console import Progress
 from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
-from flaxformer_lite.workdir.digests import DIGESTS, META
+from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in
 from flaxformer_lite.workdir.folder import RunFolder
 
 MARKER = f"meta/{META}"
@@ -184,9 +184,9 @@ def open_run(path: str | Path) -> RunFolder:
 
 def drop_checkpoints(folder: Path, kept: Container[int]) -> None:
     """Deletes the checkpoints of all other steps."""
-    for step in folder.glob("*"):
-        if step.name.isdecimal() and int(step.name) not in kept:
-            shutil.rmtree(step, ignore_errors=True)
+    for step in steps_in(folder):
+        if step not in kept:
+            shutil.rmtree(folder / str(step), ignore_errors=True)
 
 
 def cache_folder(url: str) -> Path:

@@ -15,7 +15,7 @@ from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import warn
-from flaxformer_lite.workdir.digests import DamageError, read_document
+from flaxformer_lite.workdir.digests import DamageError, read_document, steps_in
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
 ORIGIN = "imported.json"
@@ -44,7 +44,7 @@ def sealed_digests(folder: Path) -> dict[str, str]:
 
 def newest_seal(checkpoints: Path) -> tuple[int, dict[str, Any]] | None:
     """Returns the newest checkpoint with a readable seal, and the seal; None if there is none."""
-    for step in sorted((int(step.name) for step in checkpoints.glob("*") if step.name.isdecimal()), reverse=True):
+    for step in steps_in(checkpoints)[::-1]:
         try:
             found = read_document(checkpoints, step).get("seal")
         except DamageError:
