@@ -47,6 +47,10 @@ PEAK_FLOPS = {
 `device_kind`. A TPU v3 or TPU7x chip is two devices. Sources: Google's page of each TPU version, NVIDIA's data sheets."""
 
 
+AMPERE = 8.0
+"""The first compute capability with units for bfloat16, and for which cuDNN has fused attention. A T4 has 7.5."""
+
+
 class NvidiaGPU(NamedTuple):
     """A GPU as its driver describes it."""
 

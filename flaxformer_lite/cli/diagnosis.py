@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from flaxformer_lite.hardware import NvidiaGPU
+from flaxformer_lite.hardware import AMPERE, NvidiaGPU
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
@@ -28,8 +28,6 @@ EXTRAS = {
 """By extra of this package a distribution that it installs."""
 CUDA13_DRIVER = 580
 """The first driver for CUDA 13. Reference: CUDA Toolkit release notes, minimum driver versions."""
-BFLOAT16_CAPABILITY = 8.0
-"""The first compute capability with units for bfloat16, and with cuDNN's fused attention."""
 
 
 class Device(NamedTuple):
@@ -140,10 +138,10 @@ def notes(facts: Facts) -> Iterator[str]:
     if wanted and version and not f"{version}.".startswith(f"{wanted.removesuffix('.*')}."):
         yield f"jax {facts.versions['jax']} asks for libtpu {wanted}, and {version} is installed: `plan` may differ or fail"
     for gpu in dict.fromkeys(facts.gpus):
-        if gpu.compute_capability and float(gpu.compute_capability) < BFLOAT16_CAPABILITY:
+        if gpu.compute_capability and float(gpu.compute_capability) < AMPERE:
             yield (
                 f"{gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, both "
-                f"from {BFLOAT16_CAPABILITY} on; train with --model.dtype float32"
+                f"from {AMPERE} on; train with --model.dtype float32"
             )
 
 

@@ -14,6 +14,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.hardware import AMPERE
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.parallel.sharding import ROW_AXES
 
@@ -28,10 +29,6 @@ SPLASH_BLOCK = 128
 """Block size of Splash, in queries and keys: blocks are a multiple of it, and other lengths are padded."""
 SPLASH_SHORTEST = 256
 """Fewest queries and keys for which `auto` uses Splash: with fewer, blocks save nothing."""
-
-
-AMPERE = 8.0
-"""The first compute capability with units for bfloat16, and for which cuDNN has fused attention. A T4 has 7.5."""
 
 
 class AttentionCall(NamedTuple):

@@ -118,7 +118,6 @@ class UnigramSampling(SubwordSampling):
         return draw
 
 
-SubwordSamplingKinds = Annotated[BPEDropout | UnigramSampling, Discriminator("kind")]
 OptionalSubwordSampling = Annotated[BPEDropout | UnigramSampling | None, Discriminator("kind")]
 
 

@@ -12,7 +12,7 @@ from flaxformer_lite import hardware
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, counted
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.kernels import AMPERE, compute_capability
+from flaxformer_lite.model.kernels import compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.finite import is_finite
@@ -171,8 +171,8 @@ def device_warnings(dtype: str) -> Iterator[str]:
     if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
         yield f"this machine has {unused}, but JAX computes on the CPU: `python -m flaxformer_lite doctor` says why"
     capability = compute_capability()
-    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < AMPERE:
+    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < hardware.AMPERE:
         yield (
             f"model.dtype is 'bfloat16', but this GPU has compute capability {capability} and no units for it, which come with "
-            f"{AMPERE}: set model.dtype to 'float32'"
+            f"{hardware.AMPERE}: set model.dtype to 'float32'"
         )
