@@ -29,14 +29,7 @@ def causal_mask(length: int, window: int | None = None) -> Bool[Array, "1 1 T T"
     query 1   x x .
     query 2   x x x
     """
-    return prefix_mask(jnp.int32(0), length, length, window)
-
-
-def prefix_mask(
-    index: Int[Array, ""], length: int, num_queries: int = 1, window: int | None = None
-) -> Bool[Array, "1 1 T S"]:
-    """Returns the rows `index`, `index + 1` … of the causal mask over `length` keys."""
-    return before_mask(index + jnp.arange(num_queries), jnp.arange(length), window)
+    return before_mask(jnp.arange(length), jnp.arange(length), window)
 
 
 def before_mask(queries: Int[Array, "T"], keys: Int[Array, "S"], window: int | None = None) -> Bool[Array, "1 1 T S"]:

@@ -11,11 +11,11 @@ from flaxformer_lite.model.masks import (
     MaskStructure,
     Penalize,
     Replace,
+    before_mask,
     causal_mask,
     combine_masks,
     mask_structure,
     padding_mask,
-    prefix_mask,
     segment_mask,
 )
 
@@ -34,7 +34,7 @@ def test_causal_mask_is_what_its_docstring_draws():
 def test_a_window_ends_what_a_query_sees():
     expected = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert causal_mask(4, 2)[0, 0].astype(int).tolist() == expected
-    assert prefix_mask(jnp.int32(2), 4, 2, 2)[0, 0].astype(int).tolist() == expected[2:]
+    assert before_mask(2 + jnp.arange(2), jnp.arange(4), 2)[0, 0].astype(int).tolist() == expected[2:]
     np.testing.assert_array_equal(causal_mask(4, 4), causal_mask(4))
 
 
@@ -51,9 +51,10 @@ def test_padding_mask_is_what_its_docstring_draws():
 
 
 @pytest.mark.parametrize(("index", "expected"), [(0, [1, 0, 0, 0]), (2, [1, 1, 1, 0]), (3, [1, 1, 1, 1])])
-def test_prefix_mask_is_a_row_of_the_causal_mask(index, expected):
-    assert prefix_mask(jnp.asarray(index), 4).tolist() == [[[[bool(x) for x in expected]]]]
-    np.testing.assert_array_equal(prefix_mask(jnp.asarray(index), 4)[0, 0, 0], causal_mask(4)[0, 0, index])
+def test_one_query_has_a_row_of_the_causal_mask(index, expected):
+    row = before_mask(jnp.array([index]), jnp.arange(4))
+    assert row.tolist() == [[[[bool(x) for x in expected]]]]
+    np.testing.assert_array_equal(row[0, 0, 0], causal_mask(4)[0, 0, index])
 
 
 def test_combined_masks_allow_what_all_allow():
