@@ -45,6 +45,7 @@ class JsonTokenizer(Tokenizer):
     """
 
     extension = ".hf.json"
+    word_signs = ("▁", "Ġ")
 
     def __init__(self, description: str, special: SpecialIds) -> None:
         with one_error():
@@ -161,12 +162,11 @@ class JsonTokenizer(Tokenizer):
         return str(piece)
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Returns whether each token begins a word: without WordPiece's "##", or with the sign for a space in front."""
+        """Returns whether each token begins a word: of WordPiece all tokens without "##"."""
         model = json.loads(self.description)["model"]
-        pieces = [self._piece(i) for i in ids]
         if model.get("type") == "WordPiece":
-            return [not piece.startswith(model["continuing_subword_prefix"]) for piece in pieces]
-        return [number == 0 or piece.startswith(("▁", "Ġ")) for number, piece in enumerate(pieces)]
+            return [not self._piece(i).startswith(model["continuing_subword_prefix"]) for i in ids]
+        return super().word_starts(ids)
 
     def to_bytes(self) -> bytes:
         special = self.special._replace(size=None)._asdict()

@@ -21,6 +21,7 @@ class MarianTokenizer(Tokenizer):
     """
 
     extension = ".marian.json"
+    word_signs = ("▁",)
 
     def __init__(
         self, model: bytes, ids: Mapping[str, Any], *, pad: str = "<pad>", unk: str = "<unk>", eos: str = "</s>"
@@ -74,10 +75,6 @@ class MarianTokenizer(Tokenizer):
 
     def _piece(self, i: int) -> str:
         return self._pieces[i]
-
-    def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Returns whether each token begins a word: the first one, and each that begins with "▁"."""
-        return [number == 0 or self._piece(i).startswith("▁") for number, i in enumerate(ids)]
 
     def to_bytes(self) -> bytes:
         model = base64.b64encode(self._processor.serialized_model_proto()).decode()

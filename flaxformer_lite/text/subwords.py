@@ -22,6 +22,7 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     extension = ".model"
+    word_signs = ("▁",)
 
     def __init__(self, model: bytes) -> None:
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -67,10 +68,6 @@ class SentencePieceTokenizer(Tokenizer):
         """Returns the ids of the `size` most probable segmentations of a word, of which "▁" is the first character."""
         segmentations: list[list[int]] = self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size)
         return segmentations
-
-    def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Returns whether each token begins a word: the first one, and each that begins with "▁"."""
-        return [number == 0 or self._piece(i).startswith("▁") for number, i in enumerate(ids)]
 
     def to_bytes(self) -> bytes:
         model: bytes = self._processor.serialized_model_proto()

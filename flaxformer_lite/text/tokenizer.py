@@ -29,6 +29,8 @@ class Tokenizer(ABC):
 
     extension: ClassVar[str]
     """End of the file name, different for each kind."""
+    word_signs: ClassVar[tuple[str, ...]] = ()
+    """Signs for a space at the start of a piece that begins a word; (): pieces have white space itself."""
     vocab_size: int
     """Number of ids, special ones included."""
     pad_id: int = PAD
@@ -96,7 +98,12 @@ class Tokenizer(ABC):
         """Returns the label of an id."""
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
-        """Returns whether each token begins a word: the first one, each white-space character, and the token after it."""
+        """Returns whether each token begins a word: the first one, and each that begins with one of `word_signs`.
+
+        Without signs: the first one, each white-space character, and the token after it.
+        """
+        if self.word_signs:
+            return [number == 0 or self._piece(i).startswith(self.word_signs) for number, i in enumerate(ids)]
         special = self.special[:5]
         white = [i not in special and self._text([i]).isspace() for i in ids]
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
