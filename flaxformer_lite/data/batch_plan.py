@@ -152,15 +152,21 @@ class BatchPlan:
         dtype = np.int32 if len(self._which) < 2**31 else np.int64
         examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
         for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
-            members, filled = examples[start : start + count], 0
-            if self._drawn is not None:
+            members = examples[start : start + count]
+            if self._drawn is None:
+                self._all_members(i, members)
+            else:
                 members[:] = self._drawn_members(epoch, i)
-            for part in slices(len(self._which)) if self._drawn is None else ():
-                found = np.flatnonzero(self._which[part] == i) + part.start
-                members[filled : filled + len(found)] = found
-                filled += len(found)
             generator.shuffle(members)
         return Epoch(examples, generator.permutation(self.batches_per_epoch))
+
+    def _all_members(self, bucket: int, members: Int[np.ndarray, "M"]) -> None:
+        """Writes the examples of a bucket into `members`, slice by slice, so that no other array is as long."""
+        filled = 0
+        for part in slices(len(self._which)):
+            found = np.flatnonzero(self._which[part] == bucket) + part.start
+            members[filled : filled + len(found)] = found
+            filled += len(found)
 
     def _drawn_members(self, epoch: int, bucket: int) -> Int[np.ndarray, "M"]:
         """Returns the examples of a bucket in one epoch of a mixture, source after source.

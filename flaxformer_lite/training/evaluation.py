@@ -28,7 +28,7 @@ BatchCounts = dict[str, list[LossTerm | PerRowMetric]]
 """For each metric the sums and counts of every batch."""
 
 
-def check_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]) -> None:
+def check_sample_prompts(decoder: Decoder, tokenizer: Tokenizer, prompts: Sequence[str]) -> None:
     """Raises: ValueError for a prompt that the model cannot continue, at the start and not at the first evaluation."""
     try:
         decoder.check([encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts], 0)
@@ -103,7 +103,7 @@ class Evaluator:
         answers = config.objective.translates or config.train.sample_prompts
         self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
         if self.decoder is not None:
-            check_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
+            check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
 
     def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""

@@ -56,7 +56,6 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
         return
     remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
     check_place(remote, folder.path)
-    theirs = None
     try:
         newest = max(complete_steps(remote.files()), default=None)
         if newest is None:

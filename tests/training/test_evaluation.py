@@ -17,7 +17,7 @@ from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.text import Tokenizer
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.training import evaluation
-from flaxformer_lite.training.evaluation import Evaluator, check_prompts, merge_counts, report
+from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, report
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
 
@@ -63,11 +63,11 @@ CHAR_LM = load_config("char_lm")
 def test_a_prompt_that_is_too_long_is_found_before_training():
     model = replace(CHAR_LM.model, positions=Learned(max_positions=4))
     decoder, tokenizer = Decoder(Transformer(model), CHAR_LM.decode), Bytes().train([], 260)
-    check_prompts(decoder, tokenizer, ["abc"])
+    check_sample_prompts(decoder, tokenizer, ["abc"])
     with pytest.raises(
         ValueError, match=r"^train\.sample_prompts: prompt 1 has \d tokens, but model\.positions\.max_positions is 4"
     ):
-        check_prompts(decoder, tokenizer, ["abc", "abcdef"])
+        check_sample_prompts(decoder, tokenizer, ["abc", "abcdef"])
 
 
 @pytest.mark.parametrize("config", [tiny_config(), replace(CHAR_LM, data=replace(CHAR_LM.data, eval=None))])
