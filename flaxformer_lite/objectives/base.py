@@ -115,15 +115,12 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     # From records to rows --------------------------------------------------------------------------------------------
 
     def packed_row(self, longest: Lengths) -> Lengths | None:
-        """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
         return longest
 
     def longest_row(self, longest: Lengths) -> Lengths:
-        """Returns the longest possible row; 0 for a side that the model does not read."""
         return self.packed_row(longest) or longest
 
     def lengths(self, record: Any) -> Lengths:
-        """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""
         raise NotImplementedError(f"{type(self).__qualname__}.make_rows does not return Rows: define `lengths`")
 
     def inputs(self, batch: Batch, model: ModelConfig) -> Inputs:

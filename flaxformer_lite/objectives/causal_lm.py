@@ -60,7 +60,6 @@ class CausalLM(BaseObjective):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """Returns a row without the axis B, padded to `lengths`; nothing is random."""
         row = concat_pieces([piece[:-1] for piece in record.pieces], lengths.target, special.pad)
         inputs = Inputs(
             target_tokens=row.tokens,  # type: ignore[arg-type]

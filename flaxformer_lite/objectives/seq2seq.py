@@ -82,7 +82,6 @@ class Seq2Seq(BaseObjective):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """Returns a row without the axis B, padded to `lengths`; nothing is random."""
         return encoder_decoder_row(record, lengths, special)
 
     def training_batch(self, batch: Batch) -> Batch:

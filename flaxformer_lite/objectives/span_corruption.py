@@ -109,7 +109,6 @@ class SpanCorruption(BaseObjective):
     def example(
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:
-        """Returns a row without the axis B, padded to `lengths`."""
         (text,) = record.pieces
         is_noise = noise_spans(len(text), self.noise_density, self.mean_span, generator)
         source, target = (with_sentinels(text, removed, self.first_sentinel) for removed in (is_noise, ~is_noise))

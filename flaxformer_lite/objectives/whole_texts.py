@@ -81,7 +81,6 @@ class LabelledTexts(WholeTexts):
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
-        """Returns a row without the axis B, padded to `lengths`; nothing is random."""
         inputs = Inputs(
             source_tokens=pad_tokens(record.tokens, lengths.source, special.pad),  # type: ignore[arg-type]
             source_mask=np.arange(lengths.source) < len(record.tokens),  # type: ignore[arg-type]

@@ -91,7 +91,6 @@ class JsonTokenizer(Tokenizer):
 
     @one_error()
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, in order, computed on all cores."""
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
     @one_error()

@@ -50,7 +50,6 @@ class MarianTokenizer(Tokenizer):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, in order, computed on all cores."""
         codes = [found[0] if (found := LANGUAGE.match(text)) else "" for text in texts]
         rest = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         batch: list[list[str]] = self._processor.encode(rest, out_type=str)

@@ -40,7 +40,6 @@ class SentencePieceTokenizer(Tokenizer):
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, in order, computed on all cores."""
         batch: list[list[int]] = self._processor.encode(list(texts))
         return batch
 

@@ -72,7 +72,7 @@ class Tokenizer(ABC):
         """Returns the ids of a text, without special ids other than UNK."""
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, in order."""
+        """Returns the ids of every text, in order. Tokenizers of a library compute them on all cores."""
         return [self.encode(text) for text in texts]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
