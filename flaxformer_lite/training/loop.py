@@ -86,30 +86,29 @@ class RollBack(Exception):
         self.first, self.last = first, last
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Trainer:
     """The loop of one run: steps, evaluations, checkpoints and signals.
 
     Step n + 1 is dispatched while step n still computes; the loop fetches the numbers of a step one step later.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        setup: Setup,
-        evaluator: Evaluator | None,
-        folder: RunFolder,
-        checkpoints: Checkpoints,
-        progress: Progress,
-        stop: StopRequest,
-        trackers: Trackers,
-        on_row: RowCallback | None,
-    ):
-        self.config, self.data, self.runner = config, setup.data.train, setup.runner
+    config: Config
+    setup: dataclasses.InitVar[Setup]
+    evaluator: Evaluator | None
+    folder: RunFolder
+    checkpoints: Checkpoints
+    progress: Progress
+    stop: StopRequest
+    trackers: Trackers
+    on_row: RowCallback | None
+
+    def __post_init__(self, setup: Setup) -> None:
+        config = self.config
+        self.data, self.runner = setup.data.train, setup.runner
         self.state, self.loop_state = setup.state, setup.loop_state
-        self.evaluator, self.folder, self.checkpoints = evaluator, folder, checkpoints
-        self.progress, self.stop, self.trackers, self.on_row = progress, stop, trackers, on_row
-        self.view = TrainView(config.train, progress)
-        self.profiler = Profiler(config.train.profile, folder.path / "profile")
+        self.view = TrainView(config.train, self.progress)
+        self.profiler = Profiler(config.train.profile, self.folder.path / "profile")
         self.row_error: Exception | None = None
         """The exception of the last call of `on_row`."""
         self.rate = config.optimizer.rate(total_steps=config.train.steps, d_model=config.model.d_model)
@@ -220,9 +219,8 @@ class Trainer:
     def evaluate_and_save(self, step: int) -> None:
         """Evaluates if that is due and saves a checkpoint, without metrics if a signal or a mistake ends the evaluation.
 
-        Raises: what the evaluation raised, after the step is saved (not with several processes, which would wait for each other);
-            Failure if another process trains in the folder; or if the state has a NaN or an infinity, as it would push out a
-            checkpoint that can be used.
+        Raises: what the evaluation raised, after the step is saved; Failure if another process trains in the folder, or if the
+            state has a NaN or an infinity: it would push out a checkpoint that can be used.
         """
         self.folder.keep_lock()
         self.fetch_measurements()
@@ -232,22 +230,27 @@ class Trainer:
                 f"the parameters or the optimizer's state are not finite after step {step}, which was not saved: lower "
                 "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
             )
-        metrics = mistake = None
-        if self.evaluation_due(step):
-            try:
-                metrics = self.evaluate(step)
-            except Interrupted:
-                pass
-            except Exception as error:
-                if jax.process_count() > 1:
-                    raise
-                mistake = error
+        metrics, mistake = self.try_to_evaluate(step) if self.evaluation_due(step) else (None, None)
         interim = not (self.evaluation_due(step) or self.checkpoint_due(step))
         self.checkpoints.save(step, self.state, dataclasses.asdict(self.loop_state), metrics, interim=interim)
         if mistake is not None:
             self.checkpoints.wait()
             raise mistake
         self.throughput.leave_out(time.perf_counter() - started)
+
+    def try_to_evaluate(self, step: int) -> tuple[dict[str, float] | None, Exception | None]:
+        """Returns the metrics, None if a signal or a mistake ended the evaluation, and the mistake.
+
+        Raises: the mistake with several processes, where saving would wait for the others.
+        """
+        try:
+            return self.evaluate(step), None
+        except Interrupted:
+            return None, None
+        except Exception as error:
+            if jax.process_count() > 1:
+                raise
+            return None, error
 
     def evaluate(self, step: int) -> dict[str, float]:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""
