@@ -22,7 +22,6 @@ from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.profile import Profiler
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.spikes import describe_spike
 from flaxformer_lite.training.throughput import Throughput
 from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
@@ -282,7 +281,7 @@ class Trainer:
             self.throughput.add(self.loop_state.batch_of(step), float(measured["tokens"]))
             if not self.loop_state.add_step(step, measured):
                 self.report_skipped(step, measured)
-            elif spike := describe_spike(self.loop_state.recent_losses, float(measured["loss"])):
+            elif spike := self.loop_state.spike(float(measured["loss"])):
                 batch = self.loop_state.batch_of(step)
                 self.progress.say(f"step {step:>6}  a loss spike on batch {batch}: {spike}")
                 if self.can_roll_back(step):

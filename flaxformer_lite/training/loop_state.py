@@ -4,6 +4,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+WINDOW = 100
+"""Number of steps that a loss is compared with."""
+DEVIATIONS = 6.0
+"""Smallest spike, in standard deviations of these steps' losses above their mean. Chance alone gives one in 10^9 steps."""
+SMALLEST = 0.01
+"""Smallest spike as a part of these losses' mean: losses that are nearly equal have hardly a deviation."""
+
 
 @dataclass
 class LoopState:
@@ -28,7 +35,7 @@ class LoopState:
     skipped_in_a_row: int = 0
     """Number of the newest steps that were skipped, one after the other."""
     recent_losses: list[float] = field(default_factory=list)
-    """Losses of the newest updates, oldest first: `spikes.py` compares the next one with them."""
+    """Losses of the newest `WINDOW` updates, oldest first."""
     rollbacks: list[list[int]] = field(default_factory=list)
     """Returns to a checkpoint: its step, and the number of batches that are left out after it."""
     parameters_only: str = ""
@@ -48,6 +55,21 @@ class LoopState:
         self.loss_sum += float(measured["loss"]) * float(measured["tokens"])
         self.tokens += float(measured["tokens"])
         return True
+
+    def spike(self, loss: float) -> str | None:
+        """Adds the finite loss of an update to the recent ones; returns in words how far it is above them, None if it is no spike.
+
+        With fewer than `WINDOW` losses before it there is no spike.
+        """
+        before = self.recent_losses
+        self.recent_losses = [*before, loss][-WINDOW:]
+        if len(before) < WINDOW:
+            return None
+        mean = math.fsum(before) / WINDOW
+        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in before) / WINDOW)
+        if loss <= mean + max(DEVIATIONS * deviation, SMALLEST * abs(mean)):
+            return None
+        return f"{loss:.4f}, where the {WINDOW} steps before had {mean:.4f} ± {deviation:.4f}"
 
     def mean_loss(self) -> float | None:
         """Returns the loss per token since the last `train` row, None without any, and starts the next row's sums."""

@@ -36,6 +36,7 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training import evaluation, loop, setup
+from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.folder import RunFolder
@@ -533,7 +534,7 @@ def test_no_rollback_is_left_or_there_is_no_checkpoint_to_return_to(tmp_path, mo
 def test_a_spike_is_rolled_back(tmp_path, monkeypatch, capfd):
     """The second spike is reported only."""
     spikes = iter([None] * 6 + ["far above"] + [None] * 3 + ["far above"] + [None] * 99)
-    monkeypatch.setattr(loop, "describe_spike", lambda losses, loss: next(spikes))
+    monkeypatch.setattr(LoopState, "spike", lambda state, loss: next(spikes))
     loop.train(CAREFUL, tmp_path / "run")
     said = [line for line in capfd.readouterr().err.splitlines() if "a loss spike" in line or "returned" in line]
     assert said == [

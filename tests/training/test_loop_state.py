@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.loop_state import WINDOW, LoopState
 
 
 def test_the_mean_loss_is_over_tokens_and_starts_anew():
@@ -43,3 +43,22 @@ def test_a_step_reads_the_next_batch_that_is_not_left_out():
     """After step 4 two batches are left out, 4 and 5; after step 6 one, 8."""
     state = LoopState("data", rollbacks=[[4, 2], [6, 1]])
     assert [state.batch_of(step) for step in range(1, 9)] == [0, 1, 2, 3, 6, 7, 9, 10]
+
+
+# Loss spikes, of 2 and 4 in turn: of mean 3 and deviation 1 -------------------------------------------------------------
+
+
+def test_a_spike_is_six_deviations_above_the_steps_before():
+    state = LoopState("data")
+    usual = [1000.0, *[2.0, 4.0] * (WINDOW // 2)]
+    assert [state.spike(loss) for loss in usual] == [None] * (WINDOW + 1)
+    assert state.recent_losses == usual[1:]
+    assert state.spike(9.1) == "9.1000, where the 100 steps before had 3.0000 ± 1.0000"
+    assert state.spike(9.0) is None  # the last spike has made the deviation larger
+    assert LoopState("data").spike(9.1) is None
+
+
+def test_losses_that_are_nearly_equal_have_no_spike_below_a_hundredth():
+    """Their deviation is 0, so six of them are nothing."""
+    assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.019) is None
+    assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.021) is not None
