@@ -4,7 +4,7 @@ import argparse
 import json
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.cli.options import chosen_weights
@@ -19,6 +19,17 @@ from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
 
 
+class ScoredData(NamedTuple):
+    """The data that a run is scored on."""
+
+    name: str
+    pairs: list[Pair]
+    parts: dict[str, slice]
+    """The pairs of each source of a mixture, by its name."""
+    tokenized: bool
+    """`data.tokenized`."""
+
+
 def run(arguments: argparse.Namespace) -> None:
     if arguments.others:
         report = compare_runs(arguments)
@@ -28,35 +39,33 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.tune_alpha is not None:
         tune_alpha(loaded, arguments)
         return
-    name, pairs, parts = chosen_pairs(loaded.config, arguments)
-    name += "-ensemble" * bool(arguments.ensemble)
-    report, hypotheses = score(loaded, name, pairs, parts, arguments)
+    data = chosen_data(loaded.config, arguments)
+    data = data._replace(name=data.name + "-ensemble" * bool(arguments.ensemble))
+    report, hypotheses = score(loaded, data, arguments)
     for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
         note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
-    save(loaded, report, pairs, hypotheses)
+    save(loaded, report, data.pairs, hypotheses)
 
 
-def score(
-    loaded: Run, name: str, pairs: list[Pair], parts: dict[str, slice], arguments: argparse.Namespace
-) -> tuple[dict[str, Any], list[str] | None]:
+def score(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str] | None]:
     """Returns the report on a run, over all pairs and over each part of a mixture, and its translations if it makes any."""
     decode = decode_settings(loaded, arguments)
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
-        hypotheses, scores = evaluate(loaded, pairs, parts, name, decode, arguments)
+        hypotheses, scores = evaluate(loaded, data, decode, arguments)
     elif decode:
         raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
     else:
-        with Progress(len(pairs)) as progress:
+        with Progress(len(data.pairs)) as progress:
             progress.within("scoring")
             scores = {
-                loaded.config.objective.unit: len(pairs),
-                **loaded.metrics(pairs, parts=parts, progress=partial(show_batches, progress)),
+                loaded.config.objective.unit: len(data.pairs),
+                **loaded.metrics(data.pairs, parts=data.parts, progress=partial(show_batches, progress)),
             }
     report = {
         "run": str(loaded.folder.path),
-        "split": name,
+        "split": data.name,
         "weights": arguments.weights or loaded.config.weights,
         "weights_dtype": arguments.weights_dtype,
         "step": loaded.step,
@@ -89,17 +98,18 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     if arguments.ensemble or arguments.tune_alpha is not None:
         raise ValueError("--ensemble and --tune-alpha are for one RUN: leave them out, or the other runs")
     check_different(paths)
-    name, pairs, parts, tokenized = same_data(paths, arguments)
+    data = same_data(paths, arguments)
     reports, systems = [], {}
     for path in paths:
         loaded = load(path, **chosen_weights(arguments))
-        report, hypotheses = score(loaded, name, pairs, parts, arguments)
-        save(loaded, report, pairs, hypotheses)
+        report, hypotheses = score(loaded, data, arguments)
+        save(loaded, report, data.pairs, hypotheses)
         reports.append(report)
         systems[path] = hypotheses or []
-    compared = compare(systems, [pair.target for pair in pairs], tokenized=tokenized)
+    compared = compare(systems, [pair.target for pair in data.pairs], tokenized=data.tokenized)
     note_table(compared)
-    return {"split": name, "sentences": len(pairs), "runs": reports, "comparison": [c._asdict() for c in compared]}
+    comparison = [found._asdict() for found in compared]
+    return {"split": data.name, "sentences": len(data.pairs), "runs": reports, "comparison": comparison}
 
 
 def check_different(paths: list[str]) -> None:
@@ -112,19 +122,20 @@ def check_different(paths: list[str]) -> None:
         found[place] = path
 
 
-def same_data(paths: list[str], arguments: argparse.Namespace) -> tuple[str, list[Pair], dict[str, slice], bool]:
-    """Returns the name of the data that all runs are scored on, its pairs and their parts, and whether they are tokenized.
+def same_data(paths: list[str], arguments: argparse.Namespace) -> ScoredData:
+    """Returns the data that all runs are scored on.
 
     Raises: ValueError naming the first run that does not translate, or that has other sentences.
     """
-    found: tuple[str, list[Pair], dict[str, slice], bool] | None = None
+    found: ScoredData | None = None
     for path in paths:
         config = open_run(path).config()
         if not config.objective.translates:
             raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
-        here = (*chosen_pairs(config, arguments), config.data.tokenized)
+        here = chosen_data(config, arguments)
         if found is not None and here != found:
-            what = "data.tokenized" if here[:3] == found[:3] else f"data.{here[0]}: {difference(found[1], here[1])}"
+            only_tokens = here._replace(tokenized=found.tokenized) == found
+            what = "data.tokenized" if only_tokens else f"data.{here.name}: {difference(found.pairs, here.pairs)}"
             raise ValueError(
                 f"{path} and {paths[0]} differ in {what}. Scores on different data cannot be compared: give the same files to all "
                 "by --source and --target, or another --split"
@@ -160,8 +171,8 @@ def show_batches(progress: Progress, done: int, total: int) -> None:
     progress.within("scoring", done / total, f"{done:,}/{total:,} batches")
 
 
-def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, list[Pair], dict[str, slice]]:
-    """Returns a name for the data to score, its pairs, and where the parts of a mixture are.
+def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
+    """Returns the data to score.
 
     Raises: ValueError if there is no such split or file.
     """
@@ -172,13 +183,14 @@ def chosen_pairs(config: Config, arguments: argparse.Namespace) -> tuple[str, li
             raise ValueError(
                 "--source and --target are for translations, which this run does not make: set data.test in the config"
             )
-        return "files", list(ParallelText(source=arguments.source, target=arguments.target).open()), {}
+        pairs = list(ParallelText(source=arguments.source, target=arguments.target).open())
+        return ScoredData("files", pairs, {}, config.data.tokenized)
     data = config.data
     split = arguments.split or ("test" if data.test is not None else "eval")
     source = getattr(data, split)
     if source is None:
         raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
-    return split, *open_parts(source, f"data.{split}")
+    return ScoredData(split, *open_parts(source, f"data.{split}"), data.tokenized)
 
 
 def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
@@ -201,7 +213,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     if arguments.split == "test":
         raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
     arguments.split = "eval"
-    name, pairs, _ = chosen_pairs(loaded.config, arguments)
+    name, pairs, _, tokenized = chosen_data(loaded.config, arguments)
     decode, scores = decode_settings(loaded, arguments), []
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for alpha in alphas:
@@ -213,7 +225,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
                 warn=lambda line: None,
                 **decode | {"alpha": alpha},
             )
-        score = bleu([best[0].text for best in answers], references, tokenized=loaded.config.data.tokenized)
+        score = bleu([best[0].text for best in answers], references, tokenized=tokenized)
         scores.append({"alpha": alpha, "bleu": score.value, "hypothesis_words": score.hypothesis_words})
         note(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}")
     best = max(scores, key=lambda found: found["bleu"])
@@ -223,14 +235,10 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
 
 
 def evaluate(
-    loaded: Run,
-    pairs: list[Pair],
-    parts: dict[str, slice],
-    name: str,
-    decode: dict[str, Any],
-    arguments: argparse.Namespace,
+    loaded: Run, data: ScoredData, decode: dict[str, Any], arguments: argparse.Namespace
 ) -> tuple[list[str], dict[str, Any]]:
-    """Returns the run's translations of `pairs`, and all their scores."""
+    """Returns the run's translations of the data, and all their scores."""
+    name, pairs, parts, tokenized = data
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
         metrics = {}
@@ -248,7 +256,6 @@ def evaluate(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
     hypotheses = [best[0].text for best in chosen(loaded, answers, arguments)]
-    tokenized = loaded.config.data.tokenized
     scores = text_scores(hypotheses, references, tokenized=tokenized) | metrics
     for part, where in parts.items():
         of_part = text_scores(hypotheses[where], references[where], tokenized=tokenized)
