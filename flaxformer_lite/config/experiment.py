@@ -67,7 +67,7 @@ class Config:
             )
         if data.train is not None:  # imported weights are used without an objective
             self.objective.check_model(model)
-        if model.num_encoder_layers and model.num_decoder_layers:
+        if model.has_two_stacks:
             self.decode.start_id  # noqa: B018  # raises if there is none
         if model.num_decoder_layers and model.head is not None:
             check_vocabulary(self.decode, model.output_size)

@@ -19,7 +19,7 @@ from flaxformer_lite.inference.batches import (
     plan_batches,
 )
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.inputs import has_two_stacks, shifted, text_inputs
+from flaxformer_lite.model.inputs import shifted, text_inputs
 from flaxformer_lite.text import EncodedText
 
 
@@ -88,7 +88,7 @@ def predict_class_logits(
 
     In an encoder–decoder the decoder reads the text shifted right, after `bos_id`, and classifies at the first of `positions`.
     """
-    if has_two_stacks(model.config):
+    if model.config.has_two_stacks:
         assert inputs.source_tokens is not None and bos_id is not None  # by Config
         start = shifted(inputs.source_tokens, bos_id)
         inputs = inputs._replace(target_tokens=start, last_positions=positions[:, 0])

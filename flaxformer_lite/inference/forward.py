@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer
-from flaxformer_lite.model.inputs import Outputs, has_two_stacks, shifted
+from flaxformer_lite.model.inputs import Outputs, shifted
 from flaxformer_lite.text.token_ids import check_token_ids
 
 
@@ -71,7 +71,7 @@ def forward(
         last_hidden_state=out.hidden if config.num_decoder_layers else out.memory,
         pooled=out.pooled if config.sentence_embedding is None else out.embedding,
         class_logits=out.class_logits,
-        encoder_last_hidden_state=out.memory if has_two_stacks(config) else None,
+        encoder_last_hidden_state=out.memory if config.has_two_stacks else None,
     )
 
 
@@ -84,7 +84,7 @@ def _apply(model: Transformer, variables: VariableDict, inputs: Inputs) -> Outpu
 def arguments(config: ModelConfig) -> dict[str, bool]:
     """Returns the names of the model's arguments, and whether each is required."""
     tokens = "input_ids" if config.vocab_size else "inputs_embeds"
-    if has_two_stacks(config):
+    if config.has_two_stacks:
         names = {tokens: True, "attention_mask": False, f"decoder_{tokens}": not shifts_source(config)}
         return names | {"decoder_attention_mask": False}
     names = {tokens: True, "attention_mask": False, "position_ids": False}

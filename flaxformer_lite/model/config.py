@@ -250,9 +250,14 @@ class ModelConfig(Checked, at="model"):
         return None if window is None or window.layers is not None else window.size
 
     @property
+    def has_two_stacks(self) -> bool:
+        """Whether the model is an encoder–decoder."""
+        return self.num_encoder_layers > 0 and self.num_decoder_layers > 0
+
+    @property
     def one_table(self) -> bool:
         """Whether one embedding table serves all tokens."""
-        return self.share_source_target or 0 in (self.num_encoder_layers, self.num_decoder_layers)
+        return self.share_source_target or not self.has_two_stacks
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:

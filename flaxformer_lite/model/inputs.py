@@ -82,8 +82,7 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
                 f"{side}_tokens have shape {tokens.shape}, and model.vocab_size is 0: they must be vectors of width "
                 f"model.d_model, [batch, length, {config.d_model}]"
             )
-    both = config.num_encoder_layers and config.num_decoder_layers
-    if both and (inputs.source_segments is None) != (inputs.target_segments is None):
+    if config.has_two_stacks and (inputs.source_segments is None) != (inputs.target_segments is None):
         present, missing = ("source", "target") if inputs.target_segments is None else ("target", "source")
         raise ValueError(
             f"the inputs have {present}_segments, but no {missing}_segments: both are needed to pair packed texts"
@@ -146,13 +145,9 @@ def text_inputs(
     return Inputs(source_tokens=tokens, source_mask=mask, token_types=read_types(model, types))
 
 
-def has_two_stacks(model: ModelConfig) -> bool:
-    return model.num_encoder_layers > 0 and model.num_decoder_layers > 0
-
-
 def check_one_stack(model: ModelConfig, what: str) -> None:
     """Raises: ValueError where the model has two stacks. `what` names the caller that needs one stack."""
-    if has_two_stacks(model):
+    if model.has_two_stacks:
         raise ValueError(
             f"the model has an encoder and a decoder (model.num_encoder_layers {model.num_encoder_layers}, "
             f"model.num_decoder_layers {model.num_decoder_layers}), but {what} needs a model with one of them: set one of "

@@ -26,7 +26,7 @@ def default_objective(model: ModelConfig, class_names: Sequence[str] = (), mask_
         if model.pooler.num_classes == 1:
             return Regression()
         return Classification(classes=tuple(class_names) or tuple(map(str, range(model.pooler.num_classes))))
-    if model.num_encoder_layers and model.num_decoder_layers:
+    if model.has_two_stacks:
         return Seq2Seq()
     if model.head is not None:
         return MaskedLM(mask_token=mask_token) if model.num_encoder_layers else CausalLM()

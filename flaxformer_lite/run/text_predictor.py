@@ -13,7 +13,7 @@ from flaxformer_lite.inference import BatchPredictor
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.encoder import predict_class_logits, predict_embeddings, predict_top_tokens
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.inputs import check_one_stack, has_two_stacks
+from flaxformer_lite.model.inputs import check_one_stack
 from flaxformer_lite.text import EncodedText, Tokenizer
 from flaxformer_lite.text.token_ids import cut, cut_warning
 from flaxformer_lite.text.unknown import UnknownText
@@ -139,7 +139,7 @@ class TextPredictor:
         rows = [
             self.encode([next(encoded) for _ in group], number, warn) for number, group in enumerate(groups, first_line)
         ]
-        ends = [[self.end_position(row)] for row in rows] if has_two_stacks(self.config.model) else None
+        ends = [[self.end_position(row)] for row in rows] if self.config.model.has_two_stacks else None
         return predictor.predict({"params": self.params}, rows, ends, progress)
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:

@@ -65,15 +65,11 @@ def read_scheme(options: Options, group: Options, base: float) -> Rotary:
         template, table = SCALINGS[kind]
         draft = read_table(table, group, template)
         if kind != "linear":
-            has_length = group.has("original_max_position_embeddings")
-            length = group.integer("original_max_position_embeddings", None if has_length else longest(options))
-            draft["original_length"] = length
+            name = "original_max_position_embeddings"
+            length = None if group.has(name) else options.integer("max_position_embeddings")
+            draft["original_length"] = group.integer(name, length)
         scaling = draft.build()
     return Rotary(base=group.number("rope_theta", base), scaling=scaling)
-
-
-def longest(options: Options) -> int:
-    return options.integer("max_position_embeddings")
 
 
 def read_amplitude(group: Options, draft: Draft) -> None:
