@@ -7,29 +7,12 @@ from typing import Any
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.variants import TYPES
 
-MAY_CHANGE = frozenset(
-    [
-        "data.store",
-        "weights",
-        *(
-            f"train.{name}"
-            for name in (
-                *(
-                    "steps",
-                    "log_every",
-                    "eval_every",
-                    "checkpoint_every",
-                    "keep_latest",
-                    "keep_best",
-                    "max_skipped_steps",
-                    "max_rollbacks",
-                ),
-                *("runner", "mesh.data", "mesh.fsdp", "mesh.tensor", "mirror"),
-                *("sample_prompts", "trackers", "profile"),
-            )
-        ),
-    ]
-)
+OF_TRAIN = """
+    steps log_every eval_every checkpoint_every keep_latest keep_best max_skipped_steps max_rollbacks
+    runner mesh.data mesh.fsdp mesh.tensor mirror
+    sample_prompts trackers profile
+"""
+MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in OF_TRAIN.split())])
 """Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror, the place of its
 tokens and the weights that commands use, nothing that alters a step."""
 

@@ -160,7 +160,7 @@ class SeveralProcesses(Processes):
 
     def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
         first, *others = map(json.loads, self.allgather_text(json.dumps(dict(values()))))
-        lines = [describe_differences(other, first) for other in others]
+        lines = [describe_disagreement(other, first) for other in others]
         if any(lines):
             raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
 
@@ -239,7 +239,7 @@ def merge_messages(messages: Sequence[str]) -> str:
     return "; ".join(lines)
 
 
-def describe_differences(here: Mapping[str, str], first: Mapping[str, str]) -> str:
+def describe_disagreement(here: Mapping[str, str], first: Mapping[str, str]) -> str:
     """Returns, in one line, the names whose values differ from the first process's, with both values."""
     different = changed(here, first, absent="not there")
     return "; ".join(f"{name} is {value}, but {other} in process 0" for name, (value, other) in different.items())
