@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
@@ -57,16 +58,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
     remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
     check_place(remote, folder.path)
     try:
-        newest = max(complete_steps(remote.files()), default=None)
-        if newest is None:
-            remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
-            return
-        theirs = from_json(remote.read("config.json"), f"{remote.url}/config.json")
-        if not (different := differences(theirs, config)) and newest > newest_here:
-            with Progress() as progress:
-                progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
-                show = progress.within
-                remote.fetch(folder.path, lambda step: step <= newest_here, lambda name: show(f"copying {name}"))
+        different = fetch_newer(remote, config, folder, newest_here)
     except Exception as error:
         problem = f"train.mirror {remote.url} cannot be used ({describe_error(error)})"
         if not trained:
@@ -81,6 +73,24 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             f"train.mirror {remote.url} holds a run of another config: {describe_differences(different)}. Use another "
             "train.mirror, or the old settings"
         )
+
+
+def fetch_newer(remote: RemoteRun, config: Config, folder: RunFolder, newest_here: int) -> dict[str, tuple[Any, Any]]:
+    """Copies the mirror's checkpoints after `newest_here` into the run folder; writes the first file of an empty mirror.
+
+    Returns the settings in which the mirror's run is another one, of which nothing is copied.
+    """
+    newest = max(complete_steps(remote.files()), default=None)
+    if newest is None:
+        remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
+        return {}
+    different = differences(from_json(remote.read("config.json"), f"{remote.url}/config.json"), config)
+    if not different and newest > newest_here:
+        with Progress() as progress:
+            progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
+            show = progress.within
+            remote.fetch(folder.path, lambda step: step <= newest_here, lambda name: show(f"copying {name}"))
+    return different
 
 
 def push_once(folder: RunFolder, config: Config) -> None:
