@@ -149,3 +149,12 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
         means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
         return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
+
+
+def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:
+    """Raises: ValueError unless the model's pooler has so many classes. `needed_by` and `remedy` are parts of the message."""
+    if model.pooler is None or model.pooler.num_classes != num_classes:
+        found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
+        raise ValueError(
+            f"model.pooler is {found}, but {needed_by} {num_classes}: set model.pooler to Pooler(num_classes={num_classes}){remedy}"
+        )

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
+from flaxformer_lite.objectives.base import check_pooler
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.label_metrics import correlation, f1, matthews, ranks
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, confusion, cross_entropy, squared_error
@@ -45,7 +46,7 @@ class Classification(LabelledTexts):
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not as many classes."""
         super().check_model(model)
-        check_pooler(self.kind, model, len(self.classes))
+        check_pooler(model, len(self.classes), f"objective.kind '{self.kind}' needs")
 
     def label_value(self, label: str, record: int) -> float:
         if label not in self.classes:
@@ -99,7 +100,7 @@ class Regression(LabelledTexts):
     def check_model(self, model: ModelConfig) -> None:
         """Raises: ValueError if the model has two stacks, or not exactly one class logit."""
         super().check_model(model)
-        check_pooler(self.kind, model, 1)
+        check_pooler(model, 1, f"objective.kind '{self.kind}' needs")
 
     def label_value(self, label: str, record: int) -> float:
         try:
@@ -140,13 +141,3 @@ def class_logits(outputs: Outputs) -> Float[Array, "B C"]:
     """Returns the logits of the pooler's classes, which `check_model` has made sure of."""
     assert outputs.class_logits is not None
     return outputs.class_logits
-
-
-def check_pooler(kind: str, model: ModelConfig, num_classes: int) -> None:
-    """Raises: ValueError unless the model's pooler has so many classes."""
-    if model.pooler is None or model.pooler.num_classes != num_classes:
-        found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
-        raise ValueError(
-            f"model.pooler is {found}, but objective.kind '{kind}' needs {num_classes}: set model.pooler to "
-            f"Pooler(num_classes={num_classes})"
-        )

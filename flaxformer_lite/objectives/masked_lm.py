@@ -15,7 +15,7 @@ from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, read_types
-from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.base import BaseObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
 from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
@@ -62,12 +62,8 @@ class MaskedLM(BaseObjective):
         """Raises: ValueError unless the model is an encoder alone, with the id of the mask and the pooler that it needs."""
         self.check_stacks(model, encoder=True, decoder=False)
         check_token_ids([self.mask_token], model.vocab_size, "objective.mask_token is")
-        if self.next_sentence and (model.pooler is None or model.pooler.num_classes != 2):
-            found = "None" if model.pooler is None else f"one of {model.pooler.num_classes} classes"
-            raise ValueError(
-                f"model.pooler is {found}, but objective.next_sentence scores 2: set model.pooler to Pooler(num_classes=2), or "
-                "leave out objective.next_sentence"
-            )
+        if self.next_sentence:
+            check_pooler(model, 2, "objective.next_sentence scores", ", or leave out objective.next_sentence")
 
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         return vocab_size if self.mask_token is None else self.mask_token
