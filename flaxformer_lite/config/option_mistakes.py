@@ -102,11 +102,8 @@ def words_of(option: str, overrides: Sequence[str]) -> list[str]:
     for place, word in enumerate(overrides):
         name, equals, value = word.partition("=")
         if name.replace("_", "-") == option:
-            return (
-                [value]
-                if equals
-                else list(itertools.takewhile(lambda w: not w.startswith("--"), overrides[place + 1 :]))
-            )
+            following = itertools.takewhile(lambda word: not word.startswith("--"), overrides[place + 1 :])
+            return [value] if equals else list(following)
     return []
 
 
@@ -141,13 +138,9 @@ def choices_of(hint: Any) -> list[str]:
     if origin in (typing.Union, types.UnionType):
         members = [choices_of(argument) for argument in arguments]
         return [value for member in members for value in member] if all(members) else []
-    return (
-        [str(argument) for argument in arguments]
-        if origin is typing.Literal
-        else ["None"]
-        if hint is type(None)
-        else []
-    )
+    if origin is typing.Literal:
+        return [str(argument) for argument in arguments]
+    return ["None"] if hint is type(None) else []
 
 
 def renamed_option(overrides: Sequence[str]) -> str:
@@ -155,7 +148,7 @@ def renamed_option(overrides: Sequence[str]) -> str:
     for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
         old = option[2:].replace("-", "_")
         if (new := renamed_setting(old)) is not None:
-            return f"there is no option {option}; it is now --{new.replace('_', '-')}"
+            return f"there is no option {option}; it is now {as_option(new)}"
         if old in REMOVED:
             return f"there is no option {option}; {REMOVED[old][1]}"
     return ""

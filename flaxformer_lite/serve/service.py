@@ -77,9 +77,8 @@ class Service:
         try:
             return await asyncio.to_thread(make, *arguments, **options)
         except ValueError as error:
-            raise Refusal(
-                422, re.sub(r"\bdecode\.(sampling\.)?", "", str(error))
-            ) from None  # fields have the short names
+            in_fields = re.sub(r"\bdecode\.(sampling\.)?", "", str(error))  # a request's fields have the short names
+            raise Refusal(422, in_fields) from None
 
     def check_most(self, name: str, count: int | None) -> None:
         """Raises: Refusal if a request asks for more new tokens, beams or answers than the server allows; `name` is its field."""

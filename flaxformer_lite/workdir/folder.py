@@ -174,12 +174,8 @@ class RunFolder:
 
     def _discard(self, with_folder: bool) -> None:
         """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
-        names = (
-            "config.json",
-            "train.log",
-            *TOKENIZER_FILES,
-            ".lock",
-        )  # the lock last: until then the folder is locked
+        # The lock last: until then the folder is locked.
+        names = ("config.json", "train.log", *TOKENIZER_FILES, ".lock")
         made = [file for name in names for file in self.path.glob(name)]
         with contextlib.suppress(OSError):
             if self.checkpoints.is_dir():
