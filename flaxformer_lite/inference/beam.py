@@ -38,7 +38,7 @@ from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import DecodeCache, slot_positions
 from flaxformer_lite.model.contexts import LayerContext, by_window
-from flaxformer_lite.model.masks import combine_masks, padding_mask
+from flaxformer_lite.model.masks import AttentionMask, combine_masks, padding_mask
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import step_variables
 
@@ -168,12 +168,13 @@ def beam_log_probs(
     own = jnp.concatenate([jnp.ones((batch, 1, k, shared), bool), own], -1)
     started = padding_mask(key_positions >= first)
 
-    def mask(window: int | None) -> Bool[Array, "B 1 K S"] | None:
-        return combine_masks(own, started, None if window is None else position - key_positions < window)
+    def mask(window: int | None) -> AttentionMask:
+        near = None if window is None else position - key_positions < window
+        return AttentionMask(combine_masks(own, started, near))
 
     context = LayerContext(
-        **by_window(model.config, "mask", mask),
-        memory_mask=padding_mask(inputs.memory_mask),
+        *by_window(model.config, mask),
+        memory_mask=AttentionMask(padding_mask(inputs.memory_mask)),
         key_positions=key_positions - first,
         index=shared + state.step * k,
     )

@@ -22,7 +22,7 @@ from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.dense import Dense
 from flaxformer_lite.model.dropout import apply_dropout
-from flaxformer_lite.model.masks import EXCLUDE, ByLayer, Masking, MaskStructure
+from flaxformer_lite.model.masks import EVERY_KEY, EXCLUDE, AttentionMask, Masking
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 
@@ -291,9 +291,8 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "..."] | None = None,
         bias: Float[Array, "..."] | None = None,
     ) -> Float[Array, "B T D"]:
-        structure = MaskStructure() if mask is None else None
         key_value = self.key_value(query if key is None else key, value)
-        return self.attend(query, key_value, mask=mask, bias=bias, structure=structure)
+        return self.attend(query, key_value, mask=EVERY_KEY if mask is None else AttentionMask(mask), bias=bias)
 
     def key_value(
         self, key: Float[Array, "B S D2"], value: Float[Array, "B S D3"] | None = None, rotate: Rotate | None = None
@@ -313,22 +312,18 @@ class MultiHeadAttention(nn.Module):
         query: Float[Array, "B T D"],
         key_value: KeyValue,
         *,
-        mask: Bool[Array, "..."] | None = None,
+        mask: AttentionMask,
         bias: Float[Array, "..."] | None = None,
         rotate: Rotate | None = None,
-        structure: MaskStructure | ByLayer | None = None,
         cached: bool = False,
     ) -> Float[Array, "B T D"]:
-        """Returns the attention of `query` to keys and values that are in heads already.
-
-        structure: the parts that `mask` is made of; None: unknown. cached: `key_value` is a decode cache.
-        """
+        """Returns the attention of `query` to keys and values that are in heads already; `cached`: they are a decode cache."""
         v = self.variant
         heads = v.split(query, self.query, self.num_heads, key_value.key.shape[-1])
         heads = heads if self.query_norm is None else self.query_norm(heads)
         heads = heads if rotate is None else rotate(heads)
         call = kernels.AttentionCall(
-            *(heads, *key_value, v.score_scale(heads.shape[-1]), v.soft_cap, mask, structure),
+            *(heads, *key_value, v.score_scale(heads.shape[-1]), v.soft_cap, *mask),
             has_bias=bias is not None,
             hard_mask=v.masking == EXCLUDE,
             has_dropout=self.dropout_rate > 0 and self.has_rng("dropout"),
@@ -339,7 +334,7 @@ class MultiHeadAttention(nn.Module):
         if kernel is not None:
             mixed = kernel(call)
         else:
-            weights = v.weights(heads, key_value.key, mask=mask, bias=bias, param=self.param)
+            weights = v.weights(heads, key_value.key, mask=mask.allowed, bias=bias, param=self.param)
             self.sow("intermediates", "weights", weights)
             weights = apply_dropout(self, weights.astype(self.dtype), self.dropout_rate)
             plain = cached and type(v).mix is Attention.mix

@@ -13,7 +13,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
 from flaxformer_lite.model.feed_forward import FeedForward
-from flaxformer_lite.model.masks import ByLayer, MaskStructure
+from flaxformer_lite.model.masks import mask_by_layer
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.residual import apply_commands
@@ -73,12 +73,8 @@ class Block(nn.Module):
         rotate = functools.partial(self.rotate, is_local=is_local, context=context)
         mask = context.mask
         if is_local is not None:
-            assert mask is not None and context.local_mask is not None
-            mask = jnp.where(is_local, context.local_mask, mask)
-        structure: MaskStructure | ByLayer | None = context.structure
-        if context.structure is not None and is_local is not None:
-            assert context.local_structure is not None
-            structure = ByLayer(is_local, context.local_structure, context.structure)
+            assert context.local_mask is not None
+            mask = mask_by_layer(is_local, context.local_mask, mask)
         own, filled = self.attention.key_value(h, rotate=rotate), None
         if cache is not None:
             assert context.index is not None
@@ -89,10 +85,7 @@ class Block(nn.Module):
                 filled, attended = cache.own.write_window(new, context.slots), cache.own.concat(new)
             own = attended.by_slot()
         cached = cache is not None
-        h = self.attention.attend(
-            h, own, mask=mask, bias=context.bias, rotate=rotate, structure=structure, cached=cached
-        )
-        return h, filled
+        return self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate, cached=cached), filled
 
     def memory_attention(
         self, h: Float[Array, "B T D"], cache: LayerCache | None, context: LayerContext
@@ -104,8 +97,7 @@ class Block(nn.Module):
         else:
             assert cache.memory is not None
             memory = cache.memory.by_slot()
-        mask, structure = context.memory_mask, context.memory_structure
-        return self.cross_attention.attend(h, memory, mask=mask, structure=structure, cached=cache is not None)
+        return self.cross_attention.attend(h, memory, mask=context.memory_mask, cached=cache is not None)
 
     def rotate(
         self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, context: LayerContext

@@ -1,7 +1,7 @@
-"""Contexts of the stacks: masks, their structure and positions, built once from the inputs and shared by all layers."""
+"""Contexts of the stacks: masks and positions, built once from the inputs and shared by all layers."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -10,34 +10,27 @@ from flaxformer_lite.model.cache import slot_positions
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.masks import (
-    MaskStructure,
+    AttentionMask,
     before_mask,
-    causal_mask,
     combine_masks,
-    mask_structure,
     padding_mask,
     segment_mask,
+    structured_mask,
 )
 
 
 class LayerContext(NamedTuple):
     """Arguments that are the same for all layers of a stack."""
 
-    mask: Bool[Array, "..."] | None = None
+    mask: AttentionMask = AttentionMask()
     """Mask of self-attention; with a sliding window in some layers only: of the layers without it."""
-    local_mask: Bool[Array, "..."] | None = None
+    local_mask: AttentionMask | None = None
     """Mask of the layers with a sliding window, where only some have one."""
-    structure: MaskStructure | None = None
-    """The parts that `mask` is made of; None: unknown."""
-    local_structure: MaskStructure | None = None
-    """The parts that `local_mask` is made of."""
-    memory_structure: MaskStructure | None = None
-    """The parts that `memory_mask` is made of."""
     bias: Float[Array, "..."] | None = None
     """Addend of the scores of self-attention."""
     memory: Float[Array, "B S D"] | None = None
     """The encoder's last layer."""
-    memory_mask: Bool[Array, "..."] | None = None
+    memory_mask: AttentionMask = AttentionMask()
     """Mask of cross-attention."""
     positions: Int[Array, "#B T"] | None = None
     """Positions of the queries."""
@@ -53,9 +46,7 @@ class LayerContext(NamedTuple):
 def encoder_context(inputs: Inputs) -> LayerContext:
     """Returns the context of the encoder: every source token sees all tokens of its own segment."""
     own = inputs.source_segments
-    mask = combine_masks(padding_mask(inputs.source_mask), segment_mask(own, own))
-    structure = mask_structure(mask, inputs.source_mask, own, own)
-    return LayerContext(mask=mask, structure=structure, bias=inputs.source_bias)
+    return LayerContext(mask=structured_mask(inputs.source_mask, own, own), bias=inputs.source_bias)
 
 
 def decoder_context(config: ModelConfig, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> LayerContext:
@@ -63,22 +54,15 @@ def decoder_context(config: ModelConfig, inputs: Inputs, memory: Float[Array, "B
     tokens, own = inputs.target_tokens, inputs.target_segments
     assert tokens is not None
 
-    def mask(window: int | None) -> Bool[Array, "#B 1 T T"] | None:
-        allowed = causal_mask(tokens.shape[1], window) if inputs.target_attention is None else inputs.target_attention
-        return combine_masks(allowed, padding_mask(inputs.target_mask), segment_mask(own, own))
+    def mask(window: int | None) -> AttentionMask:
+        if inputs.target_attention is None:
+            return structured_mask(inputs.target_mask, own, own, causal_length=tokens.shape[1], window=window)
+        padding = padding_mask(inputs.target_mask)
+        return AttentionMask(combine_masks(inputs.target_attention, padding, segment_mask(own, own)))
 
-    def structure(window: int | None) -> MaskStructure | None:
-        if inputs.target_attention is not None:
-            return None
-        return mask_structure(mask(window), inputs.target_mask, own, own, causal=True, window=window)
-
-    memory_mask = combine_masks(padding_mask(inputs.source_mask), segment_mask(own, inputs.source_segments))
+    masks = by_window(config, mask)
     return LayerContext(
-        **by_window(config, "mask", mask),
-        **by_window(config, "structure", structure),
-        memory=memory,
-        memory_mask=memory_mask,
-        memory_structure=mask_structure(memory_mask, inputs.source_mask, own, inputs.source_segments),
+        *masks, memory=memory, memory_mask=structured_mask(inputs.source_mask, own, inputs.source_segments)
     )
 
 
@@ -112,11 +96,13 @@ def step_context(
         slots = columns[-room:] % room
     is_token = padding_mask(key_columns >= first)
     last_seen = columns if causal else jnp.full_like(columns, index + count - 1)
+
+    def mask(window: int | None) -> AttentionMask:
+        return AttentionMask(combine_masks(before_mask(last_seen, key_columns, window), is_token))
+
     context = LayerContext(
-        **by_window(
-            config, "mask", lambda window: combine_masks(before_mask(last_seen, key_columns, window), is_token)
-        ),
-        memory_mask=padding_mask(source_mask),
+        *by_window(config, mask),
+        memory_mask=AttentionMask(padding_mask(source_mask)),
         key_positions=key_columns - first,
         index=index % room,
         slots=slots,
@@ -124,9 +110,11 @@ def step_context(
     return jnp.maximum(columns - first, 0), context
 
 
-def by_window(config: ModelConfig, name: str, make: Callable[[int | None], Any]) -> dict[str, Any]:
-    """Returns a field of a context, made for the window's size; also its `local_` field where only some layers have a window."""
+def by_window(
+    config: ModelConfig, mask: Callable[[int | None], AttentionMask]
+) -> tuple[AttentionMask, AttentionMask | None]:
+    """Returns the mask of a decoder's layers; where only some have a window, the mask of those without and of those with it."""
     window = config.sliding_window
     if window is None or window.layers is None:
-        return {name: make(None if window is None else window.size)}
-    return {name: make(None), f"local_{name}": make(window.size)}
+        return mask(None if window is None else window.size), None
+    return mask(None), mask(window.size)

@@ -85,27 +85,55 @@ class ByLayer(NamedTuple):
     other: MaskStructure
 
 
-def mask_structure(
-    mask: Bool[Array, "#B 1 #T S"] | None,
+class AttentionMask(NamedTuple):
+    """A mask, and the parts that it is made of where they are known."""
+
+    allowed: Bool[Array, "..."] | None = None
+    """True: the query may attend to the key; broadcasts to `[B, N, T, S]`. None: every query to every key."""
+    structure: MaskStructure | ByLayer | None = None
+    """The parts of `allowed`; None: unknown, there is only the array."""
+
+
+EVERY_KEY = AttentionMask(None, MaskStructure())
+"""The mask in which every query may attend to every key."""
+
+
+def structured_mask(
     is_token: Bool[Array, "B S"] | None = None,
     queries: Int[Array, "B T"] | None = None,
     keys: Int[Array, "B S"] | None = None,
     *,
-    causal: bool = False,
+    causal_length: int | None = None,
     window: int | None = None,
-) -> MaskStructure:
-    """Returns the parts of `mask`: padding (`is_token`), segments of queries and keys, causality and window."""
+) -> AttentionMask:
+    """Returns the mask of padding (`is_token`), packed texts (segments of `queries` and `keys`) and causality.
+
+    causal_length: the number of queries and keys of a causal mask; None: the mask is not causal. window: of a causal mask.
+    """
+    before = None if causal_length is None else causal_mask(causal_length, window)
+    allowed = combine_masks(before, padding_mask(is_token), segment_mask(queries, keys))
+    causal = before is not None
     if is_token is None and keys is None:
-        return MaskStructure(causal=causal, window=window)
-    assert mask is not None
+        return AttentionMask(allowed, MaskStructure(causal=causal, window=window))
+    assert allowed is not None
     numbers = jnp.ones(is_token.shape, jnp.int32) if keys is None else keys  # type: ignore[union-attr]
-    return MaskStructure(
+    structure = MaskStructure(
         causal=causal,
         window=window,
         queries=None if queries is None else jnp.where(queries == 0, -1, queries),
         keys=numbers if is_token is None else jnp.where(is_token, numbers, 0),
-        answered=mask.any(-1)[:, 0],
+        answered=allowed.any(-1)[:, 0],
     )
+    return AttentionMask(allowed, structure)
+
+
+def mask_by_layer(is_local: Bool[Array, ""], local: AttentionMask, other: AttentionMask) -> AttentionMask:
+    """Returns `local` or `other`, in a loop over layers of two kinds."""
+    assert local.allowed is not None and other.allowed is not None
+    allowed = jnp.where(is_local, local.allowed, other.allowed)
+    if not (isinstance(local.structure, MaskStructure) and isinstance(other.structure, MaskStructure)):
+        return AttentionMask(allowed)
+    return AttentionMask(allowed, ByLayer(is_local, local.structure, other.structure))
 
 
 # The treatment of masked scores -----------------------------------------------------------------------------------------

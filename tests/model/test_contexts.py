@@ -8,6 +8,7 @@ import pytest
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.masks import EVERY_KEY, AttentionMask
 
 TOKENS = jnp.ones((1, 4), jnp.int32)
 ALONE = {"vocab_size": 3, "num_encoder_layers": 0, "num_decoder_layers": 2}
@@ -18,31 +19,30 @@ def test_an_encoder_sees_the_tokens_of_its_own_text():
     context = encoder_context(
         Inputs(source_mask=jnp.array([[True, True, False]]), source_segments=jnp.array([[1, 2, 0]]))
     )
-    assert context.mask.astype(int).tolist() == [[[[1, 0, 0], [0, 1, 0], [0, 0, 0]]]]
-    assert context.structure.keys.tolist() == [[1, 2, 0]] and context.structure.queries.tolist() == [[1, 2, -1]]
-    assert context.structure.answered.tolist() == [[True, True, False]]
-    assert encoder_context(Inputs()).mask is None
+    assert context.mask.allowed.astype(int).tolist() == [[[[1, 0, 0], [0, 1, 0], [0, 0, 0]]]]
+    assert context.mask.structure.keys.tolist() == [[1, 2, 0]] and context.mask.structure.queries.tolist() == [
+        [1, 2, -1]
+    ]
+    assert context.mask.structure.answered.tolist() == [[True, True, False]]
+    assert encoder_context(Inputs()).mask == EVERY_KEY
 
 
 @pytest.mark.parametrize("layers", [None, (1,)])
 def test_a_window_of_some_layers_makes_two_masks(layers):
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=2, layers=layers))
     context = decoder_context(config, Inputs(target_tokens=TOKENS), None)
-    local, structure = (
-        (context.mask, context.structure) if layers is None else (context.local_mask, context.local_structure)
-    )
+    local, structure = context.mask if layers is None else context.local_mask
     assert local[0, 0].astype(int).tolist() == WINDOW_2 and (structure.window, structure.causal) == (2, True)
     if layers is None:
-        assert context.local_mask is None and context.local_structure is None
+        assert context.local_mask is None
     else:
-        assert (context.mask[0, 0] == np.tri(4, dtype=bool)).all() and context.structure.window is None
+        assert (context.mask.allowed[0, 0] == np.tri(4, dtype=bool)).all() and context.mask.structure.window is None
 
 
 def test_a_mask_from_the_caller_has_no_known_structure():
     given = jnp.eye(4, dtype=bool)[None, None]
     context = decoder_context(ModelConfig(**ALONE), Inputs(target_tokens=TOKENS, target_attention=given), None)
-    chex.assert_trees_all_equal(context.mask, given)
-    assert context.structure is None
+    chex.assert_trees_all_equal(context.mask, AttentionMask(given))
 
 
 def test_a_step_in_a_cache_with_room_for_all():
@@ -50,7 +50,7 @@ def test_a_step_in_a_cache_with_room_for_all():
     positions, context = step_context(ModelConfig(**ALONE), jnp.int32(3), 2, 6, None, jnp.array([0, 2]), causal=True)
     assert positions.tolist() == [[3, 4], [1, 2]]
     assert context.key_positions[:, :5].tolist() == [[0, 1, 2, 3, 4], [-2, -1, 0, 1, 2]]
-    assert context.mask[:, 0].astype(int).tolist() == [
+    assert context.mask.allowed[:, 0].astype(int).tolist() == [
         [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]],
         [[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0]],
     ]
@@ -62,15 +62,15 @@ def test_a_step_in_a_cache_of_a_window():
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=3))
     positions, context = step_context(config, jnp.int32(4), 1, 3, None, None, causal=True)
     assert positions.tolist() == [[4]] and (context.index, context.slots) == (1, None)
-    assert context.key_positions.tolist() == [[3, 4, 2]] and context.mask.all()
+    assert context.key_positions.tolist() == [[3, 4, 2]] and context.mask.allowed.all()
     _, context = step_context(config, jnp.int32(4), 2, 3, None, None, causal=True)
     assert context.key_positions.tolist() == [[3, 1, 2, 4, 5]] and context.slots.tolist() == [1, 2]
-    assert context.mask[0, 0].astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    assert context.mask.allowed[0, 0].astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
 def test_a_full_prompt_sees_all_of_itself():
     _, context = step_context(ModelConfig(**ALONE), jnp.int32(0), 3, 4, None, None, causal=False)
-    assert context.mask[0, 0].astype(int).tolist() == 3 * [[1, 1, 1, 0]]
+    assert context.mask.allowed[0, 0].astype(int).tolist() == 3 * [[1, 1, 1, 0]]
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=3))
     with pytest.raises(
         ValueError, match=r"^objective\.prompt_attention is 'full', but model\.sliding_window\.size is 3: "

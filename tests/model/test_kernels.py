@@ -27,7 +27,7 @@ from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, kernels_in, splash, unsupported_reason
-from flaxformer_lite.model.masks import Penalize, causal_mask, combine_masks, mask_structure, padding_mask, segment_mask
+from flaxformer_lite.model.masks import Penalize, structured_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.sharding import MESH_AXES, within_mesh
@@ -90,13 +90,8 @@ def call_of(case: Case, dtype: str = "float64") -> AttentionCall:
         queries = keys if T == S else jnp.where(jnp.arange(T) < T // 2, 1, jnp.array([[2], [2]]))
         queries = queries.at[0, -1].set(0)
         keys = queries if T == S else keys.at[0, -1].set(0)
-    mask = combine_masks(
-        causal_mask(T, case.window) if case.causal else None,
-        None if is_token is None else padding_mask(is_token),
-        None if queries is None else segment_mask(queries, keys),
-    )
-    structure = mask_structure(mask, is_token, queries, keys, causal=case.causal, window=case.window)
-    return AttentionCall(q, k, v, 0.4, case.soft_cap, mask, structure)
+    mask = structured_mask(is_token, queries, keys, causal_length=T if case.causal else None, window=case.window)
+    return AttentionCall(q, k, v, 0.4, case.soft_cap, *mask)
 
 
 def by_xla(call: AttentionCall):

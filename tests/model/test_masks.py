@@ -7,16 +7,20 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model.masks import (
+    EVERY_KEY,
     EXCLUDE,
+    AttentionMask,
+    ByLayer,
     MaskStructure,
     Penalize,
     Replace,
     before_mask,
     causal_mask,
     combine_masks,
-    mask_structure,
+    mask_by_layer,
     padding_mask,
     segment_mask,
+    structured_mask,
 )
 
 
@@ -67,17 +71,32 @@ def test_combined_masks_allow_what_all_allow():
 
 def test_the_parts_of_a_mask_by_hand():
     """Padding is segment 0 of the keys and -1 of the queries, so no query that is padding meets a key."""
-    assert mask_structure(None, causal=True, window=3) == MaskStructure(causal=True, window=3)
+    allowed, found = structured_mask(causal_length=4, window=3)
+    np.testing.assert_array_equal(allowed, causal_mask(4, 3))
+    assert found == MaskStructure(causal=True, window=3)
     is_token = jnp.array([[True, True, True, False]])
     segments = jnp.array([[1, 2, 2, 0]])
-    mask = combine_masks(padding_mask(is_token), segment_mask(segments, segments))
-    found = mask_structure(mask, is_token, segments, segments, causal=True)
+    allowed, found = structured_mask(is_token, segments, segments, causal_length=4)
+    assert allowed[0, 0].astype(int).tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
     assert found.queries.tolist() == [[1, 2, 2, -1]] and found.keys.tolist() == [[1, 2, 2, 0]]
     assert found.answered.tolist() == [[True, True, True, False]] and found.causal and found.window is None
-    alone = mask_structure(padding_mask(is_token), is_token)
+    alone = structured_mask(is_token).structure
     assert alone.queries is None and alone.keys.tolist() == [[1, 1, 1, 0]] and not alone.causal
-    packed = mask_structure(segment_mask(segments, segments), None, segments, segments)
+    packed = structured_mask(None, segments, segments).structure
     assert packed.keys.tolist() == [[1, 2, 2, 0]]
+    assert structured_mask() == EVERY_KEY
+
+
+def test_the_mask_of_a_layer_whose_kind_is_known_in_the_loop():
+    """Without known parts of one of them, only the array is known."""
+    local, other = structured_mask(causal_length=3, window=1), structured_mask(causal_length=3)
+    for is_local, expected in ((True, np.eye(3)), (False, np.tri(3))):
+        found = mask_by_layer(jnp.bool_(is_local), local, other)
+        np.testing.assert_array_equal(found.allowed[0, 0], expected)
+        assert found.structure == ByLayer(jnp.bool_(is_local), local.structure, other.structure)
+        alone = mask_by_layer(jnp.bool_(is_local), local, AttentionMask(other.allowed))
+        np.testing.assert_array_equal(alone.allowed[0, 0], expected)
+        assert alone.structure is None
 
 
 @pytest.mark.parametrize("masking", [EXCLUDE, Replace(), Penalize()], ids=lambda masking: masking.kind)
