@@ -31,7 +31,6 @@ from flaxformer_lite.inference.search import (
     SearchSettings,
     decode_loop,
     is_end,
-    output_kernel,
     prefill,
 )
 from flaxformer_lite.inference.top_k import top_k
@@ -86,15 +85,14 @@ def beam_search(
     filled = [prefill(*member, batch, settings) for member in members]
     inputs, caches = filled[0][0], tuple(cache for _, cache in filled)
     shared = caches[0][0].room
-    kernels = [output_kernel(*member) for member in members]
-    members = [(model, step_variables(variables)) for model, variables in members]
+    members = [(model, step_variables(model, variables)) for model, variables in members]
 
     def step(state: BeamState) -> BeamState:
         ancestors = state.ancestors.at[..., state.step].set(jnp.arange(k, dtype=jnp.int32))
         state = state._replace(ancestors=ancestors)
         found = [
-            beam_log_probs(model.bind(variables), state, cache, inputs, shared, kernel)
-            for (model, variables), cache, kernel in zip(members, state.cache, kernels, strict=True)
+            beam_log_probs(model.bind(variables), state, cache, inputs, shared)
+            for (model, variables), cache in zip(members, state.cache, strict=True)
         ]
         token_log_probs = log_mean_probs([log_probs for log_probs, _ in found])
         history = TokenHistory(state.tokens, inputs.first_positions[:, None], inputs.prefill_length + state.step)
@@ -154,7 +152,6 @@ def beam_log_probs(
     cache: DecodeCache,
     inputs: DecodeInputs,
     shared: int,
-    kernel: Float[Array, "D V"],
 ) -> tuple[Float[Array, "B K V"], DecodeCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
 
@@ -182,7 +179,7 @@ def beam_log_probs(
     query_positions = jnp.broadcast_to(position - first, (len(first), k))
     hidden, new_cache = model.decoder(embedded, query_positions, context, cache)
     assert new_cache is not None
-    logits = model.logits(hidden, kernel)
+    logits = model.logits(hidden)
     return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), new_cache
 
 

@@ -166,10 +166,10 @@ class Decoder:
         (batch,) = plan_batches([len(source)], self.config.batch_tokens)
         arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
         arrays = with_numbers(arrays, [self.config], self.keys([Request(0, 0)], batch.rows, seed, first_index))
-        weights, inputs, state = self.start_stream(variables, arrays, settings=settings)
+        laid_out, inputs, state = self.start_stream(variables, arrays, settings=settings)
         done, active, num_tokens = 0, True, 1
         while active:
-            state = self.decode_chunk(weights, inputs, config=settings.config, state=state, num_tokens=num_tokens)
+            state = self.decode_chunk(laid_out, inputs, config=settings.config, state=state, num_tokens=num_tokens)
             tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
             yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
             done, num_tokens = int(length), chunk_tokens

@@ -19,21 +19,12 @@ from flaxformer_lite.inference.search import (
     grow_cache,
     has_next_step,
     is_end,
-    output_kernel,
     prefill,
 )
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import step_variables
-
-
-class StepWeights(NamedTuple):
-    """The model's parameters in the layouts that the steps of a search read, made once a search."""
-
-    variables: VariableDict
-    kernel: Float[Array, "D V"]
-    """The head's."""
 
 
 class GreedyState(NamedTuple):
@@ -58,7 +49,7 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
     """
     config, most = settings.config, settings.max_new_tokens
     inputs, cache = prefill(model, variables, batch, settings)
-    step = functools.partial(greedy_step, model, step_weights(model, variables), inputs, config)
+    step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, config)
     state = init_greedy_state(inputs, cache, settings)
     state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
@@ -68,23 +59,23 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
 
 def start_stream(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[StepWeights, DecodeInputs, GreedyState]:
+) -> tuple[VariableDict, DecodeInputs, GreedyState]:
     """Returns the constants and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
     inputs, cache = prefill(model, variables, batch, settings)
     cache = grow_cache(cache, model.cache_room(inputs.prefill_length + settings.max_new_tokens))
-    return step_weights(model, variables), inputs, init_greedy_state(inputs, cache, settings)
+    return step_variables(model, variables), inputs, init_greedy_state(inputs, cache, settings)
 
 
 def decode_chunk(
     model: Transformer,
-    weights: StepWeights,
+    variables: VariableDict,
     inputs: DecodeInputs,
     config: DecodeConfig,
     state: GreedyState,
     num_tokens: Int[Array, ""],
 ) -> GreedyState:
     """Returns the state after `num_tokens` further steps, or earlier if no row is active any more."""
-    step = functools.partial(greedy_step, model, weights, inputs, config)
+    step = functools.partial(greedy_step, model, variables, inputs, config)
     return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
@@ -101,20 +92,13 @@ def init_greedy_state(inputs: DecodeInputs, cache: DecodeCache, settings: Search
     )
 
 
-def step_weights(model: Transformer, variables: VariableDict) -> StepWeights:
-    """Returns the parameters in the layouts of the steps."""
-    return StepWeights(step_variables(variables), output_kernel(model, variables))
-
-
 def greedy_step(
-    model: Transformer, weights: StepWeights, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
+    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
 ) -> GreedyState:
     """Returns the state with one more token in each active row."""
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     token, padded = state.tokens[:, position, None], inputs.left_padding
-    logits, cache = model.bind(weights.variables).decode_step(
-        token, position, state.cache, inputs.memory_mask, padded, kernel=weights.kernel
-    )
+    logits, cache = model.bind(variables).decode_step(token, position, state.cache, inputs.memory_mask, padded)
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty)

@@ -18,8 +18,6 @@ from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.cache import Caches, DecodeCache, map_own
-from flaxformer_lite.model.dense import product_dtype
-from flaxformer_lite.model.numerics import DTYPES
 
 
 class Decoded(NamedTuple):
@@ -117,13 +115,6 @@ def prefill(
     if not causal:
         cache = map_own(lambda x: x[..., : inputs.prefill_length, :], cache)
     return inputs, cache
-
-
-def output_kernel(model: Transformer, variables: VariableDict) -> Float[Array, "D V"]:
-    """Returns the head's kernel in the layout of the product, which a tied table is not in: it is moved once, not in each step."""
-    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
-    kernel = model.bind(variables).scores(hidden).kernel
-    return jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
 
 
 def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:

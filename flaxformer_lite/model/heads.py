@@ -37,7 +37,10 @@ class LazyLogits:
 
 
 class Head(nn.Module):
-    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`."""
+    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`.
+
+    In a search the kernel is the variable `kernel` of the collection `step`, which `step_variables` makes.
+    """
 
     config: ModelConfig
 
@@ -49,7 +52,12 @@ class Head(nn.Module):
         if settings.transform is not None:
             h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
-        kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32) if table is None else table.T
+        if self.has_variable("step", "kernel"):
+            kernel: Array = self.get_variable("step", "kernel")
+        elif table is None:
+            kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32)
+        else:
+            kernel = table.T
         hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
         bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
         return LazyLogits(

@@ -4,7 +4,6 @@ With both stacks it is the encoder–decoder; with one of them the encoder or th
 `blocks.py` has the layer, `contexts.py` builds the masks, `config.py` has the settings.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -16,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from flaxformer_lite.model.cache import DecodeCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
+from flaxformer_lite.model.dense import product_dtype
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions, example_inputs
 from flaxformer_lite.model.kernels import platform
@@ -112,10 +112,9 @@ class Transformer(nn.Module):
             x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
-    def logits(self, hidden: Float[Array, "B T D"], kernel: Float[Array, "D V"] | None = None) -> Float[Array, "B T V"]:
-        """Returns the logits; `kernel` is the head's, where the caller has it in the layout of the product."""
-        scores = self.scores(hidden)
-        return (scores if kernel is None else dataclasses.replace(scores, kernel=kernel)).logits()
+    def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
+        """Returns the logits."""
+        return self.scores(hidden).logits()
 
     def scores(self, hidden: Float[Array, "B T D"]) -> LazyLogits:
         table = self.target_table if self.config.share_target_output else None
@@ -141,7 +140,6 @@ class Transformer(nn.Module):
         padded: Int[Array, "B"] | None = None,
         *,
         causal: bool = True,
-        kernel: Float[Array, "D V"] | None = None,
     ) -> tuple[Float[Array, "B T V"], DecodeCache]:
         """Returns the logits of the token after each of `tokens`, and the cache with these tokens in it.
 
@@ -149,7 +147,6 @@ class Transformer(nn.Module):
         count from there. None: there is none.
         causal: True: a token attends to itself and to all before it. False: each attends to all of `tokens`, as in the prompt of
         a prefix language model.
-        kernel: the head's, where the caller has it in the layout of the product.
 
         Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
         """
@@ -157,7 +154,7 @@ class Transformer(nn.Module):
         positions, context = step_context(self.config, index, tokens.shape[1], room, source_mask, padded, causal)
         hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
         assert filled is not None
-        return self.logits(hidden, kernel), filled
+        return self.logits(hidden), filled
 
 
 @functools.lru_cache(maxsize=64)
@@ -166,12 +163,17 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
     return jax.eval_shape(lambda: Transformer(config).init(jax.random.key(0), example_inputs(config)))["params"]
 
 
-def step_variables(variables: VariableDict) -> VariableDict:
-    """Returns the variables for the steps of a search: each parameter of the decoder's layers is a tuple with one array a layer.
+def step_variables(model: Transformer, variables: VariableDict) -> VariableDict:
+    """Returns the variables in the layouts that the steps of a search read, so that they are moved once, not in each step.
 
-    A CPU would cut a layer's parameters from those of all layers, and copy them, in each step. Elsewhere this was not measured, and
-    the second copy would take the device's memory.
+    head    the kernel in the layout of the product, which a tied table is not in, as variable `kernel` of the collection `step`
+    layers  a tuple of one array a layer for each parameter of the decoder's layers, on a CPU: it would cut them from the array of
+            all layers, and copy them. Elsewhere this was not measured, and the second copy would take the device's memory.
     """
+    hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
+    kernel = model.bind(variables).scores(hidden).kernel
+    kernel = jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
+    variables = {**variables, "step": {"head": {"kernel": kernel}}}
     if platform() != "cpu":
         return variables
     params = variables["params"]
