@@ -4,27 +4,17 @@ import platform
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.hardware import installed_versions
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.samples import Sample, evaluation_files, read_samples
 
-SAMPLE = re.compile(r"^source:     (.*)\nreference:  (.*)\nhypothesis: (.*)$", re.MULTILINE)
-"""One sentence in a file of samples/."""
 MOST_EVALUATIONS = 12
 """The most evaluations whose translations the page shows."""
 PACKAGES = ("flaxformer-lite", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "sacrebleu", "altair")
 """Distributions whose versions the page shows."""
-
-
-class Sample(NamedTuple):
-    """A sentence of the evaluation data, and its translation at a step."""
-
-    source: str
-    reference: str
-    hypothesis: str
 
 
 @dataclass(frozen=True)
@@ -74,17 +64,6 @@ class RunFacts:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         steps = (i for i, line in enumerate(lines) if re.search(r"  step +\d+  ", line))
         return lines[: min(next(steps, 12), 12)]
-
-
-def evaluation_files(folder: Path) -> dict[int, Path]:
-    """Returns the files that evaluations in training wrote, by step, ascending."""
-    found = {path: re.fullmatch(r"eval-step-(\d+)\.txt", path.name) for path in sorted(folder.glob("eval-step-*.txt"))}
-    return dict(sorted((int(match[1]), path) for path, match in found.items() if match))
-
-
-def read_samples(path: Path) -> list[Sample]:
-    """Returns the sentences in a file of samples/."""
-    return [Sample(*parts) for parts in SAMPLE.findall(path.read_text(encoding="utf-8"))]
 
 
 def shown_steps(steps: list[int]) -> list[int]:

@@ -8,12 +8,13 @@ from flaxformer_lite import charts
 from flaxformer_lite.charts import Chart
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.report.attention import Attended, attended
-from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, evaluation_files, shown_steps
+from flaxformer_lite.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
 from flaxformer_lite.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.run.description import describe_stacks
 from flaxformer_lite.run.plots import run_names
 from flaxformer_lite.run.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
+from flaxformer_lite.workdir.samples import evaluation_files
 
 ShowCallback = Callable[[str, int, int], None]
 """Receives the name of the part that is made now, the number of parts that are done, and their number in all."""

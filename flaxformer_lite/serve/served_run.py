@@ -32,6 +32,7 @@ from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
 from flaxformer_lite.serve.refusals import Refusal
 from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.workdir.samples import evaluation_files, read_samples
 
 KEPT_PROGRAMS = 8
 """The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
@@ -93,11 +94,13 @@ class ServedRun:
 
     @functools.cached_property
     def example(self) -> str:
-        """A source of the evaluation data, as the newest file of samples/ has it; empty if there is none."""
-        files = sorted((self.run.folder.path / "samples").glob("eval-step-*.txt"))
-        lines = files[-1].read_text(encoding="utf-8", errors="replace").splitlines() if files else []
-        found = [line.removeprefix("source:").strip() for line in lines if line.startswith("source:")]
-        return found[0] if found and "translate" in self.tasks else ""
+        """A source of the evaluation data, as the newest file of samples/ has it; empty if none can be read."""
+        files = list(evaluation_files(self.run.folder.path / "samples").values())
+        try:
+            found = read_samples(files[-1]) if files and "translate" in self.tasks else []
+        except ValueError:
+            return ""
+        return found[0].source if found else ""
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
         """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""

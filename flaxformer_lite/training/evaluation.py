@@ -21,6 +21,7 @@ from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
+from flaxformer_lite.workdir.samples import evaluation_name
 
 EvaluationProgress = Callable[[str, int, int], None]
 """Called with an activity, and with how many of its batches or texts are done and there are."""
@@ -117,7 +118,7 @@ class Evaluator:
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(
             [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
-            lambda: answer(decoder, local, f"eval-step-{step:08}", progress),
+            lambda: answer(decoder, local, evaluation_name(step), progress),
         )
 
     def _continue(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:

@@ -1,9 +1,10 @@
 """The run folder on disk: config.json, metrics, samples and checkpoints.
 
-`folder.py` has the files of a run and its lock. `checkpoints.py` saves and restores states through Orbax (`orbax.py`);
-`retention.py` chooses which checkpoints are kept, `digests.py` detects damaged files, and `seal.py` detects other settings or
-tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to
-start from. `remote_run.py` reads and writes run folders at URLs, and `mirror.py` keeps a copy of a run there while it trains.
+`folder.py` has the files of a run and its lock, `samples.py` the names and the layout of its answers. `checkpoints.py` saves and
+restores states through Orbax (`orbax.py`); `retention.py` chooses which checkpoints are kept, `digests.py` detects damaged files,
+and `seal.py` detects other settings or tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best,
+ema, averaged, or those of a run to start from. `remote_run.py` reads and writes run folders at URLs, and `mirror.py` keeps a copy
+of a run there while it trains.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints

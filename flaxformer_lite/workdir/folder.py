@@ -39,6 +39,7 @@ from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.digests import steps_in
+from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
 if sys.platform == "win32":
@@ -336,21 +337,16 @@ class RunFolder:
         self._write(self.path / "hypotheses" / f"{name}.reference", as_lines([pair.target for pair in pairs]))
 
     def write_samples(self, name: str, pairs: Sequence[Pair], hypotheses: Sequence[str]) -> None:
-        """Writes the first hypotheses with their sources and references; ⏎ stands for line breaks in them."""
-        blocks = []
-        for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[:NUM_SAMPLES]:
-            source, reference, answer = (
-                re.sub(r"[\r\n]+", "⏎", text) for text in (pair.source, pair.target, hypothesis)
-            )
-            blocks.append(f"source:     {source}\nreference:  {reference}\nhypothesis: {answer}\n")
-        self._write(self.path / "samples" / f"{name}.txt", "\n".join(blocks))
+        """Writes the first hypotheses with their sources and references."""
+        found = [Sample(pair.source, pair.target, answer) for pair, answer in zip(pairs, hypotheses, strict=True)]
+        self._write(self.path / "samples" / f"{name}.txt", format_samples(found[:NUM_SAMPLES]))
         self._delete_old_answers()
 
     def _delete_old_answers(self) -> None:
         """Deletes the samples and hypotheses of older evaluations, but for those whose checkpoint is there."""
         for kind in ("samples", "hypotheses") if not self.silent else ():
-            for file in sorted((self.path / kind).glob("eval-step-*.txt"))[:-MOST_ANSWERS]:
-                if not (self.checkpoints / str(int(file.stem.rpartition("-")[2]))).exists():
+            for step, file in list(evaluation_files(self.path / kind).items())[:-MOST_ANSWERS]:
+                if not (self.checkpoints / str(step)).exists():
                     file.unlink()
 
     def _write(self, path: Path, text: str) -> None:

@@ -115,10 +115,14 @@ def test_the_example_of_a_translator_is_a_sample(tmp_path: Path):
     for step, source in ((3, "old"), (12, "20 May 2026")):
         text = f"source:     {source}\nreference:  x\nhypothesis: y\n\nsource:     more\n"
         (tmp_path / "samples" / f"eval-step-{step:08}.txt").write_text(text, encoding="utf-8")
+    damaged = tmp_path / "damaged" / "samples" / "eval-step-00000001.txt"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"source:     \xff\n")
     for path, tasks, expected in (
         (tmp_path, ("translate",), "20 May 2026"),
         (tmp_path, ("generate",), ""),
         (tmp_path / "none", ("translate",), ""),
+        (tmp_path / "damaged", ("translate",), ""),
     ):
         run = SimpleNamespace(run=SimpleNamespace(folder=SimpleNamespace(path=path)), tasks=tasks)
         assert ServedRun.example.func(run) == expected  # type: ignore[attr-defined]
