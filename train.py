@@ -1,4 +1,4 @@
-"""Trains the experiment of a config file: `python train.py CONFIG …` is `python -m flaxformer_lite train CONFIG …`."""
+"""Trains the experiment of a config file: `python train.py CONFIG …` is `flaxformer-lite train CONFIG …`."""
 
 import signal
 import sys

@@ -69,7 +69,7 @@ def main() -> None:
     if not options.toy and run_alone(
         [sys.executable, "-c", "import jax; print(int(jax.default_backend() == 'cpu'))"], {}
     ):
-        parser.error("JAX has no accelerator here: `python -m flaxformer_lite doctor` says why; --toy is for CPUs")
+        parser.error("JAX has no accelerator here: `flaxformer-lite doctor` says why; --toy is for CPUs")
     if options.peer:
         ready = run_alone([options.peer_python, "-c", "import torch; print(int(torch.cuda.is_available()))"], {})
         if not ready and not (options.toy and ready == 0):

@@ -4,7 +4,7 @@ Source:   Devlin et al. 2018, arXiv:1810.04805, sections 3.1 and A.2: 12 layers,
           with 10,000 steps of warm-up and a linear fall, decay 0.01, dropout 0.1, 80/10/10. The books that the paper reads beside
           Wikipedia are no longer published; its first 900,000 steps have rows of 128.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/bert_base.py
-          python -m flaxformer_lite evaluate runs/bert_base
+          flaxformer-lite evaluate runs/bert_base
 Expected: in the paper, after 1,000,000 steps: 79.6 on average on GLUE, 88.5 F1 on SQuAD 1.1 (single model, development set); four
           days on 16 TPU chips. Not run here; 110 million parameters.
 Vary it:  --objective.whole-words; a config with max_source_length=128 for the first part and train.init_from for the second.

@@ -4,7 +4,7 @@ Source:   the shape and the budget of nanoGPT's character model for a CPU: 4 lay
           context, 12 rows a step, 3 minutes. It reports a validation loss of 1.88 on tiny Shakespeare; that is another text, so
           the two figures cannot be compared. Rate, decay and rotary positions are a first choice here, not tuned.
 Command:  python train.py configs/char_lm.py
-          python -m flaxformer_lite evaluate runs/char_lm
+          flaxformer-lite evaluate runs/char_lm
 Expected: 1.388 nats a character (perplexity 4.01, accuracy 0.606) on the held-out topics of Python 3.11, after 1,500 steps, 2.65
           epochs, 1.15 million characters. 176 seconds of CPU time in all, so under 3 minutes on 2 free cores; 6.5 minutes on 2
           cores that other work was using too. On a slower machine 1.411 in three minutes of CPU time, where a plain GPT of the

@@ -4,7 +4,7 @@ Source:   Radford et al. 2019, "Language models are unsupervised multitask learn
           1,024 tokens of context, learned positions, norm before the sublayers); batch, rate and decay as nanoGPT trains it again:
           480 rows a step, AdamW with b2 0.95, 6e-4 down to 6e-5, decay 0.1, no dropout.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/gpt2_small.py
-          python -m flaxformer_lite evaluate runs/gpt2_small
+          flaxformer-lite evaluate runs/gpt2_small
 Expected: nanoGPT reports 2.85 nats a token on held-out OpenWebText after 600,000 steps with GPT-2's own subwords. The subwords
           here are others, so only nats a character compare. In the paper, untuned: perplexity 29.41 on WikiText2, 35.13 on
           LAMBADA. Not run here; 124 million parameters.

@@ -4,7 +4,7 @@ Source:   the shape and recipe of TinyLlama, Zhang et al. 2024, arXiv:2401.02385
           heads on 4 key/value heads, 2 million tokens a step, AdamW with b2 0.95, 4e-4 down to 4e-5, decay 0.1. The architecture is
           that of Touvron et al. 2023, arXiv:2302.13971. The text is another: 10 billion tokens of FineWeb-Edu.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/llama_1b.py
-          python -m flaxformer_lite evaluate runs/llama_1b
+          flaxformer-lite evaluate runs/llama_1b
 Expected: in the paper, after 3 trillion tokens: 59.2 on HellaSwag and 53.0 on average over seven common-sense tasks; 90 days on 16
           A100 GPUs. One pass over the text here is 5,000 steps, which is where this config stops. Not run here; 1.1 billion
           parameters.

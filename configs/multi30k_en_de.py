@@ -5,7 +5,7 @@ Source:   Wu et al. 2021, "Good for misconceived reasons" (ACL), section 4: 4+4 
           a step. Rate and warm-up by the validation loss after 600 steps: 2.64 at 0.005/400, 2.82 at 0.003/400, 2.90 at
           0.005/800, 3.06 at 0.002/400.
 Command:  python train.py configs/multi30k_en_de.py      (docs/results.md: where the data is published)
-          python -m flaxformer_lite evaluate runs/multi30k_en_de
+          flaxformer-lite evaluate runs/multi30k_en_de
 Expected: about 95 minutes of one CPU core for the 40 epochs; validation loss 1.694, still falling; test BLEU 39.05
           (tokenize=none) with the mean of 10 checkpoints, 38.77 with 5, 38.51 with the last, 38.38 with the best. With a rate
           of 0.003, test BLEU was 38.29 after 27 epochs.

@@ -2,7 +2,7 @@
 
 Source:   the model and the recipe of `multi30k_en_de.py`.
 Command:  python train.py configs/multi30k_en_de_raw.py      (docs/results.md: where the data is published)
-          python -m flaxformer_lite evaluate runs/multi30k_en_de_raw
+          flaxformer-lite evaluate runs/multi30k_en_de_raw
 Expected: 3 minutes an epoch on one CPU core; with a rate of 0.003, test BLEU 35.9 (sacreBLEU 13a, cased) after 15 epochs, mean of
           5 checkpoints; the full 40 epochs have not been run.
 Vary it:  your own text: --data.train.source a.en --data.train.target a.de, and the same for data.eval and data.test.

@@ -5,7 +5,7 @@ Source:   Raffel et al. 2019, arXiv:1910.10683, sections 3.1 and 3.7: 15 % of th
           an output table of its own as in the 1.1 release. Rates rise over the first 10,000 steps here, and are
           constant there.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/t5_1_1_base.py
-          python -m flaxformer_lite evaluate runs/t5_1_1_base
+          flaxformer-lite evaluate runs/t5_1_1_base
 Expected: Shazeer reports 1.942 nats a token held out after 65,536 steps, 1.633 after 524,288 (row GEGLU; ReLU: 1.997, 1.677).
           Raffel et al. report 82.7 on GLUE for the base model of release 1.0. Not run here; 248 million parameters.
 Vary it:  split="train[:1%]" for less text; tokens are made once (docs/data.md); configs/t5_1_1_small.py is smaller.

@@ -2,7 +2,7 @@
 
 Source:   configs/t5_1_1_base.py with the sizes of the 1.1 release: 8+8 layers, width 512, 6 heads of 64, 1,024 inside.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/t5_1_1_small.py
-          python -m flaxformer_lite evaluate runs/t5_1_1_small
+          flaxformer-lite evaluate runs/t5_1_1_small
 Expected: no figure is published for pre-training this size; Raffel et al. 2019, arXiv:1910.10683, table 14, report 77.4 on GLUE for
           the small model of release 1.0. Not run here; 77 million parameters.
 Vary it:  split="train[:1%]" for less text. `import hf` brings the published weights.

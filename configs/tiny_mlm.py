@@ -3,7 +3,7 @@
 Source:   Devlin et al. 2018, arXiv:1810.04805, section 3.1 (80/10/10, gelu), much smaller, with the norm before the sublayers,
           rotary positions, 20 % of the tokens to be told, and without next-sentence prediction.
 Command:  python train.py configs/tiny_mlm.py
-          python -m flaxformer_lite evaluate runs/tiny_mlm
+          flaxformer-lite evaluate runs/tiny_mlm
 Expected: 3.773 nats a token to be told, and 0.324 of them right, on the held-out topics of Python 3.11 after 1,400 steps (10
           epochs); the frequencies of the tokens alone give 6.08 and 0.028. About 210 seconds of CPU time, compiling included.
 Vary it:  --objective.whole-words covers whole words, which are harder to tell.

@@ -4,7 +4,7 @@ Source:   Vaswani et al. 2017, arXiv:1706.03762: sections 5.1 to 5.4 and table 3
           each side a step, Noam's rate with 4,000 steps of warm-up, label smoothing 0.1, the mean of the last 5 checkpoints,
           beam 4 with alpha 0.6. The vocabulary is joint, 37,000 subwords.
 Command:  pip install "flaxformer_lite[hub]"; python train.py configs/transformer_base_wmt14.py
-          python -m flaxformer_lite evaluate runs/transformer_base_wmt14
+          flaxformer-lite evaluate runs/transformer_base_wmt14
 Expected: 27.3 BLEU on newstest2014 in the paper, tokenised with compounds split; sacreBLEU's figure is about a point lower. 100,000
           steps, 12 hours on 8 P100 GPUs there. Not run here; 63 million parameters.
 Vary it:  residual=PRE_NORM trains at a tenth of the warm-up; configs/transformer_big_wmt14.py is the big one.

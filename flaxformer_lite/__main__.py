@@ -1,4 +1,4 @@
-"""`python -m flaxformer_lite COMMAND …`: the commands."""
+"""`python -m flaxformer_lite COMMAND …`: the commands where the script `flaxformer-lite` is not on the PATH."""
 
 import signal
 

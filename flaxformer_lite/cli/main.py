@@ -1,4 +1,4 @@
-"""The command line: `python -m flaxformer_lite COMMAND …`, also installed as `flaxformer-lite`; `train.py` is its command `train`.
+"""The command line: `flaxformer-lite COMMAND …`, or `python -m flaxformer_lite COMMAND …`; `train.py` is its command `train`.
 
 A command is a file of `commands/`, imported once it was typed; its function `run` imports what needs JAX. So help and wrong words
 are answered at once.

@@ -379,6 +379,6 @@ def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reaso
     run = f"{folder.path}{import_options(config)}"
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
-        f"  use it:     python -m flaxformer_lite {config.objective.command} {run}\n"
-        f"  look at it: python -m flaxformer_lite inspect {run}"
+        f"  use it:     flaxformer-lite {config.objective.command} {run}\n"
+        f"  look at it: flaxformer-lite inspect {run}"
     )

@@ -169,7 +169,7 @@ def device_warnings(dtype: str) -> Iterator[str]:
     """Yields what makes the training slower than the machine allows: an accelerator that JAX leaves alone, a slow type."""
     unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
     if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
-        yield f"this machine has {unused}, but JAX computes on the CPU: `python -m flaxformer_lite doctor` says why"
+        yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"
     capability = compute_capability()
     if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < hardware.AMPERE:
         yield (

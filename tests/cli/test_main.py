@@ -130,8 +130,8 @@ all N steps are done; --train.steps can be raised to train on.
  last (step N): accuracy N, loss N, perplexity N
  best (step N): accuracy N, loss N, perplexity N
  the run is in RUN: metrics.jsonl, samples/, checkpoints/
- use it: python -m flaxformer_lite translate RUN
- look at it: python -m flaxformer_lite inspect RUN
+ use it: flaxformer-lite translate RUN
+ look at it: flaxformer-lite inspect RUN
 """
 NUMBERS_AND_NAMES = {
     r"\d+([.,]\d+)*(e[-+]\d+)?": "N",

@@ -168,5 +168,5 @@ def test_the_end_of_the_training_prints_commands_with_the_option(run: Path):
     config, progress, checkpoints = load_config(str(run.parent / "own.py")), Mock(Progress), Mock(Checkpoints)
     checkpoints.latest.return_value = checkpoints.best.return_value = None
     summarize(config, RunFolder(run), checkpoints, "all 15 steps are done", progress)
-    printed = re.findall(r"python -m flaxformer_lite (.*)", progress.say.call_args.args[0])
+    printed = re.findall(r"flaxformer-lite (.*)", progress.say.call_args.args[0])
     assert printed == [f"{command} {run} --import {run.parent}/own.py" for command in ("translate", "inspect")]

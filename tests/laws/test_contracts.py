@@ -85,9 +85,9 @@ def test_every_link_to_a_file_leads_somewhere(path: Path):
 
 
 def test_the_readme_names_commands_and_settings_that_exist():
-    """Every `python -m flaxformer_lite COMMAND` of the README and the guides is a command."""
+    """Every `flaxformer-lite COMMAND` of the README and the guides is a command."""
     for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
-        for command in re.findall(r"python -m flaxformer_lite ([a-z][\w-]*)", page.read_text(encoding="utf-8")):
+        for command in re.findall(r"flaxformer-lite ([a-z][\w-]*)", page.read_text(encoding="utf-8")):
             assert command in COMMANDS, f"{page.name}: {command}"
 
 

@@ -4,8 +4,8 @@ It imports only the other side (torch, transformers), never flaxformer_lite. By 
 wanted, under the same names:
 
     for folder in tests/fixtures/hf/*/*/config.json; do name=${folder#tests/fixtures/hf/}; name=${name%/config.json}
-        python -m flaxformer_lite import hf tests/fixtures/hf/$name runs/$name && mkdir -p exports/${name%/*} &&
-        python -m flaxformer_lite export hf runs/$name exports/$name; done
+        flaxformer-lite import hf tests/fixtures/hf/$name runs/$name && mkdir -p exports/${name%/*} &&
+        flaxformer-lite export hf runs/$name exports/$name; done
     python tests/makers/check_hf_exports.py exports tests/fixtures/hf
 """
 
