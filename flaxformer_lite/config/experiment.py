@@ -20,11 +20,11 @@ from flaxformer_lite.text import FromRun
 class Config:
     """One experiment: everything that decides its numbers."""
 
+    data: DataConfig
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
     model: ModelConfig
     objective: Annotated[BaseObjective, SavedAs(Objective)] = Seq2Seq()
-    data: DataConfig
-    optimizer: OptimizerConfig = OptimizerConfig()
-    train: TrainConfig = TrainConfig()
     decode: DecodeConfig = DecodeConfig()
     weights: str = "last"
     """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints, or of all

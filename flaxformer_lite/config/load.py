@@ -6,10 +6,12 @@ import io
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tyro
+from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo, UnsupportedTypeAnnotationError
 
+from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.option_mistakes import explain_options, renamed_option
 from flaxformer_lite.config.outside import import_file, mistakes_in
@@ -21,12 +23,12 @@ from flaxformer_lite.shipped_configs import shipped_configs
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
-Variants are chosen in the file, not by options. The options below are those of the variants that the file has. All variants:
-
+Variants are chosen in the file, not by options. The options below are those of the variants that the file has. All variants, the
+file's in brackets:
 {variants}
 
 A group that is None in the file, for example model.pooler, is set there too. `flaxformer-lite train --help` lists the options that
-are no settings, such as --workdir. The groups below are model, objective, data, optimizer, train and decode.
+are no settings, such as --workdir. The groups below are data, train, optimizer, model, objective and decode.
 """
 
 
@@ -101,7 +103,8 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
                 args=list(overrides),
                 prog=f"flaxformer-lite train {path}",
                 description=HELP.format(path=path, variants=variants),
-                config=(tyro.conf.AvoidSubcommands,),
+                config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
+                registry=kinds_are_no_options(config),
             )
     except SystemExit as end:
         if not end.code:
@@ -109,13 +112,26 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
         raise ValueError(renamed_option(overrides) or explain_options(box.getvalue(), overrides, config)) from None
 
 
+def kinds_are_no_options(config: Config) -> ConstructorRegistry:
+    """Returns tyro's rule that leaves the kinds of a config's variants out: each has one choice, that of the file."""
+    registry = ConstructorRegistry()
+    kinds = {value for setting, value in flatten(config).items() if setting.endswith(".kind")}
+
+    @registry.primitive_rule
+    def leave_out(info: PrimitiveTypeInfo) -> UnsupportedTypeAnnotationError | None:
+        is_kind = typing.get_origin(info.type) is Literal and typing.get_args(info.type)[0] in kinds
+        return UnsupportedTypeAnnotationError(()) if is_kind else None
+
+    return registry
+
+
 def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
-    """Yields every setting of a config that has several variants, and their kinds."""
+    """Yields every setting of a config that has several variants, and their kinds, that of the config in brackets."""
     hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
         kinds, value = list(variants_in(hints[field.name])), getattr(config, field.name)
         if len(kinds) > 1:
-            yield prefix + field.name, kinds
+            yield prefix + field.name, [f"[{kind}]" if kind == getattr(value, "kind", None) else kind for kind in kinds]
         if dataclasses.is_dataclass(value):
             yield from choices(value, f"{prefix}{field.name}.")
 

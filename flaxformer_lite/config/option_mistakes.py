@@ -68,7 +68,14 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
     if option is None:
         return f"{cut(words[0])} belongs to no option: write --SETTING VALUE"
     setting = option[2:].replace("-", "_")
-    known = [path for path in flatten(config) if not path.endswith(".kind")]
+    settings = flatten(config)
+    if setting.endswith(".kind") and setting in settings:
+        owner = setting.removesuffix(".kind")
+        return (
+            f"{setting} is {settings[setting]} in the config file: a kind is chosen there, as another class for {owner}; `--help` "
+            "after CONFIG lists the kinds"
+        )
+    known = [path for path in settings if not path.endswith(".kind")]
     foreign = FOREIGN.get(setting.rpartition(".")[2], "")
     alike = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == setting]
     if foreign in known or foreign == "workdir":
@@ -88,12 +95,6 @@ def as_option(setting: str) -> str:
 def wrong_choice(setting: str, complaint: str) -> str:
     """Returns the message on a value that is none of the choices of a setting."""
     value, *choices = re.findall(r"'([^']*)'", complaint.replace(f"'{as_option(setting)}'", ""))
-    owner, name = setting.rpartition(".")[::2]
-    if name == "kind":
-        return (
-            f"{setting} is {', '.join(choices)} in the config file, not {value!r}: a kind is chosen there, as another class for "
-            f"{owner}; `--help` after CONFIG lists the kinds"
-        )
     return f"{setting} is {cut(value)!r}: it must be one of {', '.join(choices)}{suggest(value, choices)}"
 
 

@@ -248,8 +248,12 @@ def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
     out = capsys.readouterr().out
     assert "--train.checkpoint-every" in out
     # What options cannot choose stands at the top, before the first group of options.
-    assert "model.norm               layer_norm, rms_norm, deviation_norm\n" in out.partition("╭")[0]
+    assert "model.norm               [layer_norm], rms_norm, deviation_norm\n" in out.partition("╭")[0]
     assert "Variants are chosen in the file" in out.partition("╭")[0]
+    assert ".kind" not in out
+    groups = re.findall(r"(?m)^\W*([a-z]+) options\W*$", out)
+    assert groups == ["data", "train", "optimizer", "model", "objective", "decode"]
+    assert f"groups below are {', '.join(groups[:-1])} and {groups[-1]}" in out
 
 
 def test_a_config_file_must_have_get_config(tmp_path: Path):

@@ -29,8 +29,8 @@ WRONG = {
     "--train.steps": "--train.steps has no value: add one",
     "--model.activation rel": "model.activation is 'rel': it must be one of relu, gelu, gelu_tanh, silu, tanh, linear, reglu, "
     "geglu, geglu_tanh, swiglu; perhaps you meant relu",
-    "--model.norm.kind rms_norm": "model.norm.kind is layer_norm in the config file, not 'rms_norm': a kind is chosen there, as "
-    "another class for model.norm; `--help` after CONFIG lists the kinds",
+    "--model.norm.kind rms_norm": "model.norm.kind is layer_norm in the config file: a kind is chosen there, as another class "
+    "for model.norm; `--help` after CONFIG lists the kinds",
 }
 
 
