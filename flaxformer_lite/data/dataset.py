@@ -2,6 +2,7 @@
 
 import bisect
 import hashlib
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic
@@ -16,7 +17,7 @@ from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shar
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
-from flaxformer_lite.data.token_arrays import Rows, TokenArrays
+from flaxformer_lite.data.token_arrays import Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subword_sampling import SubwordSampler
@@ -26,15 +27,13 @@ from flaxformer_lite.text.token_ids import cut, cut_warning
 logging.get_absl_logger().addFilter(Quiet("grain"))
 
 
-def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> list[TokenPair]:
+def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
     """Returns all pairs as token ids."""
     pairs = list(pairs)
     sources = tokenizers.source.encode_batch([pair.source for pair in pairs])
     targets = tokenizers.target.encode_batch([pair.target for pair in pairs])
-    return [
-        TokenPair(np.asarray(source, np.int32), np.asarray(target, np.int32), pair.label)
-        for pair, source, target in zip(pairs, sources, targets, strict=True)
-    ]
+    sides = itertools.chain.from_iterable(zip(sources, targets, strict=True))
+    return TokenArrays([TokenShard.of(sides, [pair.label for pair in pairs])])
 
 
 def truncate(
@@ -58,7 +57,7 @@ def evaluation_records(
     longest: Lengths,
     warn: Callable[[str], None],
     first_line: int = 1,
-) -> list[TokenPair]:
+) -> Sequence[TokenPair]:
     """Tokenizes evaluation data. Records are truncated here, with a warning, if the objective does not cut them itself."""
     records = tokenize(pairs, tokenizers)
     return truncate(records, longest, warn, first_line) if objective.truncates_records else records

@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import babel
 from annotated_types import Ge, Lt
 from babel import Locale
-from babel.dates import format_date
+from babel.dates import get_date_format
 
 from flaxformer_lite.bounds import Checked, PositiveInt
 from flaxformer_lite.data.records import Pair
@@ -25,7 +25,7 @@ from flaxformer_lite.data.token_arrays import Lazy
 
 LANGUAGES = ("cs", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "sv", "tr", "zh")
 """CLDR's names of the languages, each in its most common region, with the Gregorian calendar and the digits 0-9."""
-FORMATS = ("full", "long", "medium")
+FORMATS: tuple[Literal["full", "long", "medium"], ...] = ("full", "long", "medium")
 """CLDR's names of the formats. Without "short", which has two-digit years and, in English, the month first."""
 
 
@@ -56,7 +56,9 @@ class Dates(Checked, DataSource, at="dates"):
         """Returns the examples, each computed on access. Nothing can be wrong with them, so `setting` is not used."""
         first_day = datetime.date(self.first_year, 1, 1).toordinal()
         num_days = datetime.date(self.last_year, 12, 31).toordinal() - first_day + 1
-        styles = [(format, Locale.parse(language)) for language in LANGUAGES for format in FORMATS]
+        styles = [
+            (get_date_format(format, locale), locale) for locale in map(Locale.parse, LANGUAGES) for format in FORMATS
+        ]
 
         def example(i: int) -> Pair:
             for attempt in itertools.count():  # it ends: every year has days of both splits
@@ -64,8 +66,8 @@ class Dates(Checked, DataSource, at="dates"):
                 day = datetime.date.fromordinal(first_day + draw % num_days)
                 if held_out(day) == (self.split == "held_out"):
                     break
-            format, locale = styles[draw // num_days % len(styles)]
-            return Pair(format_date(day, format, locale=locale), day.isoformat())
+            pattern, locale = styles[draw // num_days % len(styles)]
+            return Pair(pattern.apply(day, locale), day.isoformat())
 
         return Lazy(self.num_examples, example)
 

@@ -2,8 +2,9 @@
 
 import bisect
 import hashlib
+import itertools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
@@ -65,6 +66,19 @@ class TokenShard(NamedTuple):
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
     """The label of each record, a text; None if none has one."""
+
+    @classmethod
+    def of(cls, sides: Iterable[Sequence[int]], labels: Sequence[str], dtype: type = np.int32) -> "TokenShard":
+        """Returns the tokens of records: `sides` has source and target of each in turn, and is read once."""
+        starts = [0]
+
+        def counted() -> Iterator[Sequence[int]]:
+            for side in sides:
+                starts.append(starts[-1] + len(side))
+                yield side
+
+        ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(counted()), dtype)
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None)
 
     @property
     def num_records(self) -> int:

@@ -87,9 +87,7 @@ def read_data(
         )
         progress.update("tokenizing")
         tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-        records = processes.on_all(
-            lambda: together([TokenArrays.of(tokenize(part, tokenizers)) for part in parts], source)
-        )
+        records = processes.on_all(lambda: together([tokenize(part, tokenizers) for part in parts], source))
     data = processes.on_all(lambda: make_datasets(config, records, tokenizers, processes.is_first))
     processes.agree(
         lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
