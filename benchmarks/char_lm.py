@@ -102,7 +102,7 @@ def ours(config: Any, data: Any, rate: float, options: argparse.Namespace) -> di
     def trainer(steps: int) -> tuple[Any, Any, Callable[[int], None]]:
         train = dataclasses.replace(config.train, steps=steps)
         of_steps = dataclasses.replace(config, train=train)
-        runner = MeshRunner(TrainTask.of(of_steps), make_mesh(), train_shapes=1, eval_shapes=1)
+        runner = MeshRunner(TrainTask.of(of_steps), make_mesh())
         batches = data.train.batches(0, steps)
         held = {"state": runner.init()}
 

@@ -253,7 +253,7 @@ def ours(options: argparse.Namespace, folder: Path) -> Figures:
     mesh, config = one_device(), experiment(options)
     data = random_data(config)
     batch, task = data.batch(0), TrainTask.of(config)
-    runner = MeshRunner(task, mesh, train_shapes=1, eval_shapes=0)
+    runner = MeshRunner(task, mesh)
     state = runner.init()
     throughput = Throughput(config, state.params, data.plan, mesh.devices)
 

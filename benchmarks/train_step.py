@@ -166,7 +166,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     shifted, all_tokens = np.roll(target, 1, 1), np.ones(source.shape, bool)
     inputs = Inputs(source_tokens=source, source_mask=all_tokens, target_tokens=shifted, target_mask=all_tokens)
     batch = Batch(inputs, target, np.ones(target.shape, np.float32))
-    runner = MeshRunner(TrainTask.of(config), make_mesh(), train_shapes=1, eval_shapes=0)
+    runner = MeshRunner(TrainTask.of(config), make_mesh())
     state = runner.init()
     words = f"jax {jax.__version__}, {sum(x.size for x in jax.tree.leaves(state.params)):,} parameters"
     if options.peak:

@@ -50,7 +50,7 @@ def plan_bucket(config: Config) -> Bucket:
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """Returns the train step that training would run."""
-    runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=1, eval_shapes=0)
+    runner = MeshRunner(TrainTask.of(config), mesh)
     by_rows, state = batch_sharding(mesh), runner.abstract_state
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)

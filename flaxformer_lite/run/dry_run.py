@@ -35,8 +35,7 @@ def dry_run(config: Config) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
         data = read_data(config, RunFolder(scratch), progress, Processes(), lambda: None)
-        shapes = len(data.train.plan.buckets)
-        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=shapes, eval_shapes=0)
+        runner = MeshRunner(TrainTask.of(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
             to_json(config),

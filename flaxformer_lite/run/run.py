@@ -339,7 +339,7 @@ class Run(RunPlots):
         config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
         data = EvalData(config, self.required_tokenizers, pairs, parts, warn)
-        runner = MeshRunner(TrainTask.of(config), mesh, train_shapes=0, eval_shapes=data.num_shapes)
+        runner = MeshRunner(TrainTask.of(config), mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:

@@ -44,11 +44,6 @@ class EvalData:
         self.dataset = dataset(self.records)
         self.datasets = [dataset(self.records[part]) for part in self.parts.values()] or [self.dataset]
 
-    @property
-    def num_shapes(self) -> int:
-        """The number of shapes of its batches."""
-        return len({bucket for dataset in self.datasets for bucket in dataset.plan.buckets})
-
 
 @dataclass(frozen=True)
 class RunData:

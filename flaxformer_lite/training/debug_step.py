@@ -41,8 +41,7 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
     check_seal(folder.path, config, resumed=True)
     with open_checkpoints(config, folder, read_only=True) as checkpoints, Progress(step) as progress:
         data = read_data(config, folder, progress, processes, lambda: None)
-        shapes = len(data.train.plan.buckets)
-        runner = make_runner("mesh", TrainTask.of(config), mesh_for(config), train_shapes=shapes, eval_shapes=0)
+        runner = make_runner("mesh", TrainTask.of(config), mesh_for(config))
         start = max((found for found in checkpoints.steps() if found < step), default=0)
         state = checkpoints.restore(runner.abstract_state, start)[1] if start else first_state(config, runner, progress)
         newest = checkpoints.latest()

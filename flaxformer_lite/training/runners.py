@@ -19,7 +19,7 @@ from flaxformer_lite.objectives import Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel import batch_sharding, replicated, state_sharding
 from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import with_shardings, within_mesh
-from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, init_state, train_step
+from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, train_step
 
 AXIS = "data"
 """The axis of a `pmap`."""
@@ -27,20 +27,20 @@ OLDEST_JAX = (0, 8)
 """The first version of JAX whose `pmap` is built on `jit`; arrays of the older one do not go together with those of a mesh."""
 
 
-def limit_traces(function: Callable[..., Any], name: str, limit: int) -> Callable[..., Any]:
-    """Returns the function, which raises when it is traced more than `limit` times: the number of batch shapes.
+def traced_once(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns the function, which raises when it is traced again for shapes that it was traced for: something recompiles it.
 
     `chex.assert_max_traces` counts all functions of the same source together, whatever their task, so it would refuse the
     second runner of a process.
     """
-    traces = 0
+    seen: set[tuple[Any, ...]] = set()
 
     @functools.wraps(function, assigned=())
     def traced(*arguments: Any) -> Any:
-        nonlocal traces
-        traces += 1
-        if traces > limit:
-            raise AssertionError(f"{name} was traced {traces} times for {limit} shapes: something recompiles it")
+        shapes = tuple((x.shape, x.dtype) for x in jax.tree.leaves(arguments))
+        if shapes in seen:
+            raise AssertionError(f"{name} was traced twice for the same shapes: something recompiles it")
+        seen.add(shapes)
         return function(*arguments)
 
     return traced
@@ -52,20 +52,15 @@ def abstract_state(task: TrainTask, mesh: Mesh | AbstractMesh) -> TrainState:
     Raises: ValueError naming the parameter, or the heads, that an axis of the mesh does not divide.
     """
     check_heads(task.model.config, mesh)
-    state = jax.eval_shape(functools.partial(init_state, task))
+    state = jax.eval_shape(task.initialize)
     return with_shardings(state, state_sharding(state, mesh))
 
 
 class Runner(ABC):
-    """The steps of a task on the devices of a mesh, each compiled at most once for each shape of a batch.
+    """The steps of a task on the devices of a mesh, each compiled once for each shape of a batch; twice is an AssertionError."""
 
-    Args:
-        train_shapes, eval_shapes: how many shapes of batches there are; one more is an AssertionError.
-    """
-
-    def __init__(self, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int):
+    def __init__(self, task: TrainTask, mesh: Mesh):
         self.task, self.mesh = task, mesh
-        self.train_shapes, self.eval_shapes = train_shapes, eval_shapes
         self.abstract_state = abstract_state(task, mesh)
         """Shapes, types and shardings of the state."""
 
@@ -76,8 +71,8 @@ class Runner(ABC):
 
     @cached_property
     def compiled_init(self) -> Any:
-        """The jitted initialization."""
-        return jax.jit(functools.partial(init_state, self.task), out_shardings=self.state_shardings)
+        """The compiled initialization."""
+        return jax.jit(self.task.initialize, out_shardings=self.state_shardings).lower().compile()
 
     @cached_property
     @abstractmethod
@@ -124,7 +119,7 @@ class MeshRunner(Runner):
                 return train_step(self.task, state, batch)
 
         return jax.jit(
-            limit_traces(step, "train_step", self.train_shapes),
+            traced_once(step, "train_step"),
             donate_argnums=0,
             out_shardings=(self.state_shardings, replicated(self.mesh)),
             # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
@@ -137,7 +132,7 @@ class MeshRunner(Runner):
             with within_mesh(self.mesh):
                 return eval_step(self.task, params, batch)
 
-        return jax.jit(limit_traces(step, "eval_step", self.eval_shapes), out_shardings=replicated(self.mesh))
+        return jax.jit(traced_once(step, "eval_step"), out_shardings=replicated(self.mesh))
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return local_rows(self.mesh, num_rows)
@@ -153,21 +148,21 @@ class PmapRunner(Runner):
     Every device has the whole state. The rows of a device are those that would be its micro-batches on a single device.
     """
 
-    def __init__(self, task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int):
+    def __init__(self, task: TrainTask, mesh: Mesh):
         line = Mesh(mesh.devices.ravel(), (AXIS,), axis_types=(AxisType.Auto,))
-        super().__init__(task, line, train_shapes=train_shapes, eval_shapes=eval_shapes)
+        super().__init__(task, line)
         self.devices = list(line.devices)
         self.num_local_devices = sum(device.process_index == jax.process_index() for device in self.devices)
 
     @cached_property
     def compiled_train_step(self) -> Any:
         step = functools.partial(train_step, self.task, axis_name=AXIS)
-        return self._map(limit_traces(step, "train_step", self.train_shapes), donate_argnums=0)
+        return self._map(traced_once(step, "train_step"), donate_argnums=0)
 
     @cached_property
     def compiled_eval_step(self) -> Any:
         step = functools.partial(eval_step, self.task, axis_name=AXIS)
-        return self._map(limit_traces(step, "eval_step", self.eval_shapes))
+        return self._map(traced_once(step, "eval_step"))
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return interleaved_rows(self.mesh, self.task.num_micro_batches, num_rows)
@@ -200,9 +195,6 @@ def check_runner(kind: Literal["mesh", "pmap"]) -> None:
         )
 
 
-def make_runner(
-    kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh, *, train_shapes: int, eval_shapes: int
-) -> Runner:
+def make_runner(kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh) -> Runner:
     """Returns the runner that `train.runner` names."""
-    runner = PmapRunner if kind == "pmap" else MeshRunner
-    return runner(task, mesh, train_shapes=train_shapes, eval_shapes=eval_shapes)
+    return (PmapRunner if kind == "pmap" else MeshRunner)(task, mesh)

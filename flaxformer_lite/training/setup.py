@@ -1,5 +1,6 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
+import concurrent.futures
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -53,19 +54,14 @@ def set_up(
             "the checkpoints to return to: set it to 0"
         )
     mesh = processes.on_all(lambda: mesh_for(config))
-    data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
+    runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh))
+    with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
+        if checkpoints.latest() is None:
+            background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
+        data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
     config.objective.check_prompts(example, config.model)
-    runner = processes.on_all(
-        lambda: make_runner(
-            config.train.runner,
-            TrainTask.of(config),
-            mesh,
-            train_shapes=len(data.train.plan.buckets),
-            eval_shapes=data.eval.num_shapes if data.eval else 0,
-        )
-    )
     if checkpoints.latest() is None:
         state = first_state(config, runner, progress)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)

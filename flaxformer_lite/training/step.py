@@ -5,6 +5,7 @@ Dropout, like the data, is a function of (seed, step). No random state is stored
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -51,6 +52,11 @@ class TrainTask:
             num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
         )
+
+    @functools.cached_property
+    def initialize(self) -> Callable[[], "TrainState"]:
+        """The function `init_state` of this task: one, so that JAX traces it once for the state's shapes and for its program."""
+        return functools.partial(init_state, self)
 
     def inputs(self, batch: Batch) -> Inputs:
         """Returns the model's inputs of a batch."""

@@ -17,7 +17,7 @@ from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
-from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.training.step import TrainTask, train_step
 from tests.support.paths import ROOT
 from tests.support.quick import quick
 
@@ -36,7 +36,7 @@ def test_every_config_lowers(path: Path, bucket: int):
     assert from_json(to_json(config)) == config
     task = TrainTask.of(config)
     batch = zero_batch(config.objective, batch_shapes(config.objective, config.data)[bucket])
-    state = jax.eval_shape(functools.partial(init_state, task))
+    state = jax.eval_shape(task.initialize)
     jax.jit(functools.partial(train_step, task)).lower(state, batch)
 
 

@@ -31,7 +31,7 @@ from flaxformer_lite.model.norms import rms_norm
 from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.text.special_ids import BOS
-from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.training.step import TrainTask, train_step
 from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
 from tests.support.quick import quick
@@ -109,7 +109,7 @@ def trained(variant: Attention):
     sizes = [(6, 4), (2, 2), (5, 3), (6, 4)]
     pairs = [TokenPair(*(rng.integers(4, 149, size).astype(np.int32) for size in pair)) for pair in sizes]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *(task.objective.example(pair, LENGTHS) for pair in pairs))
-    state, step = jax.jit(functools.partial(init_state, task))(), jax.jit(functools.partial(train_step, task))
+    state, step = jax.jit(task.initialize)(), jax.jit(functools.partial(train_step, task))
     moments, losses = [], []
     for _ in range(12):
         state, measured = step(state, batch)

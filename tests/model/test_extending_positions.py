@@ -19,7 +19,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import PositionScheme, sinusoids
-from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.training.step import TrainTask, train_step
 from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
 
@@ -52,7 +52,7 @@ def trained():
     pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
     examples = [task.objective.example(pair, Lengths(7, 6)) for pair in pairs]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
-    state = first = jax.jit(functools.partial(init_state, task))()
+    state = first = jax.jit(task.initialize)()
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for _ in range(12):
         state, measured = step(state, batch)

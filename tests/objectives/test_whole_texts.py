@@ -334,9 +334,7 @@ def test_pairs_are_compared_over_all_devices(tmp_path: Path):
     batch = Dataset(pairs, config.objective, config.data, 0, tokenizer).batch(0)
     found = []
     for devices in (1, 4):
-        runner = MeshRunner(
-            TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]), train_shapes=1, eval_shapes=0
-        )
+        runner = MeshRunner(TrainTask.of(config), make_mesh(devices=jax.devices()[:devices]))
         state = runner.init()
         found.append(jax.device_get(runner.train_step(state, runner.shard_batch(batch))[1]))
     assert found[0]["loss"] == pytest.approx(found[1]["loss"], rel=1e-5) and found[0]["loss"] > 0.1

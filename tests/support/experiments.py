@@ -24,7 +24,7 @@ from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.training.step import TrainTask, init_state, train_step
+from flaxformer_lite.training.step import TrainTask, train_step
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -93,7 +93,7 @@ def train_losses(config: Config, steps: int) -> list[float]:
     records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
     dataset = Dataset(records, config.objective, config.data, config.train.seed, tokenizer)
     task = TrainTask.of(config)
-    state = jax.jit(functools.partial(init_state, task))()
+    state = jax.jit(task.initialize)()
     step, losses = jax.jit(functools.partial(train_step, task)), []
     for number in range(steps):
         state, measured = step(state, dataset.batch(number))

@@ -22,7 +22,7 @@ from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.planning.hlo_parser import parse
 from flaxformer_lite.planning.program import read_program
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
-from flaxformer_lite.training.step import TrainTask, init_state
+from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.retention import Retention
@@ -94,14 +94,14 @@ def losses(runner: Runner) -> list[float]:
 
 
 def on_mesh(task: TrainTask, config: MeshConfig) -> Runner:
-    return MeshRunner(task, make_mesh(config), train_shapes=1, eval_shapes=1)
+    return MeshRunner(task, make_mesh(config))
 
 
 @functools.cache
 def one_device_losses(dropout: bool, num_micro_batches: int = 1) -> list[float]:
     mesh = make_mesh(devices=jax.devices()[:1])
     chosen = task(dropout=dropout, num_micro_batches=num_micro_batches)
-    return losses(MeshRunner(chosen, mesh, train_shapes=1, eval_shapes=0))
+    return losses(MeshRunner(chosen, mesh))
 
 
 # Numbers ---------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
     the gradient of all parameters, and say nothing else to each other."""
     pmap, mapped = jax.pmap, []
     monkeypatch.setattr(jax, "pmap", lambda *given, **options: mapped.append(pmap(*given, **options)) or mapped[-1])
-    runner = PmapRunner(task(), make_mesh(), train_shapes=1, eval_shapes=1)
+    runner = PmapRunner(task(), make_mesh())
     step = runner.compiled_train_step
     assert any(step is one for one in mapped)
     np.testing.assert_allclose(losses(runner), one_device_losses(dropout=True, num_micro_batches=8), rtol=2e-5)
@@ -143,7 +143,7 @@ def test_without_dropout_all_ways_are_one_device():
     plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
     found = [losses(on_mesh(plain, config)) for config in MESHES.values()]
     found.append(losses(on_mesh(cut, MESHES["fsdp 2, tensor 2, data 2"])))
-    found += [losses(PmapRunner(t, make_mesh(), train_shapes=1, eval_shapes=0)) for t in (plain, cut)]
+    found += [losses(PmapRunner(t, make_mesh())) for t in (plain, cut)]
     found.append(one_device_losses(dropout=False, num_micro_batches=8))
     np.testing.assert_allclose(found, [one_device_losses(dropout=False)] * len(found), rtol=2e-5)
 
@@ -153,7 +153,7 @@ def test_without_dropout_all_ways_are_one_device():
 def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
     """Law, dropout on: with each optimizer's state cut as the parameters are."""
     chosen = task(algorithm=algorithm)
-    one = MeshRunner(chosen, make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=0)
+    one = MeshRunner(chosen, make_mesh(devices=jax.devices()[:1]))
     many = on_mesh(chosen, MESHES["fsdp 2, tensor 2, data 2"])
     np.testing.assert_allclose(losses(many), losses(one), rtol=1e-4)
 
@@ -163,11 +163,11 @@ def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
 def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
     found = []
-    params = jax.jit(functools.partial(init_state, task()))().params
+    params = jax.jit(task().initialize)().params
     for runner in (
-        MeshRunner(task(), make_mesh(devices=jax.devices()[:1]), train_shapes=0, eval_shapes=1),
+        MeshRunner(task(), make_mesh(devices=jax.devices()[:1])),
         on_mesh(task(), MESHES["fsdp 2, tensor 2, data 2"]),
-        PmapRunner(task(), make_mesh(), train_shapes=0, eval_shapes=1),
+        PmapRunner(task(), make_mesh()),
     ):
         placed = jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), params, runner.abstract_state.params)
         terms = runner.eval_step(placed, runner.shard_batch(rows_of(runner, batches()[0])))

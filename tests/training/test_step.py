@@ -22,7 +22,7 @@ from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
-from flaxformer_lite.training.step import TrainState, TrainTask, init_state, random_key, total, train_step
+from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
 from tests.support.experiments import tiny_config
 
 CONFIG = dataclasses.replace(
@@ -69,7 +69,7 @@ def batch() -> Batch:
 @pytest.fixture(scope="module")
 def one_device() -> Runner:
     """The steps of CONFIG, dropout and moving average included: compiled once for all tests here."""
-    return MeshRunner(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]), train_shapes=1, eval_shapes=1)
+    return MeshRunner(TrainTask.of(CONFIG), make_mesh(devices=jax.devices()[:1]))
 
 
 def three_steps(runner: Runner, batch: Batch) -> tuple[list[TrainState], list[float]]:
@@ -145,7 +145,7 @@ def test_rows_that_fill_up_change_nothing(params: PyTree, double: None):
 @pytest.mark.slow
 def test_any_number_of_devices_is_one_device(batch: Batch, trained: tuple[list[TrainState], list[float]]):
     """Law, dropout on: three steps over a mesh of 8 devices give the losses and parameters of one device."""
-    runner = MeshRunner(TrainTask.of(CONFIG), make_mesh(), train_shapes=1, eval_shapes=0)
+    runner = MeshRunner(TrainTask.of(CONFIG), make_mesh())
     (*_, one), one_losses = trained
     (*_, many), many_losses = three_steps(runner, batch)
     np.testing.assert_allclose(one_losses, many_losses, rtol=1e-5)
@@ -219,7 +219,7 @@ def test_the_moving_average_follows_the_parameters(trained: tuple[list[TrainStat
 def test_parameters_stay_float32_when_computing_in_bfloat16(batch: Batch, params: PyTree):
     """Law: a bfloat16 model keeps float32 parameters, optimizer state and loss, and starts near the float64 loss."""
     narrow, key = without_dropout("bfloat16"), random_key(0, "dropout")
-    state = jax.eval_shape(functools.partial(init_state, narrow))
+    state = jax.eval_shape(narrow.initialize)
     later, measured = jax.eval_shape(functools.partial(train_step, narrow), state, batch)
     assert {x.dtype.name for x in jax.tree.leaves((state, later))} == {"float32", "int32"}
     assert measured["loss"].dtype == jnp.float32
