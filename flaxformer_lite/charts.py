@@ -99,7 +99,9 @@ def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
         only = f"datum.split == 'train' && indexof({json.dumps(lone)}, datum.run) >= 0"
         layers.insert(1, base.transform_filter(only).mark_point(filled=True, size=25, opacity=1))
     if "eval" in splits:
-        diamonds = base.transform_filter("datum.split == 'eval'").mark_point(shape="diamond", size=60, strokeWidth=1.6)
+        diamonds = base.transform_filter("datum.split == 'eval'").mark_point(
+            shape="diamond", size=60, strokeWidth=1.6, opacity=1
+        )
         layers.insert(1, diamonds)
     title = alt.TitleParams(metric.replace("_", " "), subtitle=split_legend(curves) if len(splits) > 1 else "")
     return alt.layer(*layers).properties(title=title, width=480, height=240)
@@ -169,7 +171,7 @@ def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str, su
         alt.Chart(alt.Data(values=values))
         .mark_rect(opacity=0.65)
         .encode(
-            x=alt.X(f"{unit}:Q", title=unit),
+            x=alt.X(f"{unit}:Q", title=unit, axis=alt.Axis(labelSeparation=12)),
             x2="end:Q",
             y=alt.Y("count:Q", stack=None, title="texts"),
             y2="none:Q",
@@ -188,7 +190,9 @@ def bars(title: str, shares: Mapping[str, float], unit: str) -> Chart:
         alt.Chart(alt.Data(values=values))
         .mark_bar()
         .encode(
-            x=alt.X("share:Q", title=unit, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%")),
+            x=alt.X(
+                "share:Q", title=unit, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(format="%", labelSeparation=12)
+            ),
             y=alt.Y("name:N", sort=None, title=None),
             tooltip=["name:N", alt.Tooltip("share:Q", title=unit, format=".1%")],
         )

@@ -59,11 +59,12 @@ class RunFacts:
 
     @cached_property
     def first_lines(self) -> list[str]:
-        """The lines of train.log before the first step: data, parameters, devices, kernels."""
+        """The lines of train.log before the first step, those of progress left out: data, parameters, devices, kernels."""
         log = self.folder.path / "train.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         steps = (i for i, line in enumerate(lines) if re.search(r"  step +\d+  ", line))
-        return lines[: min(next(steps, 12), 12)]
+        progress = re.compile(r"  [\w ]+: [\d,/]+, ")
+        return [line for line in lines[: next(steps, None)] if not progress.search(line)][:12]
 
 
 def shown_steps(steps: list[int]) -> list[int]:

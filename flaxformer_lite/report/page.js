@@ -6,10 +6,11 @@ const drawn = new Map(); // figure -> promise of its view
 
 function theme() {
   const [ink, line] = dark.matches ? ["#e6edf3", "#3d444d"] : ["#1f2328", "#d1d9e0"];
-  const axis = { labelColor: ink, titleColor: ink, gridColor: line, domainColor: line, tickColor: line };
+  const font = { labelColor: ink, titleColor: ink, labelFontSize: 12, titleFontSize: 12 };
+  const axis = { ...font, gridColor: line, domainColor: line, tickColor: line };
   return {
     background: "transparent", font: "system-ui, sans-serif", view: { stroke: null }, axis,
-    legend: { labelColor: ink, titleColor: ink, symbolStrokeColor: ink },
+    legend: { ...font, symbolStrokeColor: ink },
     title: { color: ink, subtitleColor: ink, anchor: "start", fontSize: 14, subtitleFontSize: 12 },
     range: { category: dark.matches ? { scheme: "set2" } : { scheme: "tableau10" } },
   };

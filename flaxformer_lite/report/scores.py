@@ -99,14 +99,13 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
 
 
 def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence[str], sentences: int) -> Table:
-    """Returns the table of one split."""
-    rows = [
-        [c.metric, c.system, f"{c.score:.2f} ± {c.interval:.2f}", "–" if c.p_value is None else f"{c.p_value:.4f}"]
-        for c in compared
-    ]
+    """Returns the table of one split; p is a column of several runs only."""
+    head = ["metric", "run", "score"]
+    rows = [[c.metric, c.system, f"{c.score:.2f} ± {c.interval:.2f}"] for c in compared]
+    note = f"{sentences:,} sentences of data.{split}; {'; '.join(files)}. ± is the 95 % interval (bootstrap, 1,000 resamples)"
+    if len(files) > 1:
+        head.append("p")
+        rows = [[*row, "–" if c.p_value is None else f"{c.p_value:.4f}"] for row, c in zip(rows, compared, strict=True)]
+        note += "; p is the probability of so large a difference from the first run by chance (paired bootstrap)"
     signatures = "; ".join(dict.fromkeys(f"{c.metric}|{c.signature}" for c in compared))
-    note = (
-        f"{sentences:,} sentences of data.{split}; {'; '.join(files)}. ± is the 95 % interval; p is the probability of so "
-        f"large a difference from the first run by chance (paired bootstrap, 1,000 resamples). {signatures}"
-    )
-    return Table(f"Translations of data.{split}", ["metric", "run", "score", "p"], rows, note)
+    return Table(f"Translations of data.{split}", head, rows, f"{note}. {signatures}")

@@ -54,7 +54,13 @@ def make_run(path: Path, best: float, seed: int) -> Path:
             {"run": "x", "split": "eval", "weights": "last", "step": 20, "bleu": 31.25, "bleu_signature": "tok:13a"}
         )
     )
-    (path / "train.log").write_text("date  2 pairs\ndate  step      1  loss 5\n", encoding="utf-8")
+    lines = (
+        "date  2 pairs",
+        "date  training: 1/20, 5%, 3 s left; loss 6",
+        "date  on 1 device",
+        "date  step      1  loss 5",
+    )
+    (path / "train.log").write_text("\n".join(lines), encoding="utf-8")
     return path
 
 
@@ -84,7 +90,7 @@ def test_facts_are_those_of_the_files(runs: list[RunFacts]):
     name, lines = first.hypotheses("eval") or ("", [])
     assert (name, len(lines)) == ("eval-step-00000020", 12)
     assert first.hypotheses("test") is None
-    assert first.first_lines == ["date  2 pairs"]
+    assert first.first_lines == ["date  2 pairs", "date  on 1 device"]
 
 
 def test_of_many_evaluations_twelve_are_shown():
@@ -128,7 +134,10 @@ def test_runs_are_compared_on_the_same_references_only(runs: list[RunFacts], fol
         ["chrF2", "second"],
     ]
     assert [row[3] for row in table.rows] == ["–", "0.0010"] * 2
-    assert "hypotheses/eval-step-00000020.txt" in table.note
+    assert "hypotheses/eval-step-00000020.txt" in table.note and "paired" in table.note
+    (alone,) = significance_tables(runs[:1])
+    assert alone.head == table.head[:3] and alone.rows == [row[:3] for row in table.rows[::2]]
+    assert "paired" not in alone.note
     other = RunFacts("other", "", RunFolder(make_run(tmp_path / "other", 1.0, seed=2)))
     (tmp_path / "target").write_text("other\n" * 12, encoding="utf-8")
     (same,) = significance_tables([*runs, other])
