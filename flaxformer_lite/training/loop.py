@@ -125,12 +125,12 @@ class Trainer:
         if step and self.must_save_again(step):
             self.evaluate_and_save(step)
         self.view.show_history(self.folder.rows(), self.loop_state.best)
-        self.progress.update("compiling", step)
+        self.progress.update("training", step)
         batches = self.batches_after(step)
         while step < train.steps and not self.loop_state.stopped_early and not self.stop.agreed:
             self.profiler.before(step)
             with jax.profiler.StepTraceAnnotation("train", step_num=step + 1):
-                measured = self.train_step(self.runner.shard_batch(next(batches)))
+                measured = self.train_step(step, self.runner.shard_batch(next(batches)))
             step += 1
             self.pending.append(measured)
             if self.profiler.after(step, lambda: jax.block_until_ready(self.state)):
@@ -147,18 +147,23 @@ class Trainer:
                 batches = self.batches_after(step)
         self.checkpoints.wait()
 
-    def train_step(self, batch: Batch) -> dict[str, jax.Array]:
-        """Starts a step and returns its measurements. The time of compiling a new shape counts for no speed and no time left."""
+    def train_step(self, step: int, batch: Batch) -> dict[str, jax.Array]:
+        """Starts the step after `step` and returns its measurements.
+
+        The time of compiling a new shape counts for no speed and no time left.
+        """
         shape = tuple(x.shape for x in jax.tree.leaves(batch))
         if is_new := shape not in self.compiled:
             self.compiled.add(shape)
             jax.block_until_ready(self.pending[-1:])  # a step that computes meanwhile would be one without a time
+            self.progress.within("compiling")
         started = time.perf_counter()
         self.state, measured = self.runner.train_step(self.state, batch)
         if is_new:
             seconds = time.perf_counter() - started
             self.throughput.leave_out(seconds)
             self.progress.leave_out(seconds)
+            self.progress.update("training", step)
         return measured
 
     def batches_after(self, step: int) -> Iterator[Batch]:

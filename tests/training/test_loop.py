@@ -572,7 +572,7 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
 
 
-def test_compiling_a_shape_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
+def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
     """Oracle: by hand. The first batch of each of two shapes takes 10 s, the others 1 s."""
     clock, left_out = [0.0], {"throughput": [], "progress": []}
     monkeypatch.setattr("flaxformer_lite.training.loop.time.perf_counter", lambda: clock[0])
@@ -587,8 +587,14 @@ def test_compiling_a_shape_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
 
     batches = [zero_batch(CONFIG.objective, Bucket(Lengths(size, 4), 1)) for size in (4, 4, 8, 4, 8)]
     trainer = SimpleNamespace(compiled=set(), pending=[], state=0, runner=SimpleNamespace(train_step=step))
-    for name, seconds in left_out.items():
-        setattr(trainer, name, SimpleNamespace(leave_out=seconds.append))
-    for batch in batches:
-        assert loop.Trainer.train_step(trainer, batch) == {}
+    shown: list[tuple[Any, ...]] = []
+    trainer.throughput = SimpleNamespace(leave_out=left_out["throughput"].append)
+    trainer.progress = SimpleNamespace(
+        leave_out=left_out["progress"].append,
+        within=lambda activity: shown.append((activity, clock[0])),
+        update=lambda activity, step: shown.append((activity, step, clock[0])),
+    )
+    for number, batch in enumerate(batches):
+        assert loop.Trainer.train_step(trainer, number, batch) == {}
     assert trainer.state == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
+    assert shown == [("compiling", 0), ("training", 0, 10), ("compiling", 11), ("training", 2, 21)]
