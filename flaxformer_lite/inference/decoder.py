@@ -117,6 +117,7 @@ class Decoder:
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
 
+        A source without a token, or of padding alone, has one empty answer, with a score of 0.
         Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
         With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
         ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
@@ -128,7 +129,8 @@ class Decoder:
         self.check(sources, first_index)
         ensemble = {"other_variables": other_variables} if other_variables else {}
         configs = [self.config] * len(sources) if configs is None else configs
-        requests = [Request(i, sample) for i, config in enumerate(configs) for sample in range(config.num_samples)]
+        numbers = [0 if self.is_empty(source) else c.num_samples for source, c in zip(sources, configs, strict=True)]
+        requests = [Request(i, sample) for i, number in enumerate(numbers) for sample in range(number)]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
             members = [requests[i] for i in batch.members]
@@ -139,7 +141,14 @@ class Decoder:
 
         batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
         answers = iter(map_batches(answer, batches, progress))
-        return [[found for _ in range(config.num_samples) for found in next(answers)] for config in configs]
+        return [
+            [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
+            for number in numbers
+        ]
+
+    def is_empty(self, source: Sequence[int]) -> bool:
+        """Returns whether an encoder has nothing to read."""
+        return self.has_encoder and all(token == self.config.pad_id for token in source)
 
     def stream(
         self,

@@ -150,15 +150,8 @@ class Run(RunPlots):
                     f"{name}, line {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
                 )
         decoder = self.translation_decoder(**decode)
-        filled = [i for i, source in enumerate(sources) if any(token != decoder.config.pad_id for token in source)]
         others = tuple({"params": run.params} for run in self.others)
-        found = decoder.generate(
-            {"params": self.params}, [sources[i] for i in filled], progress, other_variables=others
-        )
-        answers: list[list[Hypothesis]] = [[Hypothesis([], 0.0)] for _ in sources]
-        for i, answer in zip(filled, found, strict=True):
-            answers[i] = answer
-        return answers
+        return decoder.generate({"params": self.params}, sources, progress, other_variables=others)
 
     def translation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of sources under the config's settings with `decode` changed; the same settings share one.

@@ -259,19 +259,17 @@ class ServedRun:
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder, filled = self.decoder(program), [prompt for prompt in prompts if prompt.ids]
-        found = iter(
-            decoder.generate(
-                {"params": self.run.params},
-                [prompt.ids for prompt in filled],
-                seed=[prompt.seed for prompt in filled],
-                limits=[prompt.limit for prompt in filled],
-                configs=[prompt.settings for prompt in filled],
-            )
+        decoder = self.decoder(program)
+        found = decoder.generate(
+            {"params": self.run.params},
+            [prompt.ids for prompt in prompts],
+            seed=[prompt.seed for prompt in prompts],
+            limits=[prompt.limit for prompt in prompts],
+            configs=[prompt.settings for prompt in prompts],
         )
         return [
-            [self.as_answer(decoder, prompt, h) for h in next(found)] if prompt.ids else [Answer("", 0.0, 0, "stop")]
-            for prompt in prompts
+            [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
+            for prompt, hypotheses in zip(prompts, found, strict=True)
         ]
 
     def decoder(self, program: DecodeConfig) -> Decoder:

@@ -54,6 +54,18 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+def test_a_source_without_tokens_has_an_empty_answer_and_keeps_its_index():
+    """Law: what is sampled for the others is what a source in its place would leave them."""
+    model, params = model_of(SMALL)
+    config = DecodeConfig(sampling=Sampling(temperature=1.5), num_hypotheses=2, max_new_tokens=4, pad_id=0)
+    decoder, sources = Decoder(model, config), [[5, 7, EOS], [6, EOS], [9, EOS], [8, EOS]]
+    full = decoder.generate(params, sources)
+    found = decoder.generate(params, [sources[0], [], [0, 0], sources[3]])
+    assert found[1] == found[2] == [Hypothesis([], 0.0)]
+    assert_same([found[0], found[3]], [full[0], full[3]])
+    assert decoder.generate(params, [[], [0]]) == 2 * [[Hypothesis([], 0.0)]]
+
+
 def test_numbers_of_sampling_compile_nothing_and_belong_to_rows():
     """Law: temperature, top_p, min_p and the number of samples are inputs of one program, in which each row has its own."""
 
