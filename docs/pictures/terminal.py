@@ -1,9 +1,10 @@
 """Draws a real terminal session as an SVG: `python docs/pictures/terminal.py OUT.svg "COMMAND" ["COMMAND" …]`.
 
-Each command runs in a shell. Its output is drawn as it came; of more than 24 lines the first 8 and the last 14 remain.
+Each command runs in a terminal, which pyte emulates. What stands there when it ends is drawn; of more than 24 lines the first 8
+and the last 14 remain.
 
-`python docs/pictures/terminal.py --at WORDS OUT.svg "COMMAND"` draws the screen of a terminal in which the command runs, at the
-moment when WORDS stand on it, and then stops the command. It needs pyte, a terminal emulator.
+`python docs/pictures/terminal.py --at WORDS OUT.svg "COMMAND"` draws the terminal at the moment when WORDS stand on it, and then
+stops the command.
 """
 
 import contextlib
@@ -13,49 +14,52 @@ import pty
 import re
 import signal
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
+import pyte
 from rich.console import Console
 from rich.text import Text
 
 HEAD, TAIL = 8, 14
 COLUMNS, LINES = 118, 24
+MOST_LINES = 500
 
 
 def session(commands: list[str]) -> list[Text]:
     """Returns the lines that the commands print, each after its prompt."""
     lines = []
     for command in commands:
-        done = subprocess.run(
-            command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
-        )
-        printed = done.stdout.rstrip("\n").splitlines()
+        prompt, *printed = screen(command)
         if len(printed) > HEAD + TAIL + 2:
-            printed = [*printed[:HEAD], "  …", *printed[-TAIL:]]
-        lines += [Text(f"$ {command}", "bold green"), *map(Text, printed)]
+            printed = [*printed[:HEAD], Text("  …"), *printed[-TAIL:]]
+        lines += [prompt, *printed]
     return lines
 
 
-def screen(command: str, words: str) -> list[Text]:
-    """Returns the lines on the terminal of a running command, with their colours, at the moment when `words` stand there."""
-    import pyte
+def screen(command: str, words: str = "") -> list[Text]:
+    """Returns the prompt and the lines on the terminal of a command, with their colours.
 
-    emulator = pyte.Screen(COLUMNS, LINES)
+    They are those of its end, or of the moment when all `words`, with "|" between them, stand there.
+    """
+    height = LINES if words else MOST_LINES
+    emulator = pyte.Screen(COLUMNS, height)
     stream = pyte.ByteStream(emulator)
     process, terminal = pty.fork()
     if process == 0:
-        os.execvp("sh", ["sh", "-c", f"exec {command}"])
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+        os.environ["TERM"] = "xterm-256color"
+        os.execvp("sh", ["sh", "-c", command])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, COLUMNS, 0, 0))
     with contextlib.suppress(OSError):  # the command has ended
-        while not all(word in "\n".join(emulator.display) for word in words.split("|")):
+        while not words or not all(word in "\n".join(emulator.display) for word in words.split("|")):
             stream.feed(os.read(terminal, 65536))
-    os.kill(process, signal.SIGKILL)
-    os.waitpid(process, 0)
+        os.killpg(process, signal.SIGKILL)
+    _, status = os.waitpid(process, 0)
+    if status and not words:
+        raise SystemExit(f"{command} failed")
     lines = [Text(f"$ {command}", "bold green")]
-    for number in range(LINES):
+    for number in range(height):
         line = Text()
         for column in range(COLUMNS):
             cell = emulator.buffer[number][column]
