@@ -1,6 +1,8 @@
 """Two-way tables of weights: another system's names, our paths, and the reshapes between them.
 
-A name map is a list of `WeightName`. The same list turns their weights into our parameters (`to_params`) and back (`from_params`).
+A system lists its names as data, our module and theirs: `{"encoder/layers/attention/query": "encoder.{i}.q_lin", …}`.
+`name_map` turns such a table into a list of `WeightName`, one for each parameter of a model. The same list turns their weights into
+our parameters (`to_params`) and back (`from_params`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,16 +18,6 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.transformer import parameter_shapes
 
 Arrays = Mapping[str, np.ndarray]
-
-
-class Leaves(NamedTuple):
-    """The ends of a layer's two names in another system, separator included."""
-
-    weight: str
-    bias: str
-
-
-PYTORCH = Leaves(".weight", ".bias")
 
 
 class Layout(Enum):
@@ -72,34 +64,74 @@ class WeightName(NamedTuple):
         return "layers" in self.path.split("/")
 
 
-# The rows of a name map -----------------------------------------------------------------------------------------------
+# Tables of names -------------------------------------------------------------------------------------------------------
 
 
-def linear(
-    ours: str, theirs: str, *, bias: bool = True, layout: Layout = Layout.TRANSPOSED, leaves: Leaves = PYTORCH
-) -> list[WeightName]:
-    """Returns the names of a dense layer: its kernel and, unless it has none, its bias."""
-    kernel = WeightName(f"{ours}/kernel", (f"{theirs}{leaves.weight}",), layout)
-    return [kernel, WeightName(f"{ours}/bias", (f"{theirs}{leaves.bias}",))] if bias else [kernel]
+class Tensor(NamedTuple):
+    """An array of theirs by its whole name."""
+
+    name: str
+    layout: Layout = Layout.TRANSPOSED
 
 
-def norm(ours: str, theirs: str, *, bias: bool = True, leaves: Leaves = PYTORCH) -> list[WeightName]:
-    """Returns the names of a norm: its scale and, unless it has none, its bias."""
-    scale = WeightName(f"{ours}/scale", (f"{theirs}{leaves.weight}",))
-    return [scale, WeightName(f"{ours}/bias", (f"{theirs}{leaves.bias}",))] if bias else [scale]
+Names = Mapping[str, str | Tensor]
+"""Their name of each module of ours that any model of the system may have; a row that a model does not need is not read.
+
+key      the path of a module, or of one parameter. `{query,key}` stands for several paths: their array holds our outputs one after
+         the other
+value    their name of the module, without the ends of `Leaves`, or of the parameter. `{i}` stands for the layer's number, from 0
+"""
 
 
-def table(ours: str, theirs: str) -> list[WeightName]:
-    """Returns the name of an embedding table, as PyTorch calls it."""
-    return [WeightName(f"{ours}/embedding", (f"{theirs}.weight",))]
+class Leaves(NamedTuple):
+    """The ends of an array's name in another system, separator included, and the layout of matrices; by default PyTorch's."""
+
+    kernel: str = ".weight"
+    bias: str = ".bias"
+    scale: str = ".weight"
+    norm_bias: str = ".bias"
+    embedding: str = ".weight"
+    layout: Layout = Layout.TRANSPOSED
+
+    def ends(self, of_norm: bool) -> dict[str, str]:
+        """Returns the end of their name, by the end of our path; nothing is added to the path of a parameter."""
+        ends = {"": "", "/kernel": self.kernel, "/bias": self.norm_bias if of_norm else self.bias}
+        return ends | {"/scale": self.scale, "/embedding": self.embedding, "/table": self.embedding}
 
 
-def stacked(weights: Iterable[WeightName], num_layers: int) -> list[WeightName]:
-    """Returns the names of every layer, from those of one; `{i}` in a name stands for the layer's number, from 0."""
-    return [
-        weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(num_layers) for name in weight.names))
-        for weight in weights
-    ]
+PYTORCH = Leaves()
+
+
+def prefixed(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Returns a table of names within a module as one of whole names. The prefixes include the separators."""
+    return {f"{ours}{path}": f"{theirs}{name}" for path, name in names.items()}
+
+
+def paths_of(key: str) -> list[str]:
+    """Returns the paths that a key of a table stands for."""
+    start, _, rest = key.partition("{")
+    choices, _, end = rest.partition("}")
+    return [f"{start}{choice}{end}" for choice in choices.split(",")]
+
+
+def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
+    """Returns the parameters of the model that the table names."""
+    shapes, found = our_shapes(model), []
+    for key, theirs in names.items():
+        modules = paths_of(key)
+        for leaf, end in leaves.ends(of_norm=f"{modules[0]}/scale" in shapes).items():
+            start = 0
+            for path in (f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes):
+                layout = leaves.layout if path.endswith("/kernel") else Layout.SAME
+                name, layout = theirs if isinstance(theirs, Tensor) else (theirs + end, layout)
+                size = shapes[path][-1]
+                part = FusedSlice(0 if layout is Layout.TRANSPOSED else -1, start, start + size)
+                weight = WeightName(path, (name,), layout, None if len(modules) == 1 else part)
+                if weight.stacked:
+                    weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
+                found.append(weight)
+                start += size
+    return found
 
 
 # Both directions ------------------------------------------------------------------------------------------------------

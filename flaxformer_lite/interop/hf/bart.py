@@ -15,7 +15,7 @@ from flaxformer_lite.interop.hf.family import (
     tied_copies,
 )
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
-from flaxformer_lite.interop.name_map import Arrays, Layout, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
@@ -29,7 +29,7 @@ SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits
 TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 CLASSES = "classification_head.dense.weight"
 
-# The options that BART and Marian share -------------------------------------------------------------------------------
+# The options and names that BART and Marian share -------------------------------------------------------------------------------
 
 STACKS_TEMPLATE = ModelConfig(
     vocab_size=50265,
@@ -103,9 +103,40 @@ def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> N
     draft["head"] = LanguageModelHead(bias=HEAD_BIAS in tensors) if has_head else None
 
 
+ROLES = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "out_proj"}
+LAYER = {
+    **prefixed("attention/", "self_attn.", ROLES),
+    "attention_post_norm": "self_attn_layer_norm",
+    **prefixed("cross_attention/", "encoder_attn.", ROLES),
+    "cross_attention_post_norm": "encoder_attn_layer_norm",
+    "feed_forward/up": "fc1",
+    "feed_forward/down": "fc2",
+    "feed_forward_post_norm": "final_layer_norm",
+}
+STACK_NAMES: Names = {
+    "embedding": "model.shared",
+    "source_embedding": "model.encoder.embed_tokens",
+    "target_embedding": "model.decoder.embed_tokens",
+    **prefixed("encoder/layers/", "model.encoder.layers.{i}.", LAYER),
+    **prefixed("decoder/layers/", "model.decoder.layers.{i}.", LAYER),
+    "head/kernel": Tensor(HEAD),
+    "head/bias": Tensor(HEAD_BIAS, Layout.LEADING_AXIS),
+}
+
+TIED = (
+    *tied_copies(SHARED, *TABLES),
+    IgnorableTensor(
+        re.escape(HEAD),
+        "equal to the decoder's embeddings, with which it is tied",
+        lambda x, tensors, model: tensors_equal(x, tensors.get(SHARED if model.share_source_target else TABLES[1])),
+    ),
+    never_read(re.escape(SHARED), "unused: encoder and decoder have tables of their own"),
+)
+"""Tables that are stored though another is read instead, in BART and Marian."""
+
 # BART -----------------------------------------------------------------------------------------------------------------
 
-NAMES = ClassNames("BartModel", "BartForConditionalGeneration", "BartForSequenceClassification")
+BART = ClassNames("BartModel", "BartForConditionalGeneration", "BartForSequenceClassification")
 
 TABLE = (
     option("vocab_size", "vocab_size"),
@@ -120,68 +151,26 @@ TABLE = (
 
 
 def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
-    read_tables(NAMES.base, options, draft, tensors)
+    read_tables(BART.base, options, draft, tensors)
     num_classes = num_labels(options) if CLASSES in tensors else 0
     draft["pooler"] = Pooler(token="last", num_classes=num_classes) if num_classes else None
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    weights = stack_names(model)
-    for side in ("encoder", "decoder"):
-        weights += table(f"{side}/positions", f"model.{side}.embed_positions")
-        weights += norm(f"{side}/embedding_norm", f"model.{side}.layernorm_embedding")
-    if model.pooler is not None:
-        weights += linear("pooler/dense", "classification_head.dense")
-        weights += linear("pooler/classes", "classification_head.out_proj")
-    return weights
-
-
-def stack_names(model: ModelConfig) -> list[WeightName]:
-    """Returns the tables, the layers and the head; Marian has the same."""
-    weights = table("embedding", "model.shared")
-    if not model.share_source_target:
-        weights = [
-            WeightName("source_embedding/embedding", TABLES[:1]),
-            WeightName("target_embedding/embedding", TABLES[1:]),
-        ]
-    weights += stacked(layer("encoder"), model.num_encoder_layers)
-    weights += stacked(layer("decoder"), model.num_decoder_layers)
-    if model.head is not None and not model.share_target_output:
-        weights += linear("head", "lm_head", bias=False)
-    if model.head is not None and model.head.bias:
-        weights.append(WeightName("head/bias", (HEAD_BIAS,), Layout.LEADING_AXIS))
-    return weights
-
-
-def layer(side: str) -> list[WeightName]:
-    """Returns one layer of a stack."""
-    here, there = f"{side}/layers", f"model.{side}.layers.{{i}}"
-    attentions = {"attention": "self_attn"} | ({"cross_attention": "encoder_attn"} if side == "decoder" else {})
-    weights = []
-    for ours, theirs in attentions.items():
-        for role, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("out", "out_proj")):
-            weights += linear(f"{here}/{ours}/{role}", f"{there}.{theirs}.{name}")
-        weights += norm(f"{here}/{ours}_post_norm", f"{there}.{theirs}_layer_norm")
-    weights += linear(f"{here}/feed_forward/up", f"{there}.fc1") + linear(f"{here}/feed_forward/down", f"{there}.fc2")
-    return weights + norm(f"{here}/feed_forward_post_norm", f"{there}.final_layer_norm")
-
-
-TIED = (
-    *tied_copies(SHARED, *TABLES),
-    IgnorableTensor(
-        re.escape(HEAD),
-        "equal to the decoder's embeddings, with which it is tied",
-        lambda x, tensors, model: tensors_equal(x, tensors.get(SHARED if model.share_source_target else TABLES[1])),
-    ),
-    never_read(re.escape(SHARED), "unused: encoder and decoder have tables of their own"),
-)
-"""Tables that are stored though another is read instead, in BART and Marian."""
+NAMES: Names = {
+    **STACK_NAMES,
+    "encoder/positions": "model.encoder.embed_positions",
+    "encoder/embedding_norm": "model.encoder.layernorm_embedding",
+    "decoder/positions": "model.decoder.embed_positions",
+    "decoder/embedding_norm": "model.decoder.layernorm_embedding",
+    "pooler/dense": "classification_head.dense",
+    "pooler/classes": "classification_head.out_proj",
+}
 
 FAMILIES = (
     Family(
         model_type="bart",
         prefix="model.",
-        base=NAMES.base,
+        base=BART.base,
         special=SpecialIds(pad=1, bos=0, eos=2, start=2),
         head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
         # The first two rows of the position table belong to no position.
@@ -190,8 +179,8 @@ FAMILIES = (
         ),
         table=TABLE,
         read_heads=read_heads,
-        architecture=NAMES.of,
-        names=names,
+        architecture=BART.of,
+        names=lambda model, architecture: NAMES,
         ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
     ),
 )

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from flaxformer_lite.interop.hf.family import Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Kind, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
@@ -78,44 +78,40 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "BertModel"
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
+EMBEDDINGS = {
+    "embedding": "embeddings.word_embeddings",
+    "token_type_embedding": "embeddings.token_type_embeddings",
+    "encoder/positions": "embeddings.position_embeddings",
+    "encoder/embedding_norm": "embeddings.LayerNorm",
+}
+LAYER = {
+    "attention/query": "attention.self.query",
+    "attention/key": "attention.self.key",
+    "attention/value": "attention.self.value",
+    "attention/out": "attention.output.dense",
+    "attention_post_norm": "attention.output.LayerNorm",
+    "feed_forward/up": "intermediate.dense",
+    "feed_forward/down": "output.dense",
+    "feed_forward_post_norm": "output.LayerNorm",
+}
+
+
+def names(model: ModelConfig, architecture: str) -> Names:
     classes = "classifier" if architecture == "BertForSequenceClassification" else "cls.seq_relationship"
-    weights = [*embeddings("bert"), *stacked(layer("bert.encoder.layer.{i}"), model.num_encoder_layers)]
-    if model.head is not None:
-        head = "cls.predictions"
-        weights += linear("head/transform", f"{head}.transform.dense")
-        weights += norm("head/norm", f"{head}.transform.LayerNorm")
-        tied = model.share_target_output
-        weights += [WeightName("head/bias", (f"{head}.bias",))] if tied else linear("head", f"{head}.decoder")
-    if model.pooler is not None:
-        weights += linear("pooler/dense", "bert.pooler.dense")
-        weights += linear("pooler/classes", classes) if model.pooler.num_classes else []
-    return weights
+    return {
+        **prefixed("", "bert.", EMBEDDINGS),
+        **prefixed("encoder/layers/", "bert.encoder.layer.{i}.", LAYER),
+        "head/transform": "cls.predictions.transform.dense",
+        "head/norm": "cls.predictions.transform.LayerNorm",
+        **head_output(model, "cls.predictions"),
+        "pooler/dense": "bert.pooler.dense",
+        "pooler/classes": classes,
+    }
 
 
-def embeddings(base: str) -> list[WeightName]:
-    """Returns the three tables and the norm of their sum; RoBERTa has them too."""
-    return [
-        *table("embedding", f"{base}.embeddings.word_embeddings"),
-        *table("token_type_embedding", f"{base}.embeddings.token_type_embeddings"),
-        *table("encoder/positions", f"{base}.embeddings.position_embeddings"),
-        *norm("encoder/embedding_norm", f"{base}.embeddings.LayerNorm"),
-    ]
-
-
-def layer(there: str) -> list[WeightName]:
-    """Returns one layer; RoBERTa has the same."""
-    here = "encoder/layers"
-    return [
-        *linear(f"{here}/attention/query", f"{there}.attention.self.query"),
-        *linear(f"{here}/attention/key", f"{there}.attention.self.key"),
-        *linear(f"{here}/attention/value", f"{there}.attention.self.value"),
-        *linear(f"{here}/attention/out", f"{there}.attention.output.dense"),
-        *norm(f"{here}/attention_post_norm", f"{there}.attention.output.LayerNorm"),
-        *linear(f"{here}/feed_forward/up", f"{there}.intermediate.dense"),
-        *linear(f"{here}/feed_forward/down", f"{there}.output.dense"),
-        *norm(f"{here}/feed_forward_post_norm", f"{there}.output.LayerNorm"),
-    ]
+def head_output(model: ModelConfig, there: str) -> Names:
+    """Returns the name of the last layer of a head, which is a bias alone where the embeddings are its kernel."""
+    return {"head/bias": f"{there}.bias"} if model.share_target_output else {"head": f"{there}.decoder"}
 
 
 FAMILIES = (

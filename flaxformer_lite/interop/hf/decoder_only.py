@@ -6,7 +6,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import ClassNames, tensors_equal
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
-from flaxformer_lite.interop.name_map import Arrays, WeightName, linear
+from flaxformer_lite.interop.name_map import Arrays, Tensor
 from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, read_table, required, write_table
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig, Pooler, Rotary
@@ -35,12 +35,8 @@ def read_heads(classes: ClassNames, embedding: str, options: Options, draft: Dra
         draft["head"] = None
 
 
-def head_names(model: ModelConfig) -> list[WeightName]:
-    """Returns the parameters of the heads."""
-    tied = model.head is None or model.share_target_output
-    language_model = [] if tied else linear("head", "lm_head", bias=False)
-    return language_model + (linear("pooler/classes", "score", bias=False) if model.pooler is not None else [])
-
+HEADS = {"head/kernel": Tensor("lm_head.weight"), "pooler/classes/kernel": Tensor("score.weight")}
+"""The names of the heads."""
 
 # Rotary positions -----------------------------------------------------------------------------------------------------
 

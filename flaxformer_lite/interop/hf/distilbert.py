@@ -9,7 +9,7 @@ from typing import Any
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ClassNames, Family, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, only, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import LanguageModelHead, ModelConfig, Pooler
@@ -58,36 +58,27 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    positions = "table" if type(model.positions) is FixedTable else "embedding"
-    weights = [
-        *table("embedding", "distilbert.embeddings.word_embeddings"),
-        WeightName(f"encoder/positions/{positions}", ("distilbert.embeddings.position_embeddings.weight",)),
-        *norm("encoder/embedding_norm", "distilbert.embeddings.LayerNorm"),
-        *stacked(layer(), model.num_encoder_layers),
-    ]
-    if model.head is not None:
-        weights += linear("head/transform", "vocab_transform") + norm("head/norm", "vocab_layer_norm")
-        tied = model.share_target_output
-        weights += [WeightName("head/bias", ("vocab_projector.bias",))] if tied else linear("head", "vocab_projector")
-    if model.pooler is not None:
-        weights += linear("pooler/dense", "pre_classifier") + linear("pooler/classes", "classifier")
-    return weights
-
-
-def layer() -> list[WeightName]:
-    here, there = "encoder/layers", "distilbert.transformer.layer.{i}"
-    return [
-        *linear(f"{here}/attention/query", f"{there}.attention.q_lin"),
-        *linear(f"{here}/attention/key", f"{there}.attention.k_lin"),
-        *linear(f"{here}/attention/value", f"{there}.attention.v_lin"),
-        *linear(f"{here}/attention/out", f"{there}.attention.out_lin"),
-        *norm(f"{here}/attention_post_norm", f"{there}.sa_layer_norm"),
-        *linear(f"{here}/feed_forward/up", f"{there}.ffn.lin1"),
-        *linear(f"{here}/feed_forward/down", f"{there}.ffn.lin2"),
-        *norm(f"{here}/feed_forward_post_norm", f"{there}.output_layer_norm"),
-    ]
-
+LAYER = {
+    "attention/query": "attention.q_lin",
+    "attention/key": "attention.k_lin",
+    "attention/value": "attention.v_lin",
+    "attention/out": "attention.out_lin",
+    "attention_post_norm": "sa_layer_norm",
+    "feed_forward/up": "ffn.lin1",
+    "feed_forward/down": "ffn.lin2",
+    "feed_forward_post_norm": "output_layer_norm",
+}
+NAMES: Names = {
+    "embedding": "distilbert.embeddings.word_embeddings",
+    "encoder/positions": "distilbert.embeddings.position_embeddings",
+    "encoder/embedding_norm": "distilbert.embeddings.LayerNorm",
+    **prefixed("encoder/layers/", "distilbert.transformer.layer.{i}.", LAYER),
+    "head/transform": "vocab_transform",
+    "head/norm": "vocab_layer_norm",
+    "head": "vocab_projector",
+    "pooler/dense": "pre_classifier",
+    "pooler/classes": "classifier",
+}
 
 FAMILIES = (
     Family(
@@ -100,7 +91,7 @@ FAMILIES = (
         table=TABLE,
         read_heads=read_heads,
         architecture=CLASSES.of,
-        names=names,
+        names=lambda model, architecture: NAMES,
         ignorable=(
             *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
             position_ids(r"distilbert\.embeddings\.position_ids"),

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
@@ -19,7 +18,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
-from flaxformer_lite.interop.name_map import from_params
+from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
 
@@ -92,11 +91,11 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
         config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
         config |= family.options_for(model)
-        names = family.names(model, architecture)
+        names = family.name_map(model, architecture)
         try:
             tensors = from_params(params, names)
         except ValueError as error:
-            there = family.model_config(Options(config), {n: np.zeros(0) for weight in names for n in weight.names})
+            there = family.model_config(Options(config), empty_tensors(names))
             raise ValueError(differing(model, there) or str(error)) from None
         found = family.model_config(Options(config), tensors)
         unlike = differing(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
@@ -115,17 +114,26 @@ def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMIL
             return export(model, params, family)
         except ValueError as error:
             reasons[name] = str(error).removeprefix(f"{name} has no model like this one: ")
-    nearest = min(reasons, key=lambda name: distance(model, params, families[name]))
+    nearest = min(reasons, key=lambda name: distance(model, families[name]))
     raise ValueError(
         f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {reasons[nearest]}. The families are in "
         "docs/systems/huggingface.md; --family FAMILY gives the reason of another one"
     )
 
 
-def distance(model: ModelConfig, params: PyTree, family: Family) -> int:
-    """Returns the number of parameters that only the model or only the family has."""
-    names = {weight.path for weight in family.names(model, family.architecture(model, ()))}
-    return len(names ^ flatten_dict(params, sep="/").keys())
+def distance(model: ModelConfig, family: Family) -> int:
+    """Returns the number of parameters that only the model, or only the family's model that is like it, has."""
+    names = family.name_map(model, family.architecture(model, ()))
+    try:
+        there = family.model_config(Options(family.options_for(model)), empty_tensors(names))
+    except ValueError:
+        there = family.template
+    return len(our_shapes(model).keys() ^ our_shapes(there).keys())
+
+
+def empty_tensors(names: Sequence[WeightName]) -> dict[str, np.ndarray]:
+    """Returns a tensor without a number for each name, for a family that reads which tensors there are."""
+    return {name: np.zeros(0) for weight in names for name in weight.names}
 
 
 def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:

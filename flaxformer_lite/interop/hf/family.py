@@ -13,7 +13,7 @@ import numpy as np
 
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf.options import SpecialIds
-from flaxformer_lite.interop.name_map import Arrays, WeightName
+from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.option_table import Draft, Table, read_table, write_table
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
@@ -69,8 +69,9 @@ class Family:
     """Sets the heads and the tied tables of the draft, after the table: the tensors decide which there are."""
     architecture: Callable[[ModelConfig, Collection[str]], str]
     """Returns the class for a model. Gets the names of the imported tensors; none for a model that was trained here."""
-    names: Callable[[ModelConfig, str], list[WeightName]]
-    """Returns every parameter of the model with its name there. Gets the model and the class."""
+    names: Callable[[ModelConfig, str], Names]
+    """Returns the table of names. Gets the model and the class."""
+    leaves: Leaves = PYTORCH
     ignorable: tuple[IgnorableTensor, ...] = ()
     """Tensors that a file may have besides. A tensor that the name map reads is never among them."""
 
@@ -84,6 +85,10 @@ class Family:
     def options_for(self, model: ModelConfig) -> dict[str, Any]:
         """Returns `config.json` for a model, without special ids. Raises: ValueError for a setting it cannot express."""
         return write_table(self.table, resolved(model))
+
+    def name_map(self, model: ModelConfig, architecture: str) -> list[WeightName]:
+        """Returns the parameters of the model that the class has a name for."""
+        return name_map(self.names(model, architecture), model, self.leaves)
 
     def full_names(self, weights: Arrays) -> dict[str, np.ndarray]:
         """Returns the tensors under names with the prefix; norms of the oldest files get their present names."""

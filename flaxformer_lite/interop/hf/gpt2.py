@@ -9,10 +9,10 @@ import functools
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, head_names, read_heads
+from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, HEADS, read_heads
 from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
-from flaxformer_lite.interop.name_map import FusedSlice, Layout, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import PRE_NORM, DropoutRates, LayerNorm, Learned, ModelConfig, Normal
@@ -71,36 +71,21 @@ TABLE = (
 )
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    base, here, there = "transformer", "decoder/layers", "transformer.h.{i}"
-    layer = [
-        *norm(f"{here}/attention_pre_norm", f"{there}.ln_1"),
-        *fused(f"{here}/attention", f"{there}.attn.c_attn", model.d_model),
-        *matrix(f"{here}/attention/out", f"{there}.attn.c_proj"),
-        *norm(f"{here}/feed_forward_pre_norm", f"{there}.ln_2"),
-        *matrix(f"{here}/feed_forward/up", f"{there}.mlp.c_fc"),
-        *matrix(f"{here}/feed_forward/down", f"{there}.mlp.c_proj"),
-    ]
-    return [
-        *table("embedding", f"{base}.wte"),
-        *table("decoder/positions", f"{base}.wpe"),
-        *stacked(layer, model.num_decoder_layers),
-        *norm("decoder/final_norm", f"{base}.ln_f"),
-        *head_names(model),
-    ]
-
-
-matrix = functools.partial(linear, layout=Layout.SAME)
-
-
-def fused(ours: str, theirs: str, width: int) -> list[WeightName]:
-    """Returns query, key and value, which are columns of one matrix there."""
-    return [
-        weight._replace(part=FusedSlice(axis=-1, start=i * width, stop=(i + 1) * width))
-        for i, name in enumerate(("query", "key", "value"))
-        for weight in matrix(f"{ours}/{name}", theirs)
-    ]
-
+LAYER = {
+    "attention_pre_norm": "ln_1",
+    "attention/{query,key,value}": "attn.c_attn",
+    "attention/out": "attn.c_proj",
+    "feed_forward_pre_norm": "ln_2",
+    "feed_forward/up": "mlp.c_fc",
+    "feed_forward/down": "mlp.c_proj",
+}
+NAMES: Names = {
+    "embedding": "transformer.wte",
+    "decoder/positions": "transformer.wpe",
+    **prefixed("decoder/layers/", "transformer.h.{i}.", LAYER),
+    "decoder/final_norm": "transformer.ln_f",
+    **HEADS,
+}
 
 FAMILIES = (
     Family(
@@ -113,7 +98,8 @@ FAMILIES = (
         table=TABLE,
         read_heads=functools.partial(read_heads, CLASSES, "transformer.wte.weight"),
         architecture=CLASSES.of,
-        names=names,
+        names=lambda model, architecture: NAMES,
+        leaves=Leaves(layout=Layout.SAME),
         ignorable=(
             *tied_copies("transformer.wte.weight", "lm_head.weight"),
             IgnorableTensor(

@@ -55,7 +55,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     options.finish(HARMLESS, ONLY)
     decode = decode_config(config, generation, model, family.special)
     architecture = family.architecture(model, tensors.keys())
-    names = family.names(model, architecture)
+    names = family.name_map(model, architecture)
     needed, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
     return Imported(
         model=model,

@@ -11,16 +11,16 @@ from typing import Any
 from flaxformer_lite.interop.hf.decoder_only import (
     FULL,
     HEAD_PREFIXES,
+    HEADS,
     LOCAL,
     ROTARY,
-    head_names,
     layer_types,
     read_heads,
     read_layer_types,
 )
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds
-from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Draft, Entry, Kind, option, replaced, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, RMSNorm, Rotary
@@ -100,35 +100,35 @@ UPPER_WINDOWS = Entry(read_upper_windows, upper_window_options)
 # Weights --------------------------------------------------------------------------------------------------------------
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    return [
-        *table("embedding", "model.embed_tokens"),
-        *stacked(layer(model), model.num_decoder_layers),
-        *norm("decoder/final_norm", "model.norm", bias=False),
-        *head_names(model),
-    ]
+LAYER = {
+    "attention_pre_norm": "input_layernorm",
+    "attention/query": "self_attn.q_proj",
+    "attention/query_norm": "self_attn.q_norm",
+    "attention/key": "self_attn.k_proj",
+    "attention/key_norm": "self_attn.k_norm",
+    "attention/value": "self_attn.v_proj",
+    "attention/out": "self_attn.o_proj",
+    "feed_forward_pre_norm": "post_attention_layernorm",
+    "feed_forward/gate": "mlp.gate_proj",
+    "feed_forward/up": "mlp.up_proj",
+    "feed_forward/down": "mlp.down_proj",
+}
+NORMS_AROUND = {
+    "attention_post_norm": "post_attention_layernorm",
+    "feed_forward_pre_norm": "pre_feedforward_layernorm",
+    "feed_forward_post_norm": "post_feedforward_layernorm",
+}
+"""The names of norms in layers that have one after each sublayer too."""
 
 
-def layer(model: ModelConfig) -> list[WeightName]:
-    """Returns one layer, with as many norms as the model has."""
-    here, there = "decoder/layers", "model.layers.{i}"
-    attention, weights = model.attention, []
-    biases = dict.fromkeys(("query", "key", "value"), attention.bias)
-    biases["out"] = attention.bias if attention.out_bias is None else attention.out_bias
-    norms = {"attention_pre_norm": "input_layernorm", "feed_forward_pre_norm": "post_attention_layernorm"}
-    if "n" in model.residual.post:
-        norms |= {"attention_post_norm": "post_attention_layernorm"}
-        norms |= {f"feed_forward_{place}_norm": f"{place}_feedforward_layernorm" for place in ("pre", "post")}
-    if attention.qk_norm is not None:
-        norms |= {f"attention/{name}_norm": f"self_attn.{name[0]}_norm" for name in ("query", "key")}
-    for name, bias in biases.items():
-        weights += linear(f"{here}/attention/{name}", f"{there}.self_attn.{name[0]}_proj", bias=bias)
-    for name in ("gate", "up", "down"):
-        bias = model.feed_forward_bias
-        weights += linear(f"{here}/feed_forward/{name}", f"{there}.mlp.{name}_proj", bias=bias)
-    for ours, theirs in norms.items():
-        weights += norm(f"{here}/{ours}", f"{there}.{theirs}", bias=False)
-    return weights
+def names(model: ModelConfig, architecture: str) -> Names:
+    layer = LAYER | NORMS_AROUND if "n" in model.residual.post else LAYER
+    return {
+        "embedding": "model.embed_tokens",
+        **prefixed("decoder/layers/", "model.layers.{i}.", layer),
+        "decoder/final_norm": "model.norm",
+        **HEADS,
+    }
 
 
 # The families ---------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import functools
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.bart import HEAD_BIAS, STACKS, STACKS_TEMPLATE, TIED, read_tables, stack_names
+from flaxformer_lite.interop.hf.bart import HEAD_BIAS, STACK_NAMES, STACKS, STACKS_TEMPLATE, TIED, read_tables
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
@@ -59,7 +59,7 @@ FAMILIES = (
         table=TABLE,
         read_heads=functools.partial(read_tables, "MarianModel"),
         architecture=lambda model, names: "MarianModel" if model.head is None else "MarianMTModel",
-        names=lambda model, architecture: stack_names(model),
+        names=lambda model, architecture: STACK_NAMES,
         ignorable=(
             *TIED,
             IgnorableTensor(

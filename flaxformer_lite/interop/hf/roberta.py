@@ -9,7 +9,7 @@ from typing import Any
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import SpecialIds, num_labels
-from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import LanguageModelHead, Learned, ModelConfig, Pooler
@@ -47,17 +47,17 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
         draft["pooler"] = Pooler(num_classes=num_labels(options))
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    weights = bert.embeddings("roberta") + stacked(bert.layer("roberta.encoder.layer.{i}"), model.num_encoder_layers)
-    if model.head is not None:
-        weights += linear("head/transform", "lm_head.dense") + norm("head/norm", "lm_head.layer_norm")
-        tied = model.share_target_output
-        weights += [WeightName("head/bias", ("lm_head.bias",))] if tied else linear("head", "lm_head.decoder")
-    if model.pooler is not None and model.pooler.num_classes:
-        weights += linear("pooler/dense", "classifier.dense") + linear("pooler/classes", "classifier.out_proj")
-    elif model.pooler is not None:
-        weights += linear("pooler/dense", "roberta.pooler.dense")
-    return weights
+def names(model: ModelConfig, architecture: str) -> Names:
+    has_classes = model.pooler is not None and model.pooler.num_classes > 0
+    return {
+        **prefixed("", "roberta.", bert.EMBEDDINGS),
+        **prefixed("encoder/layers/", "roberta.encoder.layer.{i}.", bert.LAYER),
+        "head/transform": "lm_head.dense",
+        "head/norm": "lm_head.layer_norm",
+        **bert.head_output(model, "lm_head"),
+        "pooler/dense": "classifier.dense" if has_classes else "roberta.pooler.dense",
+        "pooler/classes": "classifier.out_proj",
+    }
 
 
 FAMILIES = (

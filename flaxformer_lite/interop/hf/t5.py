@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf.family import Family, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
-from flaxformer_lite.interop.name_map import Arrays, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
@@ -108,34 +108,36 @@ def architecture(model: ModelConfig, names: Collection[str]) -> str:
     return "T5Model" if model.head is None else "T5ForConditionalGeneration"
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    weights = table("embedding", "shared")
-    for side, num_layers in (("encoder", model.num_encoder_layers), ("decoder", model.num_decoder_layers)):
-        if num_layers:
-            weights += [
-                *stacked(layer(side, model.activation in GATED.values()), num_layers),
-                *table(f"{side}/position_bias", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"),
-                *norm(f"{side}/final_norm", f"{side}.final_layer_norm", bias=False),
-            ]
-    if model.head is not None and not model.share_target_output:
-        weights += linear("head", "lm_head", bias=False)
-    return weights
+ROLES = {"query": "q", "key": "k", "value": "v", "out": "o"}
+ENCODER_LAYER = {
+    "attention_pre_norm": "0.layer_norm",
+    **prefixed("attention/", "0.SelfAttention.", ROLES),
+    "feed_forward_pre_norm": "1.layer_norm",
+}
+DECODER_LAYER = {
+    "attention_pre_norm": "0.layer_norm",
+    **prefixed("attention/", "0.SelfAttention.", ROLES),
+    "cross_attention_pre_norm": "1.layer_norm",
+    **prefixed("cross_attention/", "1.EncDecAttention.", ROLES),
+    "feed_forward_pre_norm": "2.layer_norm",
+}
 
 
-def layer(side: str, gated: bool) -> list[WeightName]:
-    """Returns one layer of a stack, whose sublayers are numbered there."""
-    here, there = f"{side}/layers", f"{side}.block.{{i}}.layer"
-    attentions = {"attention": "SelfAttention"} | ({"cross_attention": "EncDecAttention"} if side == "decoder" else {})
-    weights = []
-    for number, (ours, theirs) in enumerate(attentions.items()):
-        for role in ("query", "key", "value", "out"):
-            weights += linear(f"{here}/{ours}/{role}", f"{there}.{number}.{theirs}.{role[0]}", bias=False)
-        weights += norm(f"{here}/{ours}_pre_norm", f"{there}.{number}.layer_norm", bias=False)
-    last = f"{there}.{len(attentions)}"
+def names(model: ModelConfig, architecture: str) -> Names:
+    gated = model.activation in GATED.values()
     kernels = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
-    for ours, theirs in kernels.items():
-        weights += linear(f"{here}/feed_forward/{ours}", f"{last}.DenseReluDense.{theirs}", bias=False)
-    return weights + norm(f"{here}/feed_forward_pre_norm", f"{last}.layer_norm", bias=False)
+    encoder = ENCODER_LAYER | prefixed("feed_forward/", "1.DenseReluDense.", kernels)
+    decoder = DECODER_LAYER | prefixed("feed_forward/", "2.DenseReluDense.", kernels)
+    return {
+        "embedding": "shared",
+        "encoder/position_bias": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        **prefixed("encoder/layers/", "encoder.block.{i}.layer.", encoder),
+        "encoder/final_norm": "encoder.final_layer_norm",
+        "decoder/position_bias": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        **prefixed("decoder/layers/", "decoder.block.{i}.layer.", decoder),
+        "decoder/final_norm": "decoder.final_layer_norm",
+        "head": "lm_head",
+    }
 
 
 FAMILIES = (

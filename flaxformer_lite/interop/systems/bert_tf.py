@@ -6,11 +6,10 @@
 import dataclasses
 
 from flaxformer_lite.interop.hf import bert
-from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
 from flaxformer_lite.interop.option_table import choice, required
-from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model import DotProduct, LanguageModelHead, Pooler
 from flaxformer_lite.model.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.model.masks import Penalize
 
@@ -36,42 +35,25 @@ TABLE = (
     required("initializer_range", "positions.stddev", "initializer.stddev"),
 )
 
-DENSE, NORM = Leaves("/kernel", "/bias"), Leaves("/gamma", "/beta")
+SAME_NAMES = {
+    **prefixed("", "bert.", bert.EMBEDDINGS),
+    **prefixed("encoder/layers/", "bert.encoder.layer_{i}.", bert.LAYER),
+    "pooler/dense": "bert.pooler.dense",
+    "head/transform": "cls.predictions.transform.dense",
+    "head/norm": "cls.predictions.transform.LayerNorm",
+}
+"""What Hugging Face calls the same, but for the separator."""
+NAMES: Names = {
+    **{ours: theirs.replace(".", "/") for ours, theirs in SAME_NAMES.items()},
+    "head/bias": "cls/predictions/output_bias",
+    "pooler/classes/kernel": Tensor("cls/seq_relationship/output_weights"),
+    "pooler/classes/bias": "cls/seq_relationship/output_bias",
+}
 
-
-def names(model: ModelConfig, options: Options) -> list[WeightName]:
-    """Returns every parameter under the published names."""
-    embeddings, cls = "bert/embeddings", "cls/predictions"
-    return [
-        WeightName("embedding/embedding", (f"{embeddings}/word_embeddings",)),
-        WeightName("token_type_embedding/embedding", (f"{embeddings}/token_type_embeddings",)),
-        WeightName("encoder/positions/embedding", (f"{embeddings}/position_embeddings",)),
-        *norm("encoder/embedding_norm", f"{embeddings}/LayerNorm", leaves=NORM),
-        *stacked(layer("encoder/layers", "bert/encoder/layer_{i}"), model.num_encoder_layers),
-        *dense("pooler/dense", "bert/pooler/dense"),
-        *dense("head/transform", f"{cls}/transform/dense"),
-        *norm("head/norm", f"{cls}/transform/LayerNorm", leaves=NORM),
-        WeightName("head/bias", (f"{cls}/output_bias",)),
-        WeightName("pooler/classes/kernel", ("cls/seq_relationship/output_weights",), Layout.TRANSPOSED),
-        WeightName("pooler/classes/bias", ("cls/seq_relationship/output_bias",)),
-    ]
-
-
-def layer(here: str, there: str) -> list[WeightName]:
-    return [
-        *dense(f"{here}/attention/query", f"{there}/attention/self/query"),
-        *dense(f"{here}/attention/key", f"{there}/attention/self/key"),
-        *dense(f"{here}/attention/value", f"{there}/attention/self/value"),
-        *dense(f"{here}/attention/out", f"{there}/attention/output/dense"),
-        *norm(f"{here}/attention_post_norm", f"{there}/attention/output/LayerNorm", leaves=NORM),
-        *dense(f"{here}/feed_forward/up", f"{there}/intermediate/dense"),
-        *dense(f"{here}/feed_forward/down", f"{there}/output/dense"),
-        *norm(f"{here}/feed_forward_post_norm", f"{there}/output/LayerNorm", leaves=NORM),
-    ]
-
-
-def dense(ours: str, theirs: str) -> list[WeightName]:
-    return linear(ours, theirs, layout=Layout.SAME, leaves=DENSE)
-
-
-SYSTEM = System(name="bert-tf", template=TEMPLATE, table=TABLE, names=names)
+SYSTEM = System(
+    name="bert-tf",
+    template=TEMPLATE,
+    table=TABLE,
+    names=lambda model, options: NAMES,
+    leaves=Leaves("/kernel", "/bias", "/gamma", "/beta", "", Layout.SAME),
+)

@@ -6,7 +6,7 @@ any such large negative score has weight 0, and equal scores are uniform.
 
 from typing import Any
 
-from flaxformer_lite.interop.name_map import WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, constant, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
@@ -56,44 +56,28 @@ TABLE = (
 )
 
 
-def names(model: ModelConfig, options: Options) -> list[WeightName]:
-    """Returns every parameter under the system's names."""
-    block = "transformer_block."
-    weights = linear("head", "decoder.fc_out")
-    for stack, side, layer in (
-        ("encoder", "source", sublayers("encoder/layers/", "encoder.layers.{i}.", "attention", "")),
-        (
-            "decoder",
-            "target",
-            attention("decoder/layers/attention", "decoder.layers.{i}.attention", "decoder.layers.{i}.norm")
-            + sublayers("decoder/layers/", "decoder.layers.{i}.", "cross_attention", block),
-        ),
-    ):
-        weights += table(f"{side}_embedding", f"{stack}.word_embedding")
-        weights += table(f"{stack}/positions", f"{stack}.position_embedding")
-        weights += stacked(layer, model.num_encoder_layers)
-    return weights
+ROLES = {"query": "queries", "key": "keys", "value": "values", "out": "fc_out"}
+FEED_FORWARD = {
+    "feed_forward/up": "feed_forward.0",
+    "feed_forward/down": "feed_forward.2",
+    "feed_forward_post_norm": "norm2",
+}
+ENCODER_LAYER = {**prefixed("attention/", "attention.", ROLES), "attention_post_norm": "norm1", **FEED_FORWARD}
+DECODER_LAYER = {
+    **prefixed("attention/", "attention.", ROLES),
+    "attention_post_norm": "norm",
+    **prefixed("cross_attention/", "transformer_block.attention.", ROLES),
+    "cross_attention_post_norm": "transformer_block.norm1",
+    **prefixed("", "transformer_block.", FEED_FORWARD),
+}
+NAMES: Names = {
+    "source_embedding": "encoder.word_embedding",
+    "encoder/positions": "encoder.position_embedding",
+    **prefixed("encoder/layers/", "encoder.layers.{i}.", ENCODER_LAYER),
+    "target_embedding": "decoder.word_embedding",
+    "decoder/positions": "decoder.position_embedding",
+    **prefixed("decoder/layers/", "decoder.layers.{i}.", DECODER_LAYER),
+    "head": "decoder.fc_out",
+}
 
-
-def sublayers(here: str, there: str, ours: str, block: str) -> list[WeightName]:
-    """Returns the names of one block of theirs: an attention, a feed-forward and their norms."""
-    there += block
-    return [
-        *attention(f"{here}{ours}", f"{there}attention", f"{there}norm1"),
-        *linear(f"{here}feed_forward/up", f"{there}feed_forward.0"),
-        *linear(f"{here}feed_forward/down", f"{there}feed_forward.2"),
-        *norm(f"{here}feed_forward_post_norm", f"{there}norm2"),
-    ]
-
-
-def attention(ours: str, theirs: str, norm_name: str) -> list[WeightName]:
-    return [
-        *linear(f"{ours}/query", f"{theirs}.queries", bias=False),
-        *linear(f"{ours}/key", f"{theirs}.keys", bias=False),
-        *linear(f"{ours}/value", f"{theirs}.values", bias=False),
-        *linear(f"{ours}/out", f"{theirs}.fc_out"),
-        *norm(f"{ours}_post_norm", norm_name),
-    ]
-
-
-SYSTEM = System(name="matrix-view", template=TEMPLATE, table=TABLE, names=names)
+SYSTEM = System(name="matrix-view", template=TEMPLATE, table=TABLE, names=lambda model, options: NAMES)

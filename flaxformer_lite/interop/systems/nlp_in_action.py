@@ -3,11 +3,10 @@
 `y = x W^T + b`, `W` stored `(out, in)`. Positions are buffers `(1, positions, width)`, stored as a fixed table.
 """
 
-from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
 from flaxformer_lite.interop.option_table import constant, required
-from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
-from flaxformer_lite.interop.systems.torch_transformer import NORM_FIRST
+from flaxformer_lite.interop.systems.torch_transformer import DECODER_NORMS, ENCODER_NORMS, NORM_FIRST
 from flaxformer_lite.model import DotProduct, DropoutRates, ModelConfig
 from flaxformer_lite.model.masks import Replace
 from flaxformer_lite.model.norms import DeviationNorm
@@ -46,39 +45,35 @@ TABLE = (
     constant("eos_idx", EOS),
 )
 
-NORM = Leaves(".gamma", ".beta")
-SUBLAYERS = {
-    "encoder": {"attention": "attention"},
-    "decoder": {"attention": "masked_attention", "cross_attention": "cross_attention"},
-}
 ROLES = {"query": "q", "key": "k", "value": "v", "out": "concat"}
+FEED_FORWARD = {"feed_forward/up": "ff.ff1", "feed_forward/down": "ff.ff2"}
+ENCODER_LAYER = {
+    **prefixed("attention/", "attention.", ROLES),
+    **FEED_FORWARD,
+    **ENCODER_NORMS,
+}
+DECODER_LAYER = {
+    **prefixed("attention/", "masked_attention.", ROLES),
+    **prefixed("cross_attention/", "cross_attention.", ROLES),
+    **FEED_FORWARD,
+    **DECODER_NORMS,
+}
+NAMES: Names = {
+    "source_embedding": "transformer.src_embedding.embed",
+    "encoder/positions/table": Tensor("transformer.enc_pos.pe", Layout.LEADING_AXIS),
+    **prefixed("encoder/layers/", "transformer.encoder.layers.{i}.", ENCODER_LAYER),
+    "encoder/final_norm": "transformer.encoder.norm",
+    "target_embedding": "transformer.tgt_embedding.embed",
+    "decoder/positions/table": Tensor("transformer.dec_pos.pe", Layout.LEADING_AXIS),
+    **prefixed("decoder/layers/", "transformer.decoder.layers.{i}.", DECODER_LAYER),
+    "decoder/final_norm": "transformer.decoder.norm",
+    "head": "lm_head",
+}
 
-
-def names(model: ModelConfig, options: Options) -> list[WeightName]:
-    """Returns every parameter and buffer under the system's names."""
-    place = "pre" if model.residual.pre else "post"
-    weights = [
-        *table("source_embedding", "transformer.src_embedding.embed"),
-        *table("target_embedding", "transformer.tgt_embedding.embed"),
-        *linear("head", "lm_head", bias=False),
-    ]
-    for stack, attentions in SUBLAYERS.items():
-        here, there = f"{stack}/layers", f"transformer.{stack}.layers.{{i}}"
-        layer = linear(f"{here}/feed_forward/up", f"{there}.ff.ff1")
-        layer += linear(f"{here}/feed_forward/down", f"{there}.ff.ff2")
-        for ours, theirs in attentions.items():
-            for role, name in ROLES.items():
-                layer += linear(f"{here}/{ours}/{role}", f"{there}.{theirs}.{name}", bias=model.attention.bias)
-        for number, ours in enumerate([*attentions, "feed_forward"], start=1):
-            layer += norm(f"{here}/{ours}_{place}_norm", f"{there}.norm{number}", leaves=NORM)
-        num_layers = model.num_encoder_layers if stack == "encoder" else model.num_decoder_layers
-        positions = f"transformer.{'enc' if stack == 'encoder' else 'dec'}_pos.pe"
-        weights += [
-            *stacked(layer, num_layers),
-            *norm(f"{stack}/final_norm", f"transformer.{stack}.norm", leaves=NORM),
-            WeightName(f"{stack}/positions/table", (positions,), Layout.LEADING_AXIS),
-        ]
-    return weights
-
-
-SYSTEM = System(name="nlp-in-action", template=TEMPLATE, table=TABLE, names=names)
+SYSTEM = System(
+    name="nlp-in-action",
+    template=TEMPLATE,
+    table=TABLE,
+    names=lambda model, options: NAMES,
+    leaves=Leaves(scale=".gamma", norm_bias=".beta"),
+)

@@ -3,7 +3,7 @@
 `y = x W + b`, `W` stored `(in, out)` as here. Its commands are ours; its dropout on residuals scales in evaluation.
 """
 
-from flaxformer_lite.interop.name_map import Layout, Leaves, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.option_table import Entry, choice, required
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
@@ -38,31 +38,29 @@ TABLE = (
     required("prepostprocess_dropout", "dropout.residual_rate"),
 )
 
-DENSE, NORM = Leaves(".w_0", ".b_0"), Leaves("_scale", "_bias")
+LAYER = {
+    "attention_pre_norm": "pre_att_layer_norm",
+    "attention/query": "multi_head_att_query_fc",
+    "attention/key": "multi_head_att_key_fc",
+    "attention/value": "multi_head_att_value_fc",
+    "attention/out": "multi_head_att_output_fc",
+    "attention_post_norm": "post_att_layer_norm",
+    "feed_forward_pre_norm": "pre_ffn_layer_norm",
+    "feed_forward/up": "ffn_fc_0",
+    "feed_forward/down": "ffn_fc_1",
+    "feed_forward_post_norm": "post_ffn_layer_norm",
+}
 
 
-def names(model: ModelConfig, options: Options) -> list[WeightName]:
-    """Returns every parameter of the encoder under the system's names."""
-    here, there = "encoder/layers", f"{options.text('name', '')}_layer_{{i}}_"
-    dense = {
-        "attention/query": "multi_head_att_query_fc",
-        "attention/key": "multi_head_att_key_fc",
-        "attention/value": "multi_head_att_value_fc",
-        "attention/out": "multi_head_att_output_fc",
-        "feed_forward/up": "ffn_fc_0",
-        "feed_forward/down": "ffn_fc_1",
-    }
-    layer = [
-        weight
-        for ours, theirs in dense.items()
-        for weight in linear(f"{here}/{ours}", there + theirs, layout=Layout.SAME, leaves=DENSE)
-    ]
-    for sublayer, theirs in (("attention", "att"), ("feed_forward", "ffn")):
-        for place, commands in (("pre", model.residual.pre), ("post", model.residual.post)):
-            if "n" in commands:
-                layer += norm(f"{here}/{sublayer}_{place}_norm", f"{there}{place}_{theirs}_layer_norm", leaves=NORM)
-    final = norm("encoder/final_norm", "post_encoder_layer_norm", leaves=NORM) if "n" in model.residual.final else []
-    return stacked(layer, model.num_encoder_layers) + final
+def names(model: ModelConfig, options: Options) -> Names:
+    layer = prefixed("encoder/layers/", f"{options.text('name', '')}_layer_{{i}}_", LAYER)
+    return {**layer, "encoder/final_norm": "post_encoder_layer_norm"}
 
 
-SYSTEM = System(name="paddle", template=TEMPLATE, table=TABLE, names=names)
+SYSTEM = System(
+    name="paddle",
+    template=TEMPLATE,
+    table=TABLE,
+    names=names,
+    leaves=Leaves(".w_0", ".b_0", "_scale", "_bias", layout=Layout.SAME),
+)

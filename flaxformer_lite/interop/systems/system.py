@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.interop.differences import differing, resolved
-from flaxformer_lite.interop.name_map import WeightName
+from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.option_table import Table, read_table, write_table
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
@@ -23,8 +23,9 @@ class System:
     template: ModelConfig
     """The constants of the system, and the values of options that its config leaves out."""
     table: Table
-    names: Callable[[ModelConfig, Options], list[WeightName]]
-    """Returns every parameter under the system's names."""
+    names: Callable[[ModelConfig, Options], Names]
+    """Returns the table of names."""
+    leaves: Leaves = PYTORCH
     check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray], ModelConfig, PyTree], bool] | None = None
     """Compares the system itself, with its config and the weights to be written, with our model and its parameters.
 
@@ -37,7 +38,8 @@ class System:
 
     def name_map(self, config: Mapping[str, Any]) -> list[WeightName]:
         """Returns every parameter of the model under the system's names."""
-        return self.names(self.model_config(config), self.options(config))
+        model = self.model_config(config)
+        return name_map(self.names(model, self.options(config)), model, self.leaves)
 
     def config_for(self, model: ModelConfig) -> dict[str, Any]:
         """Returns the system's config for a model. Raises: ValueError that lists the settings it cannot express."""

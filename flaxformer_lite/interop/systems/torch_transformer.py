@@ -4,9 +4,7 @@ Its config is the arguments of the constructor. `y = x W^T + b`, `W` stored `(ou
 are one fused array, in this order.
 """
 
-from collections.abc import Mapping
-
-from flaxformer_lite.interop.name_map import FusedSlice, Leaves, WeightName, linear, norm, stacked
+from flaxformer_lite.interop.name_map import Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, Kind, choice, constant, option
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
@@ -63,37 +61,42 @@ TABLE = (
     Entry(read=lambda options, draft: options.finish(harmless=("device", "dtype"))),
 )
 
-STACKS = {
-    "encoder": {"attention": "self_attn"},
-    "decoder": {"attention": "self_attn", "cross_attention": "multihead_attn"},
+ENCODER_NORMS = {
+    "attention_pre_norm": "norm1",
+    "attention_post_norm": "norm1",
+    "feed_forward_pre_norm": "norm2",
+    "feed_forward_post_norm": "norm2",
 }
-"""The attentions of each stack: ours, and theirs."""
-IN_PROJ = Leaves("_weight", "_bias")
+"""A model has the norms of one of the two places."""
+DECODER_NORMS = {
+    "attention_pre_norm": "norm1",
+    "attention_post_norm": "norm1",
+    "cross_attention_pre_norm": "norm2",
+    "cross_attention_post_norm": "norm2",
+    "feed_forward_pre_norm": "norm3",
+    "feed_forward_post_norm": "norm3",
+}
+ATTENTION = {
+    "{query,key,value}/kernel": "in_proj_weight",
+    "{query,key,value}/bias": "in_proj_bias",
+    "out": "out_proj",
+}
+FEED_FORWARD = {"feed_forward/up": "linear1", "feed_forward/down": "linear2"}
+ENCODER_LAYER = {**prefixed("attention/", "self_attn.", ATTENTION), **FEED_FORWARD, **ENCODER_NORMS}
+DECODER_LAYER = {
+    **prefixed("attention/", "self_attn.", ATTENTION),
+    **prefixed("cross_attention/", "multihead_attn.", ATTENTION),
+    **FEED_FORWARD,
+    **DECODER_NORMS,
+}
+NAMES: Names = {
+    **prefixed("encoder/layers/", "encoder.layers.{i}.", ENCODER_LAYER),
+    "encoder/final_norm": "encoder.norm",
+    **prefixed("decoder/layers/", "decoder.layers.{i}.", DECODER_LAYER),
+    "decoder/final_norm": "decoder.norm",
+}
+"""The names of the state dict."""
 
-
-def names(model: ModelConfig, options: Options) -> list[WeightName]:
-    """Returns every parameter under the names of the state dict."""
-    weights: list[WeightName] = []
-    for stack, attentions in STACKS.items():
-        num_layers = model.num_encoder_layers if stack == "encoder" else model.num_decoder_layers
-        weights += stacked(layer(f"{stack}/layers", f"{stack}.layers.{{i}}", attentions, model), num_layers)
-        weights += norm(f"{stack}/final_norm", f"{stack}.norm", bias=model.feed_forward_bias)
-    return weights
-
-
-def layer(here: str, there: str, attentions: Mapping[str, str], model: ModelConfig) -> list[WeightName]:
-    bias, place = model.feed_forward_bias, "pre" if model.residual == PRE_NORM else "post"
-    weights = linear(f"{here}/feed_forward/up", f"{there}.linear1", bias=bias)
-    weights += linear(f"{here}/feed_forward/down", f"{there}.linear2", bias=bias)
-    for ours, theirs in attentions.items():
-        for number, role in enumerate(("query", "key", "value")):
-            part = FusedSlice(0, number * model.d_model, (number + 1) * model.d_model)
-            fused = linear(f"{here}/{ours}/{role}", f"{there}.{theirs}.in_proj", bias=bias, leaves=IN_PROJ)
-            weights += [weight._replace(part=part) for weight in fused]
-        weights += linear(f"{here}/{ours}/out", f"{there}.{theirs}.out_proj", bias=bias)
-    for number, sublayer in enumerate([*attentions, "feed_forward"], start=1):
-        weights += norm(f"{here}/{sublayer}_{place}_norm", f"{there}.norm{number}", bias=bias)
-    return weights
-
-
-SYSTEM = System(name="torch-transformer", template=TEMPLATE, table=TABLE, names=names, check=check_weights)
+SYSTEM = System(
+    name="torch-transformer", template=TEMPLATE, table=TABLE, names=lambda model, options: NAMES, check=check_weights
+)

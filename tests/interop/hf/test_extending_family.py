@@ -17,7 +17,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family, tied_copies
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import ACTIVATION
-from flaxformer_lite.interop.name_map import FusedSlice, WeightName, linear, norm, stacked, table
+from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.option_table import Entry, only, option, required
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
@@ -51,27 +51,19 @@ TABLE = (
 )
 
 
-def names(model: ModelConfig, architecture: str) -> list[WeightName]:
-    here, there = "decoder/layers", "pebble.stones.{i}"
-    fused = [
-        weight._replace(part=FusedSlice(axis=0, start=i * model.d_model, stop=(i + 1) * model.d_model))
-        for i, role in enumerate(("query", "key", "value"))
-        for weight in linear(f"{here}/attention/{role}", f"{there}.look.in")
-    ]
-    layer = [
-        *fused,
-        *linear(f"{here}/attention/out", f"{there}.look.out"),
-        *norm(f"{here}/attention_pre_norm", f"{there}.before_look"),
-        *linear(f"{here}/feed_forward/up", f"{there}.think.up"),
-        *linear(f"{here}/feed_forward/down", f"{there}.think.down"),
-        *norm(f"{here}/feed_forward_pre_norm", f"{there}.before_think"),
-    ]
-    return [
-        *table("embedding", "pebble.words"),
-        *stacked(layer, model.num_decoder_layers),
-        *norm("decoder/final_norm", "pebble.last"),
-    ]
-
+LAYER = {
+    "attention_pre_norm": "before_look",
+    "attention/{query,key,value}": "look.in",
+    "attention/out": "look.out",
+    "feed_forward_pre_norm": "before_think",
+    "feed_forward/up": "think.up",
+    "feed_forward/down": "think.down",
+}
+NAMES = {
+    "embedding": "pebble.words",
+    **prefixed("decoder/layers/", "pebble.stones.{i}.", LAYER),
+    "decoder/final_norm": "pebble.last",
+}
 
 PEBBLE = Family(
     model_type="pebble",
@@ -81,14 +73,14 @@ PEBBLE = Family(
     table=TABLE,
     read_heads=lambda options, draft, tensors: draft.set("head", LanguageModelHead()),
     architecture=lambda model, names: "PebbleForCausalLM",
-    names=names,
+    names=lambda model, architecture: NAMES,
     ignorable=tuple(tied_copies("pebble.words.weight", "answer.weight")),
 )
 
 OPTIONS: dict[str, Any] = {"model_type": "pebble", "architectures": ["PebbleForCausalLM"], "dtype": "float32"}
 OPTIONS |= {"vocabulary": 23, "width": 12, "heads": 3, "depth": 2, "growth": 2, "turn_base": 500.0, "bend": "gelu"}
 OPTIONS |= {"epsilon": 1e-3}
-LAYER = {"look.in": (36, 12), "look.out": (12, 12), "think.up": (24, 12), "think.down": (12, 24)}
+SHAPES = {"look.in": (36, 12), "look.out": (12, 12), "think.up": (24, 12), "think.down": (12, 24)}
 NORMS = ("stones.0.before_look", "stones.0.before_think", "stones.1.before_look", "stones.1.before_think", "last")
 
 
@@ -96,7 +88,7 @@ NORMS = ("stones.0.before_look", "stones.0.before_think", "stones.1.before_look"
 def tensors() -> dict[str, np.ndarray]:
     shapes: dict[str, tuple[int, ...]] = {"words.weight": (23, 12)}
     for i in range(2):
-        for name, shape in LAYER.items():
+        for name, shape in SHAPES.items():
             shapes |= {f"stones.{i}.{name}.weight": shape, f"stones.{i}.{name}.bias": shape[:1]}
     for name in NORMS:
         shapes |= {f"{name}.weight": (12,), f"{name}.bias": (12,)}
