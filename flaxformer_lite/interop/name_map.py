@@ -5,6 +5,7 @@ A system lists its names as data, our module and theirs: `{"encoder/layers/atten
 our parameters (`to_params`) and back (`from_params`).
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
@@ -115,7 +116,10 @@ def paths_of(key: str) -> list[str]:
 
 
 def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
-    """Returns the parameters of the model that the table names."""
+    """Returns the parameters of the model that the table names.
+
+    Raises: ValueError if two rows name the same parameter.
+    """
     shapes, found = our_shapes(model), []
     for key, theirs in names.items():
         modules = paths_of(key)
@@ -131,6 +135,9 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
                     weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
                 found.append(weight)
                 start += size
+    rows = Counter(weight.path for weight in found)
+    if twice := listed("named by two rows", (path for path, number in rows.items() if number > 1)):
+        raise ValueError(f"{twice}: leave one of them out of the table")
     return found
 
 

@@ -9,9 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.interop.name_map import from_params, to_params
+from flaxformer_lite.interop.name_map import from_params, name_map, to_params
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_weights
+from flaxformer_lite.model import LanguageModelHead, ModelConfig
 from tests.support.oracles import WHOLE, load_case, whole_models
 from tests.support.paths import ROOT
 from tests.support.quick import quick
@@ -45,6 +46,29 @@ def test_what_does_not_fit_is_named(system: str) -> None:
         to_params(weights, names, dataclasses.replace(model, d_ff=model.d_ff + 1))
     with pytest.raises(ValueError, match="1 array without a name there: stray"):
         from_params({"stray": np.zeros(3), **to_params(weights, names, model)}, names)
+
+
+def test_a_parameter_has_one_row() -> None:
+    """A module's row names its bias too; rows that no parameter of the model has are not read."""
+    model = ModelConfig(
+        vocab_size=5,
+        d_model=4,
+        num_heads=1,
+        d_ff=4,
+        num_encoder_layers=0,
+        num_decoder_layers=1,
+        share_target_output=False,
+    )
+    rows = {"head": "lm_head", "encoder/final_norm": "none"}
+    found = name_map(rows, dataclasses.replace(model, head=LanguageModelHead(bias=True)))
+    assert [(row.path, row.names) for row in found] == [
+        ("head/kernel", ("lm_head.weight",)),
+        ("head/bias", ("lm_head.bias",)),
+    ]
+    with pytest.raises(
+        ValueError, match=r"^1 array named by two rows: head/kernel: leave one of them out of the table$"
+    ):
+        name_map(rows | {"head/kernel": "lm.weight"}, model)
 
 
 def test_a_renamed_array_is_listed_twice_and_numbers_that_cannot_be_right_are_refused() -> None:

@@ -42,7 +42,7 @@ SAME_NAMES = {
     "head/transform": "cls.predictions.transform.dense",
     "head/norm": "cls.predictions.transform.LayerNorm",
 }
-"""What Hugging Face calls the same, but for the separator."""
+"""Names that Hugging Face has too, but for the separator."""
 NAMES: Names = {
     **{ours: theirs.replace(".", "/") for ours, theirs in SAME_NAMES.items()},
     "head/bias": "cls/predictions/output_bias",
