@@ -63,7 +63,7 @@ class RunFacts:
         log = self.folder.path / "train.log"
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
         steps = (i for i, line in enumerate(lines) if re.search(r"  step +\d+  ", line))
-        progress = re.compile(r"  [\w ]+: [\d,/]+, ")
+        progress = re.compile(r"  [\w. ]+: [\d,/]+, ")
         return [line for line in lines[: next(steps, None)] if not progress.search(line)][:12]
 
 

@@ -56,6 +56,7 @@ def make_run(path: Path, best: float, seed: int) -> Path:
     )
     lines = (
         "date  2 pairs",
+        "date  tokenizing data.train: 5,200, 52%, 12 min 0 s left",
         "date  training: 1/20, 5%, 3 s left; loss 6",
         "date  on 1 device",
         "date  step      1  loss 5",
