@@ -6,18 +6,16 @@ positions replaces sinusoids, and the offset of an RMS norm is added to its scal
 """
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.traverse_util import flatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.name_map import Arrays, listed
+from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
 from flaxformer_lite.model import Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.feed_forward import ACTIVATIONS
-from flaxformer_lite.model.norms import BaseNorm
-from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, RelativeBias, Sinusoidal, sinusoids
+from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias, Sinusoidal, sinusoids
 from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
 
 int8, int16, int32, float32 = (
@@ -39,33 +37,28 @@ ACTIVATION_NUMBERS = {
 """CTranslate2's number of an activation, gated or not."""
 
 
-class Parameters(Mapping[str, np.ndarray]):
-    """Parameters by path, of a model or of one layer, which notes those that were read."""
-
-    def __init__(
-        self, arrays: Arrays, unread: set[str] | None = None, prefix: str = "", layer: int | None = None
-    ) -> None:
-        self._arrays, self._prefix, self._layer = arrays, prefix, layer
-        self.unread = set(arrays) if unread is None else unread
-        """The paths that nothing has read yet, of the whole model."""
-
-    def __getitem__(self, path: str) -> np.ndarray:
-        x = self._arrays[self._prefix + path]
-        self.unread.discard(self._prefix + path)
-        return x if self._layer is None else x[self._layer]
-
-    def __contains__(self, path: object) -> bool:
-        return f"{self._prefix}{path}" in self._arrays
-
-    def __iter__(self) -> Iterator[str]:
-        return (path.removeprefix(self._prefix) for path in self._arrays if path.startswith(self._prefix))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def of_layer(self, prefix: str, layer: int) -> "Parameters":
-        """Returns the parameters of one layer of the stack at `prefix`."""
-        return Parameters(self._arrays, self.unread, prefix, layer)
+LEAVES = Leaves("/weight", "/bias", "/gamma", "/beta", "/weight")
+STACK = {
+    "positions/embedding": "position_encodings/encodings",
+    "positions/table": "position_encodings/encodings",
+    "position_bias/embedding": "position_bias",
+    "embedding_norm": "layernorm_embedding",
+    "final_norm": "layer_norm",
+}
+LAYER = {
+    "attention/{query,key,value}": "self_attention/linear_0",
+    "attention/out": "self_attention/linear_1",
+    "attention/query_norm": "self_attention/q_norm",
+    "attention/key_norm": "self_attention/k_norm",
+    "cross_attention/query": "attention/linear_0",
+    "cross_attention/{key,value}": "attention/linear_1",
+    "cross_attention/out": "attention/linear_2",
+    "cross_attention/query_norm": "attention/q_norm",
+    "cross_attention/key_norm": "attention/k_norm",
+    "feed_forward/down": "ffn/linear_1",
+}
+GATED = {"feed_forward/gate": "ffn/linear_0", "feed_forward/up": "ffn/linear_0_noact"}
+NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
 
 
 def norm_places(model: ModelConfig) -> str | None:
@@ -79,21 +72,42 @@ def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.nda
 
     Raises: ValueError that lists the parameters that CTranslate2 has no name for.
     """
-    flat = Parameters({path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()})
+    in_float32 = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    found = from_params(in_float32, name_map(names(model), model, LEAVES))
+    if model.share_target_output:
+        found["decoder/projection/weight"] = found["decoder/embeddings/weight"]
     table = computed_positions(model, room)
-    found = decoder_attributes(model)
+    found |= norm_weights(model, found) | decoder_attributes(model) | stack("decoder", model.for_decoder, found, table)
     if model.num_encoder_layers:
+        if model.one_table:
+            found["encoder/embeddings_0/weight"] = found["decoder/embeddings/weight"]
         found |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
-        found |= stack("encoder", model, flat, table)
-        found["encoder/embeddings_0/weight"] = flat[f"{'' if model.one_table else 'source_'}embedding/embedding"]
-    target = flat[f"{'' if model.one_table else 'target_'}embedding/embedding"]
-    found |= stack("decoder", model.for_decoder, flat, table) | {"decoder/embeddings/weight": target}
-    found["decoder/projection/weight"] = target if model.share_target_output else flat["head/kernel"].T
-    if model.head is not None and model.head.bias:
-        found["decoder/projection/bias"] = flat["head/bias"]
-    if complaint := listed("without a name there", flat.unread):
-        raise ValueError(f"{complaint}: CTranslate2 cannot hold this model")
+        found |= stack("encoder", model, found, table)
+    return {name: x for name, x in found.items() if not name.endswith("/position_bias")}
+
+
+def names(model: ModelConfig) -> Names:
+    """Returns CTranslate2's names of our modules. The bias of relative positions is that of a stack, as ours is."""
+    tables = {"embedding": "decoder/embeddings", "target_embedding": "decoder/embeddings"}
+    found = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
+    gated = ACTIVATIONS[model.activation][1]
+    layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}
+    for side in ("encoder", "decoder"):
+        found |= prefixed(f"{side}/", f"{side}/", STACK) | prefixed(f"{side}/layers/", f"{side}/layer_{{i}}/", layer)
     return found
+
+
+def norm_weights(model: ModelConfig, found: Arrays) -> dict[str, np.ndarray]:
+    """Returns the scales of RMS norms with their offset. CTranslate2 reads a norm without `beta` as an RMS norm: others get one."""
+    changed = {}
+    for name in (name.removesuffix("gamma") for name in found if name.endswith("/gamma")):
+        norm = model.attention.qk_norm if name.endswith(("/q_norm/", "/k_norm/")) else model.norm
+        scale = found[f"{name}gamma"]
+        if type(norm) is RMSNorm:
+            changed[f"{name}gamma"] = np.float32(norm.offset) + scale
+        else:
+            changed[f"{name}beta"] = found.get(f"{name}beta", np.zeros_like(scale))
+    return changed
 
 
 def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
@@ -116,8 +130,8 @@ def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
     return under("decoder", found)
 
 
-def stack(side: str, model: ModelConfig, flat: Parameters, table: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Returns one side: its positions, its norms and its layers."""
+def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Returns the attributes of one side and of its layers, and its positions."""
     found = {
         "num_heads": int16(model.num_heads),
         "pre_norm": int8(norm_places(model) != "post"),
@@ -125,39 +139,27 @@ def stack(side: str, model: ModelConfig, flat: Parameters, table: np.ndarray | N
         "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
     }
     if type(model.positions) is Learned:
-        table = flat[f"{side}/positions/embedding"][model.positions.offset :]
-    elif type(model.positions) is FixedTable:
-        table = flat[f"{side}/positions/table"]
+        table = weights[f"{side}/position_encodings/encodings"][model.positions.offset :]
     if table is not None:
         found["position_encodings/encodings"] = table
-    if "n" in model.residual.final:
-        found |= normalization("layer_norm", flat, f"{side}/final_norm", model.norm)
-    if model.embedding_norm:
-        found |= normalization("layernorm_embedding", flat, f"{side}/embedding_norm", model.norm)
-    bias = flat.get(f"{side}/position_bias/embedding")
+    bias = weights.get(f"{side}/position_bias")
+    crosses = side == "decoder" and model.num_encoder_layers > 0
     for i in range(model.num_encoder_layers if side == "encoder" else model.num_decoder_layers):
-        here = flat.of_layer(f"{side}/layers/", i)
-        attributes = (
-            position_attributes(model, i, bias) if side == "decoder" else position_attributes(model, None, bias)
-        )
-        found |= under(f"layer_{i}", layer(model, here) | under("self_attention", attributes))
+        own = attention_attributes(model) | position_attributes(model, i if side == "decoder" else None, bias)
+        found |= under(f"layer_{i}/self_attention", own)
+        found |= under(f"layer_{i}/attention", attention_attributes(model) if crosses else {})
     return under(side, found)
 
 
-def layer(model: ModelConfig, here: Arrays) -> dict[str, np.ndarray]:
-    """Returns one layer, from its parameters by their paths within the layer."""
-    found = attention("self_attention", model, here, "attention", [("query", "key", "value")])
-    if "cross_attention/query/kernel" in here:
-        found |= attention("attention", model, here, "cross_attention", [("query",), ("key", "value")])
-    gated = ACTIVATIONS[model.activation][1]
-    found |= linear("ffn/linear_0", here, f"feed_forward/{'gate' if gated else 'up'}")
-    found |= linear("ffn/linear_1", here, "feed_forward/down")
-    if gated:
-        found |= linear("ffn/linear_0_noact", here, "feed_forward/up")
-    for path, name in norm_names(model).items():
-        if f"{path}/scale" in here:
-            found |= normalization(name, here, path, model.norm)
-    return found
+def attention_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns the attributes of an attention."""
+    variant = model.attention
+    heads = variant.heads(model.d_model, model.num_heads)
+    found = {
+        "queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
+        "head_dim": int32(heads.d_key),
+    }
+    return found | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
 
 
 def norm_names(model: ModelConfig) -> dict[str, str]:
@@ -172,26 +174,6 @@ def norm_names(model: ModelConfig) -> dict[str, str]:
         }
     sublayers = {"attention": "self_attention", "cross_attention": "attention", "feed_forward": "ffn"}
     return {f"{ours}_{place}_norm": f"{theirs}/layer_norm" for ours, theirs in sublayers.items()}
-
-
-def attention(
-    name: str, model: ModelConfig, here: Arrays, path: str, roles: Sequence[tuple[str, ...]]
-) -> dict[str, np.ndarray]:
-    """Returns an attention with one matrix for each group of `roles`, and one for the output."""
-    variant = model.attention
-    heads = variant.heads(model.d_model, model.num_heads)
-    found = {
-        f"{name}/queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
-        f"{name}/head_dim": int32(heads.d_key),
-    }
-    if heads.num_kv_heads != model.num_heads:
-        found[f"{name}/num_heads_kv"] = int32(heads.num_kv_heads)
-    for number, group in enumerate([*roles, ("out",)]):
-        found |= linear(f"{name}/linear_{number}", here, *(f"{path}/{role}" for role in group))
-    if variant.qk_norm is not None:
-        for role in ("query", "key"):
-            found |= normalization(f"{name}/{role[0]}_norm", here, f"{path}/{role}_norm", variant.qk_norm)
-    return found
 
 
 def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
@@ -235,22 +217,6 @@ def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
 def is_multi_query(model: ModelConfig) -> bool:
     heads = model.attention.heads(model.d_model, model.num_heads)
     return heads.num_kv_heads != model.num_heads
-
-
-def linear(name: str, here: Arrays, *paths: str) -> dict[str, np.ndarray]:
-    """Returns dense layers fused into one: `weight` `[out, in]`, and `bias` if they have one."""
-    found = {f"{name}/weight": np.concatenate([here[f"{path}/kernel"].T for path in paths])}
-    if f"{paths[0]}/bias" in here:
-        found[f"{name}/bias"] = np.concatenate([here[f"{path}/bias"] for path in paths])
-    return found
-
-
-def normalization(name: str, here: Arrays, path: str, norm: BaseNorm) -> dict[str, np.ndarray]:
-    """Returns a norm. CTranslate2 reads a norm without `beta` as an RMS norm."""
-    scale = here[f"{path}/scale"]
-    if type(norm) is RMSNorm:
-        return {f"{name}/gamma": np.float32(norm.offset) + scale}
-    return {f"{name}/gamma": scale, f"{name}/beta": here.get(f"{path}/bias", np.zeros_like(scale))}
 
 
 def under(prefix: str, found: Arrays) -> dict[str, np.ndarray]:
