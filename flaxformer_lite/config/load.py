@@ -11,6 +11,7 @@ from typing import Any, Literal
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo, UnsupportedTypeAnnotationError
 
+from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.option_mistakes import explain_options, renamed_option
 from flaxformer_lite.config.outside import import_file, mistakes_in
@@ -103,7 +104,7 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
                 prog=f"flaxformer-lite train {path}",
                 description=HELP.format(path=path, variants=variants),
                 config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
-                registry=kinds_are_no_options(),
+                registry=kinds_are_no_options(config),
             )
     except SystemExit as end:
         if not end.code:
@@ -111,13 +112,14 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
         raise ValueError(renamed_option(overrides) or explain_options(box.getvalue(), overrides, config)) from None
 
 
-def kinds_are_no_options() -> ConstructorRegistry:
-    """Returns tyro's rule that leaves the kinds of variants out: a setting with one choice, that of the file."""
+def kinds_are_no_options(config: Config) -> ConstructorRegistry:
+    """Returns tyro's rule that leaves the kinds of a config's variants out: each has one choice, that of the file."""
     registry = ConstructorRegistry()
+    kinds = [(value,) for setting, value in flatten(config).items() if setting.endswith(".kind")]
 
     @registry.primitive_rule
     def leave_out(info: PrimitiveTypeInfo) -> UnsupportedTypeAnnotationError | None:
-        is_kind = typing.get_origin(info.type) is Literal and len(typing.get_args(info.type)) == 1
+        is_kind = typing.get_origin(info.type) is Literal and typing.get_args(info.type) in kinds
         return UnsupportedTypeAnnotationError(()) if is_kind else None
 
     return registry

@@ -251,6 +251,15 @@ def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
     assert "model.norm               [layer_norm], rms_norm, deviation_norm\n" in out.partition("╭")[0]
     assert "Variants are chosen in the file" in out.partition("╭")[0]
     assert ".kind" not in out
+    # With one value of a union too: `--train.mesh.data -1`, `--decode.early-stopping never`.
+    for option in (
+        "train.mesh.data",
+        "decode.early-stopping",
+        "decode.max-new-tokens",
+        "model.scan-unroll",
+        "train.seed",
+    ):
+        assert re.search(rf"--{re.escape(option)}\b", out), option
     groups = re.findall(r"(?m)^\W*([a-z]+) options\W*$", out)
     assert groups == ["data", "train", "optimizer", "model", "objective", "decode"]
     assert f"groups below are {', '.join(groups[:-1])} and {groups[-1]}" in out
