@@ -44,7 +44,7 @@ def set_up(
     processes: Processes,
     stop: StopRequest,
 ) -> Setup:
-    """Reads the data, makes the runner, and restores the newest checkpoint or initializes the state.
+    """Makes the runner, reads the data, and restores the newest checkpoint or initializes the state.
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
@@ -53,16 +53,16 @@ def set_up(
             f"train.max_rollbacks is {config.train.max_rollbacks}, but the hosts share no run folder, so only the first one has "
             "the checkpoints to return to: set it to 0"
         )
-    mesh = processes.on_all(lambda: mesh_for(config))
-    runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh))
+    runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
+    is_new = checkpoints.latest() is None
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
-        if checkpoints.latest() is None:
+        if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
         data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
     config.objective.check_prompts(example, config.model)
-    if checkpoints.latest() is None:
+    if is_new:
         state = first_state(config, runner, progress)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
         folder.truncate_metrics(0)

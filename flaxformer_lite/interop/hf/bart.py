@@ -29,7 +29,7 @@ SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits
 TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 CLASSES = "classification_head.dense.weight"
 
-# The options and names that BART and Marian share -------------------------------------------------------------------------------
+# The options and names that BART and Marian share ---------------------------------------------------------------------
 
 STACKS_TEMPLATE = ModelConfig(
     vocab_size=50265,

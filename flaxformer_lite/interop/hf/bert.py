@@ -94,6 +94,11 @@ LAYER = {
     "feed_forward/down": "output.dense",
     "feed_forward_post_norm": "output.LayerNorm",
 }
+HEADS = {
+    "head/transform": "cls.predictions.transform.dense",
+    "head/norm": "cls.predictions.transform.LayerNorm",
+    "pooler/dense": "bert.pooler.dense",
+}
 
 
 def names(model: ModelConfig, architecture: str) -> Names:
@@ -101,10 +106,8 @@ def names(model: ModelConfig, architecture: str) -> Names:
     return {
         **prefixed("", "bert.", EMBEDDINGS),
         **prefixed("encoder/layers/", "bert.encoder.layer.{i}.", LAYER),
-        "head/transform": "cls.predictions.transform.dense",
-        "head/norm": "cls.predictions.transform.LayerNorm",
+        **HEADS,
         **head_output(model, "cls.predictions"),
-        "pooler/dense": "bert.pooler.dense",
         "pooler/classes": classes,
     }
 

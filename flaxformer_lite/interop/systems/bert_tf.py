@@ -38,9 +38,7 @@ TABLE = (
 SAME_NAMES = {
     **prefixed("", "bert.", bert.EMBEDDINGS),
     **prefixed("encoder/layers/", "bert.encoder.layer_{i}.", bert.LAYER),
-    "pooler/dense": "bert.pooler.dense",
-    "head/transform": "cls.predictions.transform.dense",
-    "head/norm": "cls.predictions.transform.LayerNorm",
+    **bert.HEADS,
 }
 """Names that Hugging Face has too, but for the separator."""
 NAMES: Names = {
