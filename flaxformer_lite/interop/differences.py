@@ -1,7 +1,7 @@
 """The settings by which a model differs from what another system can express."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from flaxformer_lite.model import Attention, DotProduct, ModelConfig
@@ -11,11 +11,32 @@ FREE = ("dropout", "dtype", "scan_unroll", "initializer")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
 
 
-def differing(model: ModelConfig, theirs: ModelConfig) -> str:
-    """Returns the settings in which the other system's model differs from ours, in words; empty where there are none."""
+class CannotExpress(ValueError):
+    """A model of ours that another system cannot express.
+
+    Args:
+        reason: In words.
+        settings: The settings of the model in the way, by path, as far as they are known.
+        system: The system, for the message.
+    """
+
+    def __init__(self, reason: str, settings: Iterable[str] = (), system: str = "") -> None:
+        super().__init__(f"{system} has no model like this one: {reason}" if system else reason)
+        self.reason, self.settings = reason, tuple(settings)
+
+    @classmethod
+    def of(cls, system: str, error: ValueError) -> "CannotExpress":
+        """Returns the error of a system for what was raised when our model was put in its terms."""
+        return cls(str(error), getattr(error, "settings", ()), system)
+
+
+def check_same(model: ModelConfig, theirs: ModelConfig) -> None:
+    """Raises: CannotExpress with the settings in which the other system's model differs from ours."""
     expected = compared_settings(theirs)
-    pairs = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
-    return "; ".join(f"{path} is {value} (there: {other})" for path, value, other in pairs)
+    found = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
+    if found:
+        reasons = [f"{path} is {value} (there: {other})" for path, value, other in found]
+        raise CannotExpress("; ".join(reasons), [path for path, _, _ in found])
 
 
 def unequal(path: str, ours: Any, theirs: Any) -> Iterator[tuple[str, Any, Any]]:

@@ -1,13 +1,14 @@
 """The systems that a model can be exported to."""
 
 import contextlib
-import re
+from collections.abc import Iterable
 
 import jax
 import numpy as np
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.interop.ctranslate2.export import unsupported_settings
+from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.export import first_fitting
 from flaxformer_lite.interop.name_map import from_params
 from flaxformer_lite.interop.systems import SYSTEMS
@@ -44,10 +45,10 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     try:
         family = first_fitting(model, zeros).config["model_type"]
         found["hf" if prompts else f"hf ({family})"] = prompts
-    except ValueError as error:
-        found["hf"] = prompts + groups(str(error)) or ["model"]
+    except CannotExpress as error:
+        found["hf"] = prompts + groups(error.settings) or ["model"]
     endless = [] if config.decode.eos_ids else ["decode.eos_ids"]
-    found["ctranslate2"] = prompts + groups(" ".join(unsupported_settings(model))) + endless
+    found["ctranslate2"] = prompts + groups(unsupported_settings(model)) + endless
     for name, system in SYSTEMS.items():
         with contextlib.suppress(ValueError):
             from_params(zeros, system.name_map(system.config_for(model)))
@@ -55,6 +56,6 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     return found
 
 
-def groups(reasons: str) -> list[str]:
-    """Returns the groups of settings that reasons name, each once: `positions` of "model.positions.layout is …"."""
-    return list(dict.fromkeys(re.findall(r"model\.(\w+)[\w.]* is", reasons)))
+def groups(settings: Iterable[str]) -> list[str]:
+    """Returns the groups of a model's settings, each once: `positions` of `model.positions.layout`."""
+    return list(dict.fromkeys(path.split(".")[1] for path in settings))

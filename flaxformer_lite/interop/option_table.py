@@ -85,7 +85,7 @@ def option(
         paths: The settings that are set.
         kind: How the value is read and written; by default that of the template's value.
         source: The setting or property that is written back, where it is not the first of `paths`. A config without it, which has
-            another variant, is written without the option; `differing` then names the variant.
+            another variant, is written without the option; `check_same` then names the variant.
         required: Whether the option must be present.
     """
 

@@ -275,7 +275,7 @@ def test_a_parameter_without_a_name_there_is_refused_and_so_is_a_subclass(tmp_pa
         "head": LanguageModelHead,
     }.items():
         model = dataclasses.replace(MODELS["pre_norm"], **{setting: type("New", (old,), {})()})
-        assert any(line.startswith(f"model.{setting} is") for line in unsupported_settings(model))
+        assert f"model.{setting}" in unsupported_settings(model)
 
 
 @needs.ctranslate2
@@ -379,7 +379,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
 )
 def test_what_it_cannot_express_is_named(changes: dict[str, Any], setting: str, tmp_path: Path) -> None:
     model = ModelConfig(**BOTH | changes)
-    assert [complaint.partition(" is ")[0] for complaint in unsupported_settings(model)] == [f"model.{setting}"]
+    assert [*unsupported_settings(model)] == [f"model.{setting}"]
     run = run_of(model, {})
     with pytest.raises(ValueError, match=rf"^CTranslate2 has no model like this one: model\.{setting} is "):
         export_run(run.config, run.params, None, tmp_path / "folder")
@@ -392,6 +392,4 @@ class Sharper(DotProduct):
 
 def test_variants_count_by_their_exact_type() -> None:
     """A subclass may compute something else, so it is refused."""
-    assert unsupported_settings(ModelConfig(**BOTH | {"attention": Sharper()}))[0].startswith(
-        "model.attention is Sharper("
-    )
+    assert unsupported_settings(ModelConfig(**BOTH | {"attention": Sharper()})) == {"model.attention": Sharper()}

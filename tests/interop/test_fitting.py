@@ -13,6 +13,7 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import DotProduct
+from flaxformer_lite.model.config import DecoderSize
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
@@ -37,6 +38,12 @@ def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     found = read_folder(Path(FIXTURES / "hf" / label))
     systems = fitting_systems(config_of(found.model))
     assert [name for name in systems if name not in SYSTEMS] == HF[label]
+
+
+def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_family():
+    """Gemma's scale of the scores is not known by one number of heads."""
+    model = dataclasses.replace(tiny_config().model, activation="swiglu", decoder=DecoderSize(num_heads=1))
+    assert exports_in_words(config_of(model)).startswith("Hugging Face: no (")
 
 
 @pytest.mark.parametrize("system", quick(WHOLE, "matrix-view".__eq__))

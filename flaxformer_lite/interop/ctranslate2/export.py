@@ -5,7 +5,6 @@ The search is CTranslate2's own; its settings are arguments of each call.
 Reference: Klein et al. 2020, Proceedings of the Fourth Workshop on Neural Generation and Translation.
 """
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,8 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
+from flaxformer_lite.interop.differences import CannotExpress
+from flaxformer_lite.interop.option_table import lookup
 from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
 from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, PositionScheme, RelativeBias, Sinusoidal
@@ -106,14 +107,14 @@ def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
 
 
 def specification(model: ModelConfig) -> Specification:
-    """Returns CTranslate2's kind of model. Raises: ValueError that lists the settings that CTranslate2 does not support."""
+    """Returns CTranslate2's kind of model. Raises: CannotExpress that lists the settings that CTranslate2 does not support."""
     if wrong := unsupported_settings(model):
-        raise ValueError("CTranslate2 has no model like this one: " + "; ".join(wrong))
+        raise CannotExpress("; ".join(f"{path} is {value}" for path, value in wrong.items()), wrong, "CTranslate2")
     return ENCODER_DECODER if model.num_encoder_layers else DECODER_ONLY
 
 
-def unsupported_settings(model: ModelConfig) -> list[str]:
-    """Returns the settings that CTranslate2 does not support, with their values."""
+def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
+    """Returns the settings that CTranslate2 does not support, by path."""
     attention, window, both = model.attention, model.sliding_window, model.num_encoder_layers > 0
     schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
     wrong = {
@@ -139,12 +140,7 @@ def unsupported_settings(model: ModelConfig) -> list[str]:
     if type(attention) is DotProduct:
         heads = attention.heads(model.d_model, model.num_heads)
         wrong["attention.d_value"] = heads.d_value != heads.d_key
-    return [f"model.{name} is {setting(model, name)}" for name, is_wrong in wrong.items() if is_wrong]
-
-
-def setting(model: ModelConfig, path: str) -> Any:
-    """Returns the value of a setting."""
-    return functools.reduce(getattr, path.split("."), model)
+    return {f"model.{name}": lookup(model, name) for name, is_wrong in wrong.items() if is_wrong}
 
 
 def is_known_rotary(scheme: PositionScheme) -> bool:

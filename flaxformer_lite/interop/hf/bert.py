@@ -5,6 +5,7 @@ Reference: Devlin et al. 2018, arXiv:1810.04805.
 
 from collections.abc import Collection
 
+from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
@@ -38,7 +39,7 @@ TEMPLATE = ModelConfig(
 
 def at_least_one_type(num_token_types: int) -> int:
     if num_token_types == 0:
-        raise ValueError("model.num_token_types is 0 (there: at least 1)")
+        raise CannotExpress("model.num_token_types is 0 (there: at least 1)", ["model.num_token_types"])
     return num_token_types
 
 

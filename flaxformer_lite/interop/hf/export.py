@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.interop.differences import differing
+from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import sentence
 from flaxformer_lite.interop.hf.card import About, model_card
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config, special_ids
@@ -84,7 +84,7 @@ def export_run(
 def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:
     """Returns the model in the terms of a family. `architecture` is the class that it was imported as, if it was.
 
-    Raises: ValueError that lists the settings that the family cannot express.
+    Raises: CannotExpress that lists the settings that the family cannot express.
     """
     architecture = architecture or family.architecture(model, ())
     try:
@@ -94,30 +94,29 @@ def export(model: ModelConfig, params: PyTree, family: Family, architecture: str
         names = family.name_map(model, architecture)
         try:
             tensors = from_params(params, names)
-        except ValueError as error:
-            there = family.model_config(Options(config), empty_tensors(names))
-            raise ValueError(differing(model, there) or str(error)) from None
+        except ValueError:
+            check_same(model, family.model_config(Options(config), empty_tensors(names)))
+            raise
         found = family.model_config(Options(config), tensors)
-        unlike = differing(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
+        check_same(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
     except ValueError as error:
-        raise ValueError(f"{family.model_type} has no model like this one: {error}") from None
-    if unlike:
-        raise ValueError(f"{family.model_type} has no model like this one: {unlike}")
+        raise CannotExpress.of(family.model_type, error) from None
     return Exported(config, family.saved_names(tensors, architecture))
 
 
 def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMILIES) -> Exported:
-    """Returns the model as the first family that can express it has it. Raises: ValueError with the nearest family's reason."""
-    reasons: dict[str, str] = {}
+    """Returns the model as the first family that can express it has it. Raises: CannotExpress with the nearest family's reason."""
+    errors: dict[str, CannotExpress] = {}
     for name, family in families.items():
         try:
             return export(model, params, family)
-        except ValueError as error:
-            reasons[name] = str(error).removeprefix(f"{name} has no model like this one: ")
-    nearest = min(reasons, key=lambda name: distance(model, families[name]))
-    raise ValueError(
-        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {reasons[nearest]}. The families are in "
-        "docs/systems/huggingface.md; --family FAMILY gives the reason of another one"
+        except CannotExpress as error:
+            errors[name] = error
+    nearest = min(errors, key=lambda name: distance(model, families[name]))
+    raise CannotExpress(
+        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. The families "
+        "are in docs/systems/huggingface.md; --family FAMILY gives the reason of another one",
+        errors[nearest].settings,
     )
 
 

@@ -117,7 +117,7 @@ SCALE = option(
     "attention.scale",
     kind=Kind(
         scale_of,
-        lambda scale: max(round(scale**-2), 1),
+        lambda scale: None if scale is None else max(round(scale**-2), 1),
     ),
 )
 """The scores' scale is 1 / sqrt of the option, a whole number."""

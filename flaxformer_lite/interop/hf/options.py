@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple
 
+from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.option_table import Kind, choice
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.feed_forward import Activation
@@ -41,10 +42,12 @@ def read_gated(options: Options, name: str, default: str) -> Activation:
 
 
 def their_gated(activation: Activation) -> str:
-    """Returns their activation of a gated feed-forward layer. Raises: ValueError for a layer that is not gated."""
+    """Returns their activation of a gated feed-forward layer. Raises: CannotExpress for a layer that is not gated."""
     found = {gated: plain for plain, gated in GATED.items()}.get(activation)
     if found is None:
-        raise ValueError(f"model.activation is {activation} (there: {', '.join(GATED.values())})")
+        raise CannotExpress(
+            f"model.activation is {activation} (there: {', '.join(GATED.values())})", ["model.activation"]
+        )
     return THEIR_ACTIVATIONS[found]
 
 

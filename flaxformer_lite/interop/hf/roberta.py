@@ -6,6 +6,7 @@ Reference: Liu et al. 2019, arXiv:1907.11692.
 import dataclasses
 from typing import Any
 
+from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import SpecialIds, num_labels
@@ -31,9 +32,10 @@ def position_options(model: ModelConfig) -> dict[str, Any]:
     if type(model.positions) is not Learned:
         return {}
     if model.position_padding_id is None or model.positions.offset != model.position_padding_id + 1:
-        raise ValueError(
+        raise CannotExpress(
             f"model.position_padding_id is {model.position_padding_id} and model.positions.offset {model.positions.offset} "
-            "(there: the padding id, and one more)"
+            "(there: the padding id, and one more)",
+            ["model.position_padding_id", "model.positions.offset"],
         )
     rows = model.positions.max_positions + model.positions.offset
     return {"max_position_embeddings": rows, "pad_token_id": model.position_padding_id}

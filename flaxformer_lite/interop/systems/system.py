@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer_lite.interop.differences import differing, resolved
+from flaxformer_lite.interop.differences import CannotExpress, check_same, resolved
 from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.option_table import Table, read_table, write_table
 from flaxformer_lite.interop.options import Options
@@ -42,14 +42,12 @@ class System:
         return name_map(self.names(model, self.options(config)), model, self.leaves)
 
     def config_for(self, model: ModelConfig) -> dict[str, Any]:
-        """Returns the system's config for a model. Raises: ValueError that lists the settings it cannot express."""
+        """Returns the system's config for a model. Raises: CannotExpress that lists the settings it cannot express."""
         try:
             config = write_table(self.table, resolved(model))
-            unlike = differing(model, self.model_config(config))
+            check_same(model, self.model_config(config))
         except ValueError as error:
-            raise ValueError(f"{self.name} has no model like this one: {error}") from None
-        if unlike:
-            raise ValueError(f"{self.name} has no model like this one: {unlike}")
+            raise CannotExpress.of(self.name, error) from None
         return config
 
     @staticmethod

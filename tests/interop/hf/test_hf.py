@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.forward import ModelOutput, arguments, forward
-from flaxformer_lite.interop.differences import differing
+from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.export import export
 from flaxformer_lite.interop.hf.families import FAMILIES
@@ -103,7 +103,7 @@ def test_exported_tensors_equal_the_imported_ones(label: str, tmp_path: Path) ->
     limit = documents["generation_config.json"].get("max_new_tokens") if found.model.num_decoder_layers else None
     write_folder(tmp_path / "out", documents, exported.tensors, DATA / label)
     again = read_folder(tmp_path / "out")
-    assert differing(again.model, found.model) == ""
+    check_same(again.model, found.model)
     assert again.decode == dataclasses.replace(found.decode, max_new_tokens=limit)
     pairs = zip(jax.tree.leaves(again.params), jax.tree.leaves(found.params), strict=True)
     assert all(x.tobytes() == y.tobytes() for x, y in pairs)
