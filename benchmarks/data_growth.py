@@ -1,6 +1,6 @@
 """Growth of the data path: seconds and memory until the first batch, by the size of the corpus.
 
-python benchmarks/data_growth.py --folder /tmp/growth --records 2000 200000 1000000 [--documents] [--batches 300]
+python benchmarks/data_growth.py --folder /tmp/growth --records 2000 200000 1000000 [--objective masked_lm] [--batches 300]
 
 Generates corpora of made-up words with the frequencies of a natural text (a pair has two lines of 125 characters on average,
 a document is one line) and trains one tokenizer on 50,000 of them. For each size, in a process of its own:
@@ -8,7 +8,7 @@ a document is one line) and trains one tokenizer on 50,000 of them. For each siz
   library    the tokenizer library alone on all cores, on 50,000 records, scaled to the size
   first      the first start: everything is tokenized into the store
   second     the second start: the store is there
-  batches    seconds for `--batches` batches after it, made by two threads as in training, and their tokens a second
+  tokens/s   of `--batches` batches after it, made ahead in a thread as in training: tokens that a model reads a second
 
 Seconds are CPU / wall; those of the first start include its worker processes. Memory is the process's largest resident set at the
 second start, after the batches, mapped files included; `own` is the part without them, which the kernel cannot drop.
@@ -28,6 +28,9 @@ import numpy as np
 
 SAMPLE = 50_000
 """Records on which the tokenizer is trained, and the library alone is timed."""
+OBJECTIVES = ("seq2seq", "causal_lm", "masked_lm", "span_corruption")
+SUBWORDS, IDS = 16_000, 16_128
+"""Ids of the tokenizer, and of the model, with room for sentinels and the mask."""
 SYLLABLES = [a + b for a in "bcdfghjklmnprstvwz" for b in ("a", "e", "i", "o", "u", "an", "er", "ist", "ung")]
 
 
@@ -35,7 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--records", type=int, nargs="+", default=[2_000, 200_000, 1_000_000])
-    parser.add_argument("--documents", action="store_true", help="lines for a language model in place of pairs")
+    parser.add_argument(
+        "--objective", choices=OBJECTIVES, default="seq2seq", help="all but seq2seq read lines, not pairs"
+    )
+    parser.add_argument("--length", type=int, default=256, help="positions of a row at most, on each side")
     parser.add_argument("--batches", type=int, default=300)
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
@@ -67,13 +73,15 @@ def main() -> None:
 def start(options: argparse.Namespace, records: int) -> dict[str, Any]:
     """Returns the figures of one start, in a process of its own."""
     command = [sys.executable, __file__, "--folder", options.folder, "--measure", records, "--batches", options.batches]
-    command += ["--documents"] * options.documents
+    command += ["--objective", options.objective, "--length", options.length]
     found = subprocess.run([*map(str, command)], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(found.stdout.splitlines()[-1])
 
 
 def files(options: argparse.Namespace, records: int) -> list[Path]:
-    return [options.folder / f"{records}.{side}" for side in (["text"] if options.documents else ["a", "b"])]
+    return [
+        options.folder / f"{records}.{side}" for side in (["a", "b"] if options.objective == "seq2seq" else ["text"])
+    ]
 
 
 def corpus(options: argparse.Namespace, records: int) -> None:
@@ -101,7 +109,7 @@ def library(options: argparse.Namespace) -> float:
     texts = [line for path in files(options, SAMPLE) for line in path.read_text(encoding="utf-8").splitlines()]
     folder = options.folder / "tokenizer"
     if not folder.is_dir():
-        SentencePiece().train(texts, 16_000).save(folder)
+        SentencePiece().train(texts, SUBWORDS).save(folder)
     tokenizer = load_tokenizer(folder)
     tokenizer.encode_batch(texts[:1000])
     before = time.process_time()
@@ -115,28 +123,35 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     from flaxformer_lite.console import Progress
     from flaxformer_lite.data import DataConfig, ParallelText, PlainText
     from flaxformer_lite.model import ModelConfig
-    from flaxformer_lite.objectives import CausalLM, Seq2Seq
+    from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
     from flaxformer_lite.text import FromRun
     from flaxformer_lite.training.data import read_data
     from flaxformer_lite.training.multihost.agreement import Processes
     from flaxformer_lite.workdir import RunFolder
 
     paths = [str(path) for path in files(options, records)]
-    objective = CausalLM() if options.documents else Seq2Seq()
+    objective = {
+        "seq2seq": Seq2Seq(),
+        "causal_lm": CausalLM(),
+        "masked_lm": MaskedLM(mask_token=IDS - 1),
+        "span_corruption": SpanCorruption(first_sentinel=IDS - 1),
+    }[options.objective]
     source = (
-        PlainText(path=paths[0], documents="lines")
-        if options.documents
-        else ParallelText(source=paths[0], target=paths[1])
+        ParallelText(source=paths[0], target=paths[1])
+        if options.objective == "seq2seq"
+        else PlainText(path=paths[0], documents="lines")
     )
-    layers = {"num_encoder_layers": 0} if options.documents else {}
+    stacks = {"causal_lm": {"num_encoder_layers": 0}, "masked_lm": {"num_decoder_layers": 0}}.get(options.objective, {})
     config = Config(
-        model=ModelConfig(vocab_size=16_000, d_model=64, num_heads=4, d_ff=64, **layers),
+        model=ModelConfig(vocab_size=IDS, d_model=64, num_heads=4, d_ff=64, **stacks),
         objective=objective,
         data=DataConfig(
             train=source,
             tokenizer=FromRun(path=str(options.folder / "tokenizer")),
             tokens_per_batch=16_384,
             rows_multiple=8,
+            max_source_length=options.length,
+            max_target_length=options.length,
         ),
     )
     run = options.folder / f"run-{records}"
@@ -150,9 +165,10 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
         "wall": time.perf_counter() - wall,
         "cpu": time.process_time() - cpu + children.ru_utime + children.ru_stime,
     }
-    wall, tokens = time.perf_counter(), 0.0
+    wall, tokens = time.perf_counter(), 0
     for batch in data.train.batches(1, options.batches + 1):
-        tokens += float(batch.weights.sum())
+        masks = (batch.inputs.source_mask, batch.inputs.target_mask)
+        tokens += sum(int(mask.sum()) for mask in masks if mask is not None)
     status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
     return {
         **figures,

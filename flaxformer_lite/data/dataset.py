@@ -160,11 +160,11 @@ class Dataset(Generic[Example]):
         return self.objective.example(record, lengths, generator, self.special)
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:
-        """Yields batches `start` … `stop - 1`, made ahead of time in two threads."""
+        """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""
         import grain  # here, since it takes long and answers need no batches
 
         steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, local_rows))
-        return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=2, prefetch_buffer_size=4)))
+        return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)))
 
 
 def make_samplers(config: DataConfig, tokenizers: Tokenizers) -> tuple[SubwordSampler, SubwordSampler] | None:

@@ -14,16 +14,16 @@ def sample_masked_positions(
     words: the word number of each token; -1 for a token that must not be drawn. A word longer than the rest is skipped.
     """
     positions = np.flatnonzero(words >= 0)
-    order = np.argsort(words[positions], kind="stable")
-    ends = np.flatnonzero(np.diff(words[positions][order])) + 1
-    members = np.split(positions[order], ends)
-    chosen: list[int] = []
-    for i in generator.permutation(len(members)):
-        if len(chosen) + len(members[i]) <= max_positions:
-            chosen += members[i].tolist()
-        if len(chosen) == max_positions:
+    _, word, sizes = np.unique(words[positions], return_inverse=True, return_counts=True)
+    order, room = generator.permutation(len(sizes)), max_positions
+    drawn = np.zeros(len(sizes), bool)
+    for i, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        if size <= room:
+            drawn[i] = True
+            room -= size
+        if room == 0:
             break
-    return np.array(sorted(chosen), np.int64)
+    return positions[drawn[word]]
 
 
 def mask_tokens(

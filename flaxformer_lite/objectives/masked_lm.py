@@ -203,19 +203,22 @@ def special_piece(texts: Sequence[Text], special: SpecialIds) -> Piece:
     parts = []
     for number, (tokens, words) in enumerate(texts):
         own = special if number == 0 else special._replace(bos=None)
-        whole = np.asarray(own.with_bos_eos(tokens), np.int32)
+        whole = np.asarray(own.with_bos_eos(tokens.tolist()), np.int32)
         start = int(own.bos is not None)
         marks = np.full(len(whole), -1)
         marks[start : start + len(tokens)] = words
         parts.append((whole, marks, np.full(len(whole), number)))
+    if len(parts) == 1:
+        return Piece(*parts[0])
     tokens, marks, types = zip(*parts, strict=True)
     return Piece(np.concatenate(tokens), distinct_words(marks), np.concatenate(types))
 
 
 def distinct_words(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
-    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays."""
-    result, offset = [], 0
-    for own in words:
-        result.append(np.where(own < 0, -1, own + offset))
-        offset += int(own.max(initial=-1)) + 1
-    return np.concatenate(result)
+    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays.
+
+    No word number of a text is above its number of tokens.
+    """
+    sizes = np.array([len(own) for own in words])
+    together = np.concatenate(words)
+    return np.where(together < 0, -1, together + np.repeat(np.cumsum(sizes + 1) - sizes, sizes))

@@ -8,6 +8,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.objectives import Batch, MaskedLM
+from flaxformer_lite.objectives.masked_lm import distinct_words
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from tests.support.objectives import generator, record, some_documents, theirs, unmasked
@@ -116,6 +117,19 @@ def test_whole_words_are_chosen_whole():
             most = max(most, len(chosen))
         assert (broken == 0) == whole
         assert most == round(0.3 * 18)
+
+
+def test_no_two_texts_of_a_row_share_a_word():
+    """Law: two tokens have one number if and only if they are of one text and had one number there. Oracle: pairs in Python."""
+    draw = np.random.default_rng(0)
+    for _ in range(50):
+        texts = [np.sort(draw.integers(-1, n + 1, n)) for n in draw.integers(0, 8, 5).tolist()]
+        pairs = [(text, int(word)) for text, words in enumerate(texts) for word in words]
+        found = distinct_words(texts).tolist()
+        assert [word == -1 for word in found] == [word == -1 for _, word in pairs]
+        named = {(pair, word) for pair, word in zip(pairs, found, strict=True) if word >= 0}
+        assert len(named) == len({pair for pair, _ in named}) == len({word for _, word in named})
+        assert [word for _, word in sorted(named)] == sorted(word for _, word in named)
 
 
 def test_a_mask_is_the_tokenizers_or_a_free_id():

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.text.characters import CharacterTokenizer
@@ -55,6 +57,15 @@ def test_pieces_are_as_long_as_both_sides_have_room():
         assert not all(n <= room for n, room in zip(more, longest, strict=True))
     with pytest.raises(ValueError, match=r"room for 28 spans a row, but objective\.num_sentinels is 27"):
         SpanCorruption(first_sentinel=99, num_sentinels=27).make_rows([record([], [5])], Lengths(512, 512), 0)
+
+
+def test_short_documents_fill_short_rows():
+    """Law: a batch has the shape of the first bucket that holds its rows, not that of the longest document."""
+    records = [record([], [5] * length) for length in (9, 9, 60, 60)]
+    longest = {"max_source_length": 64, "max_target_length": 64}
+    config = DataConfig(tokens_per_batch=64, rows_multiple=1, bucket_lengths=(12, 64), **longest)
+    data = Dataset(records, SpanCorruption(first_sentinel=99, num_sentinels=40), config, seed=0)
+    assert {batch.inputs.source_tokens.shape for batch in map(data.batch, range(4))} == {(5, 12), (1, 64)}
 
 
 def test_a_sentinel_is_no_piece_of_text():
