@@ -51,7 +51,7 @@ def get_config() -> Config:
             tokenizer=SentencePiece(model_type="unigram", character_coverage=0.9995),
             tokens_per_batch=128 * 512,
             rows_multiple=128,
-            bucket_lengths=(64, 128, 256, 512),
+            bucket_lengths=(512,),
             max_source_length=512,
             max_target_length=114,
         ),

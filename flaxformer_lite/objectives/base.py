@@ -115,7 +115,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     # From records to rows --------------------------------------------------------------------------------------------
 
     def packed_row(self, longest: Lengths) -> Lengths | None:
-        return longest
+        return None
 
     def longest_row(self, longest: Lengths) -> Lengths:
         return self.packed_row(longest) or longest

@@ -55,9 +55,6 @@ class Seq2Seq(BaseObjective):
                 f"{model.head.loss_chunk}: set one of them to 0 or None"
             )
 
-    def packed_row(self, longest: Lengths) -> None:
-        return None
-
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:

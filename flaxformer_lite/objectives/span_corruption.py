@@ -72,9 +72,6 @@ class SpanCorruption(BaseObjective):
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         return self.last_sentinel
 
-    def packed_row(self, longest: Lengths) -> None:
-        return None
-
     def make_rows(
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:

@@ -25,9 +25,6 @@ class WholeTexts(BaseObjective):
 
     unit = counted = "examples"
 
-    def packed_row(self, longest: Lengths) -> None:
-        return None
-
     def longest_row(self, longest: Lengths) -> Lengths:
         return Lengths(longest.source, 0)
 
