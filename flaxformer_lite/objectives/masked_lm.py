@@ -215,10 +215,7 @@ def special_piece(texts: Sequence[Text], special: SpecialIds) -> Piece:
 
 
 def distinct_words(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
-    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays.
-
-    No word number of a text is above its number of tokens.
-    """
-    sizes = np.array([len(own) for own in words])
+    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays."""
     together = np.concatenate(words)
-    return np.where(together < 0, -1, together + np.repeat(np.cumsum(sizes + 1) - sizes, sizes))
+    text = np.repeat(np.arange(len(words)), [len(own) for own in words])
+    return np.where(together < 0, -1, together + text * (together.max(initial=-1) + 1))
