@@ -8,6 +8,8 @@
 A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards` tokenizes what it reads from standard input.
 """
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -25,8 +27,13 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
 from flaxformer_lite.text import Tokenizers, load_tokenizers
 
+if sys.platform != "win32":
+    import resource
+
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
+MOST_FILES = 3
+"""Files of a shard that stay open while it is mapped: ids, starts, and labels if there are any."""
 
 
 class ShardFacts(NamedTuple):
@@ -100,8 +107,17 @@ def read_facts(folder: Path) -> ShardFacts | None:
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
 
 
+def map_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
+    """Returns the shards of a store, mapped; `records` has the number in each.
+
+    Raises: ValueError if one is damaged, or if the system does not let this process have so many open files.
+    """
+    _allow_open_files(MOST_FILES * len(records))
+    return [map_shard(store / f"{i:05}", number) for i, number in enumerate(records)]
+
+
 def map_shard(folder: Path, records: int) -> TokenShard:
-    """Returns the shard, mapped: pages are read when they are used. Raises: ValueError if it is damaged."""
+    """Returns the shard, mapped: pages are read when they are used. Raises: ValueError as `map_shards`."""
     try:
         # `asarray` drops the class memmap, whose slices are slow; the pages stay mapped.
         ids, starts = (np.asarray(np.load(folder / name, mmap_mode="r")) for name in ("ids.npy", "starts.npy"))
@@ -109,8 +125,24 @@ def map_shard(folder: Path, records: int) -> TokenShard:
         if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
             raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
     except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise ValueError(
+                f"{folder}: too many open files: every shard of a token store keeps up to {MOST_FILES} open; "
+                "raise the limit before the command, such as with: ulimit -n 65536"
+            ) from None
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
     return TokenShard(ids, starts, labels)
+
+
+def _allow_open_files(number: int) -> None:
+    """Lets this process open that many files more, as far as the system lets it: a mapped file stays open in Python."""
+    if sys.platform == "win32":  # has no such limit
+        return
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != resource.RLIM_INFINITY:
+        more = now + number if most == resource.RLIM_INFINITY else min(now + number, most)
+        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (more, most))
 
 
 def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:

@@ -18,7 +18,7 @@ from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.shards import chunks, map_shard, read_facts, text_digests
+from flaxformer_lite.data.shards import chunks, map_shards, read_facts, text_digests
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress, Workers
@@ -32,7 +32,7 @@ class StoredRecords(TokenArrays):
     """The records of a store; their fingerprint was computed when it was made."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        super().__init__([map_shard(folder / f"{i:05}", n) for i, n in enumerate(facts["shards"])])
+        super().__init__(map_shards(folder, facts["shards"]))
         self._fingerprint = str(facts["fingerprint"])
 
     def fingerprint(self) -> str:
@@ -169,7 +169,7 @@ class TokenStore:
         facts = [one for one in found if one is not None]
         if len(facts) < number:
             return False
-        mapped = TokenArrays([map_shard(self.folder / f"{i:05}", one.records) for i, one in enumerate(facts)])
+        mapped = TokenArrays(map_shards(self.folder, [one.records for one in facts]))
         content = {
             **self.key,
             "shards": [one.records for one in facts],

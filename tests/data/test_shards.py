@@ -1,7 +1,9 @@
 """Laws of shards: where they end, what they hold, and that a damaged one is named."""
 
 import io
+import os
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 
@@ -72,6 +75,36 @@ def test_a_damaged_shard_is_named(tmp_path: Path):
     (tmp_path / "7" / "shard.json").write_text('{"records": 3')
     with pytest.raises(ValueError, match=rf"^{tmp_path}/7: damaged"):
         shards.read_facts(tmp_path / "7")
+
+
+@pytest.fixture
+def few_open_files() -> Iterator[int]:
+    """Lets this process open 30 files more, no matter how many it has; the number it may have in all."""
+    resource = pytest.importorskip("resource", reason="Windows has no limit of open files")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 30 + len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_store_may_have_more_files_than_a_process_may_open(
+    tmp_path: Path, few_open_files: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Many systems let a process open 1,024 files, unless it asks for more: 341 shards, some 5 GB of text."""
+    for i in range(40):
+        shards.write_shard(tmp_path / f"{i:05}", PAIRS, Tokenizers(TOKENIZER, TOKENIZER))
+    for _ in range(2):
+        found = shards.map_shards(tmp_path, [3] * 40)
+        assert TokenArrays(found)[119].target.tolist() == [] and len(TokenArrays(found)) == 120
+    del found
+    import resource
+
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 2 * 120
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few_open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
+    with pytest.raises(ValueError, match=rf"{tmp_path}/000\d\d: too many open files: .* 3 open; .* ulimit -n 65536$"):
+        shards.map_shards(tmp_path, [3] * 40)
 
 
 def test_a_process_answers_requests_until_they_end(tmp_path: Path):
