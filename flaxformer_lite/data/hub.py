@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import datasets
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
+SAVED = ("dataset_dict.json", "state.json")
+"""Files of a folder written by `save_to_disk`: with splits, without."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,9 @@ class HubDataset(FieldSource):
     """Field of the source sentences, `a.b` for a nested one; None: each record is a document."""
     target_field: str = "translation.de"
     """Field of the target sentences, or of the documents; `a.b` for a nested one."""
+    streaming: bool = False
+    """Whether rows come over the network as they are tokenized. False: the whole dataset is downloaded first, into the library's
+    cache. A folder written by `save_to_disk` is mapped either way."""
 
     @property
     def _origins(self) -> tuple[str | None, str]:
@@ -68,24 +73,44 @@ class HubDataset(FieldSource):
         return None if self.source_field is None else origin, origin
 
     def versions(self) -> list[str] | None:
-        dataset = self._load()
+        with self._readable() as datasets:
+            if self._is_streamed:
+                builder = datasets.load_dataset_builder(self.path, self.name)
+                found = (builder.config.data_files or {}).get(self.split)
+                return None if found is None else [*map(str, found), *map(str, found.origin_metadata)]
+            dataset = self._load(datasets)
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
     def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        dataset = self._load()
-        if self._top_fields <= set(dataset.column_names):
-            dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
-        names: list[str] = getattr(dataset.features.get(self.label_field), "names", [])
-        for number, record in enumerate(dataset, 1):
-            pair = self._pair(record, f"{self.path} ({self.split}):{number}")
-            if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
-                pair = pair._replace(label=names[int(pair.label)])
-            yield pair
-            if number % 1024 == 0:
-                progress(number / len(dataset))
+        with self._readable() as datasets:
+            dataset = self._load(datasets)
+            number_of_rows = self._number_of_rows(dataset)
+            if self._top_fields <= set(dataset.column_names or ()):
+                dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
+            names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
+            for number, record in enumerate(dataset, 1):
+                pair = self._pair(record, f"{self.path} ({self.split}):{number}")
+                if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
+                    pair = pair._replace(label=names[int(pair.label)])
+                yield pair
+                if number % 1024 == 0 and number_of_rows:
+                    progress(number / number_of_rows)
 
-    def _load(self) -> "datasets.Dataset":
+    def _number_of_rows(self, dataset: Any) -> int | None:
+        """Returns the number of rows; None if a stream does not tell."""
+        if not self._is_streamed:
+            return len(dataset)
+        known = (dataset.info.splits or {}).get(self.split)
+        return known.num_examples if known else None
+
+    @property
+    def _is_streamed(self) -> bool:
+        return self.streaming and not any(has_file(self.path, name) for name in SAVED)
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[Any]:
+        """Gives the package `datasets`; what it raises becomes a ValueError with the dataset's name."""
         try:
             import datasets
             from huggingface_hub.utils.logging import disable_propagation
@@ -93,14 +118,17 @@ class HubDataset(FieldSource):
             raise ValueError(f"{self.path}: a Hugging Face dataset needs the datasets package: {INSTALL}") from None
         disable_propagation()  # absl gives the root logger a handler: without this, lines on retries appear twice
         try:
-            if has_file(self.path, "dataset_dict.json"):
-                return self._split(datasets.load_from_disk(self.path))
-            if has_file(self.path, "state.json"):
-                return self._split({"train": datasets.load_from_disk(self.path)})
-            return datasets.load_dataset(self.path, self.name, split=self.split)
+            yield datasets
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
             raise ValueError(f"{self.path} ({self.split}): cannot load this dataset: {reason}") from error
+
+    def _load(self, datasets: Any) -> Any:
+        if has_file(self.path, SAVED[0]):
+            return self._split(datasets.load_from_disk(self.path))
+        if has_file(self.path, SAVED[1]):
+            return self._split({"train": datasets.load_from_disk(self.path)})
+        return datasets.load_dataset(self.path, self.name, split=self.split, streaming=self.streaming)
 
     def _split(self, splits: "dict[str, datasets.Dataset]") -> "datasets.Dataset":
         """Returns the split of a saved dataset; one saved without splits counts as `train`. Raises: ValueError."""

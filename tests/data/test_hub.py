@@ -1,7 +1,9 @@
 """Oracles: Parquet files and datasets written here, with the pairs or the message they must give."""
 
+import dataclasses
 import json
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -53,6 +55,36 @@ def test_datasets_in_a_folder_of_files(tmp_path: Path, monkeypatch: pytest.Monke
     assert "cannot load this dataset: " in message(HubDataset(**source))
     missing = str(tmp_path / "missing")
     assert message(HubDataset(path=missing)).startswith(f"{missing} (train): cannot load this dataset: ")
+
+
+def test_a_streamed_dataset_is_read_without_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "files").mkdir()
+    rows = [json.dumps({"de": s, "en": t, "id": n}) for n, (s, t, _) in enumerate(PAIRS)]
+    for n, row in enumerate(rows):
+        file(tmp_path / "files", f"train-{n}.jsonl", row)
+    source = HubDataset(path=str(tmp_path / "files"), source_field="de", target_field="en", streaming=True)
+    assert list(source.open()) == PAIRS and list(source.stream()) == PAIRS
+    assert not list(tmp_path.glob("cache/**/*.arrow"))
+    versions = source.versions()
+    assert versions == source.versions() and str(tmp_path / "files" / "train-2.jsonl") in versions[2]
+    os.utime(tmp_path / "files" / "train-1.jsonl", (1, 1))
+    assert source.versions() != versions
+    for part in ("dev", "train[:2]"):
+        assert f"({part}): cannot load this dataset: Bad split: {part}" in message(
+            dataclasses.replace(source, split=part)
+        )
+    file(tmp_path / "files", "train-1.jsonl", '{"de": "broken",\n')
+    assert message(source).startswith(f"{source.path} (train): cannot load this dataset: ")
+
+
+def test_streaming_leaves_a_saved_dataset_as_it_is(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
+    datasets.Dataset.from_list([{"de": s, "en": t} for s, t, _ in PAIRS]).save_to_disk(str(tmp_path / "saved"))
+    mapped = HubDataset(path=str(tmp_path / "saved"), source_field="de", target_field="en")
+    source = dataclasses.replace(mapped, streaming=True)
+    assert list(source.open()) == PAIRS and source.versions() == mapped.versions()
 
 
 def test_the_library_writes_its_lines_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
