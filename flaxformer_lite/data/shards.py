@@ -130,6 +130,8 @@ def map_shard(folder: Path, records: int) -> TokenShard:
                 f"{folder}: too many open files: every shard of a token store keeps up to {MOST_FILES} open; "
                 "raise the limit before the command, such as with: ulimit -n 65536"
             ) from None
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise ValueError(f"{folder}: cannot be read: {error.strerror}") from None
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
     return TokenShard(ids, starts, labels)
 

@@ -108,7 +108,7 @@ def sentence_embedding(
     if settings.pooling == "mean":
         vector = jnp.where(shown[..., None], x, 0).sum(1) / jnp.maximum(shown.sum(1), 1)[:, None]
     elif settings.pooling == "max":
-        vector = jnp.where(shown[..., None], x, -jnp.inf).max(1)
+        vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
     else:
         vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
     return unit_length(vector) if settings.normalize else vector

@@ -1,6 +1,7 @@
 """Tokenizers of the `tokenizers` library, described by a `tokenizer.json`: WordPiece, byte-level BPE and others."""
 
 import contextlib
+import functools
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -162,10 +163,15 @@ class JsonTokenizer(Tokenizer):
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Returns whether each token begins a word: of WordPiece all tokens without "##"."""
+        if self._continuing_prefix is None:
+            return super().word_starts(ids)
+        return [not self._piece(i).startswith(self._continuing_prefix) for i in ids]
+
+    @functools.cached_property
+    def _continuing_prefix(self) -> str | None:
+        """What WordPiece writes before a token within a word; None for other kinds."""
         model = json.loads(self.description)["model"]
-        if model.get("type") == "WordPiece":
-            return [not self._piece(i).startswith(model["continuing_subword_prefix"]) for i in ids]
-        return super().word_starts(ids)
+        return str(model["continuing_subword_prefix"]) if model.get("type") == "WordPiece" else None
 
     def to_bytes(self) -> bytes:
         special = self.special._replace(size=None)._asdict()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair
+from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.data.shards import text_digests
@@ -72,6 +72,10 @@ def read_data(
         raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
     parts = processes.on_all(lambda: None if config.data.store else small_parts(source))
+    processes.agree(
+        lambda: {"data.train": "more than a shard of the token store" if parts is None else "at most one shard"},
+        "Give all hosts the same data",
+    )
     if parts is None:
         tokenizers, stored = stored_records(config, folder, progress, processes, raise_if_stopped)
         records = together(stored, source)
@@ -96,13 +100,18 @@ def read_data(
 
 
 def small_parts(source: DataSource) -> list[list[Pair]] | None:
-    """Returns the pairs of each part of the training data; None if one does not fit a shard."""
-    parts = []
+    """Returns the pairs of each part of the training data; None if all together do not fit a shard."""
+    parts: list[list[Pair]] = []
+    records = characters = 0
     for setting, part in source.parts("data.train"):
         pairs = PairStream(part, setting).if_small()
         if pairs is None:
             return None
         parts.append(pairs)
+        records += len(pairs)
+        characters += sum(len(pair.source) + len(pair.target) for pair in pairs)
+        if len(parts) > 1 and (records > shards.MOST_RECORDS or characters > shards.MOST_CHARACTERS):
+            return None
     return parts
 
 

@@ -78,8 +78,11 @@ class LoopState:
         return mean
 
     def update_best(self, value: float, mode: Literal["min", "max"], patience: int | None) -> bool:
-        """Compares an evaluation with the best one so far; returns whether it is a new best, else counts towards `patience`."""
-        better = self.best is None or (value < self.best if mode == "min" else value > self.best)
+        """Compares an evaluation with the best one so far; returns whether it is a new best, else counts towards `patience`.
+
+        NaN is never the best.
+        """
+        better = value == value and (self.best is None or (value < self.best if mode == "min" else value > self.best))
         if better:
             self.best, self.evaluations_since_best = value, 0
         else:

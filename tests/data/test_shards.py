@@ -107,6 +107,18 @@ def test_a_store_may_have_more_files_than_a_process_may_open(
         shards.map_shards(tmp_path, [3] * 40)
 
 
+def test_a_shard_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A store of somebody else, a limit of memory, a network disk that is gone: the shard is good."""
+    shards.write_shard(tmp_path / "7", PAIRS, Tokenizers(TOKENIZER, TOKENIZER))
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(np, "load", denied)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/7: cannot be read: Permission denied$"):
+        shards.map_shard(tmp_path / "7", 3)
+
+
 def test_a_process_answers_requests_until_they_end(tmp_path: Path):
     """A shard that cannot be written is an answer too."""
     (tmp_path / "file").touch()

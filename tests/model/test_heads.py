@@ -32,6 +32,21 @@ def test_a_sentence_embedding_is_that_of_its_tokens(pooling):
     np.testing.assert_allclose(found, wanted / np.sqrt((wanted**2).sum(1, keepdims=True)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls", "last"])
+def test_a_row_of_padding_alone_is_finite_and_so_is_the_gradient(pooling: str, normalize: bool):
+    """Its embedding is compared with those of the other rows before its weight of 0 counts."""
+    shown = jnp.asarray(SHOWN).at[1].set(False)
+
+    def total(hidden: jax.Array) -> jax.Array:
+        return jnp.square(
+            sentence_embedding(SentenceEmbedding(pooling=pooling, normalize=normalize), hidden, shown)
+        ).sum()
+
+    value, gradient = jax.value_and_grad(total)(jnp.asarray(HIDDEN))
+    assert np.isfinite(value) and np.isfinite(gradient).all()
+
+
 def test_without_a_mask_all_are_tokens():
     np.testing.assert_array_equal(last_token(jnp.asarray(HIDDEN), None), HIDDEN[:, -1])
     found = sentence_embedding(SentenceEmbedding(normalize=False), jnp.asarray(HIDDEN), None)

@@ -18,7 +18,7 @@ from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.training.data import RunData, agree_on_texts, check_special_ids, read_data
+from flaxformer_lite.training.data import RunData, agree_on_texts, check_special_ids, read_data, small_parts
 from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses
 from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.training.signals import Interrupted
@@ -104,6 +104,28 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     monkeypatch.setattr(workers, "write_shard", None)
     assert read("large").train.fingerprint == small.train.fingerprint
     assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it
+
+
+def test_sources_that_are_small_one_by_one_may_be_large_together(monkeypatch: pytest.MonkeyPatch):
+    """Else a mixture of a hundred sources would be held in memory and tokenized at every start. Oracle: worked by hand."""
+    dates = [Dates(num_examples=n, seed=n) for n in (30, 20, 30)]
+    for most, fit in ((80, True), (79, False), (29, False)):
+        monkeypatch.setattr(shards, "MOST_RECORDS", most)
+        found = small_parts(Mixture(sources=tuple(dates)))
+        assert (found is not None) is fit and (not fit or [len(part) for part in found] == [30, 20, 30])
+    monkeypatch.setattr(shards, "MOST_RECORDS", 80)
+    monkeypatch.setattr(shards, "MOST_CHARACTERS", 1_000)
+    assert small_parts(Mixture(sources=tuple(dates))) is None
+
+
+def test_hosts_of_which_one_has_a_cut_copy_say_so_before_they_tokenize(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def other(_: SeveralProcesses, text: str) -> list[str]:
+        return [text, text.replace("at most one shard", "more than a shard of the token store")]
+
+    monkeypatch.setattr(SeveralProcesses, "allgather_text", other)
+    monkeypatch.setattr("flaxformer_lite.training.data.tokenize", None)
+    with Progress(1, silent=True) as progress, pytest.raises(SharedError, match=r"data\.train is more than a shard"):
+        read_data(tiny_config(), RunFolder(tmp_path), progress, SeveralProcesses(), lambda: None)
 
 
 def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,7 @@
 """Oracles: sums and early stopping by hand."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_patience_counts_evaluations_without_a_new_best(mode: str, values: list[
     assert (state.best, state.evaluations_since_best, state.stopped_early) == (2.0, 1, False)
     assert not state.update_best(values[3], mode, 2)
     assert state.stopped_early
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_an_evaluation_of_nan_is_never_the_best(mode):
+    state = LoopState("data")
+    assert [state.update_best(value, mode, 3) for value in (math.nan, 5.0, math.nan)] == [False, True, False]
+    assert (state.best, state.evaluations_since_best, state.stopped_early) == (5.0, 1, False)
 
 
 def test_a_step_reads_the_next_batch_that_is_not_left_out():
