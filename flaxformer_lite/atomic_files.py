@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
     Creates missing parent folders. Leaves nothing behind after an error.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}.unfinished")  # hosts share process ids
     try:
         yield unfinished
         os.replace(unfinished, path)
@@ -38,5 +39,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 def write_whole(path: Path, text: str) -> None:
     """Writes a text file completely, or not at all."""
-    with atomic_write(path) as unfinished:
-        unfinished.write_text(text, encoding="utf-8")
+    with atomic_write(path) as unfinished, open(unfinished, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # a power cut must not leave a whole name with half a file

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
@@ -112,7 +114,9 @@ class TokenStore:
     def facts(self) -> dict[str, Any] | None:
         """The content of store.json; None if the store is not whole."""
         file = self.folder / "store.json"
-        return json.loads(file.read_bytes()) if file.is_file() else None
+        with contextlib.suppress(FileNotFoundError):
+            return json.loads(file.read_bytes())
+        return None
 
     @property
     def records(self) -> StoredRecords:
@@ -131,10 +135,20 @@ class TokenStore:
         """Tokenizes what is missing, and returns whether the store is whole.
 
         Shards of an earlier build are kept: by their names if the source knows its versions, else by a hash of their texts.
+        Another process that builds the same part is waited for.
 
         Args:
             part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
         """
+        if self.key["versions"] is not None and self._is_whole():
+            return True
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _held(FileLock(self.folder / f".{part[0]}-of-{part[1]}.lock"), progress):
+            return self._build(stream, tokenizers, progress, part)
+
+    def _build(
+        self, stream: PairStream, tokenizers: Tokenizers, progress: BuildProgress, part: tuple[int, int]
+    ) -> bool:
         trusted = self.key["versions"] is not None
         if trusted and self._is_whole():
             return True
@@ -149,6 +163,8 @@ class TokenStore:
                 kept += keep
                 make = not keep and (number - 1) % part[1] == part[0]
                 made += make
+                if make:  # until all are there again: its fingerprint is that of other texts
+                    (self.folder / "store.json").unlink(missing_ok=True)
                 workers.add(folder if make else None, chunk, stream.fraction)
                 workers.report(progress)
                 workers.wait_for_room(progress)
@@ -186,6 +202,22 @@ class TokenStore:
         for left in self.folder.glob(".*.unfinished"):  # of a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         return True
+
+
+@contextlib.contextmanager
+def _held(lock: FileLock, progress: BuildProgress) -> Iterator[None]:
+    """Holds the lock; while another process has it, `progress` is called each second, which may raise."""
+    try:
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=1)
+            except Timeout:
+                progress(0.0, 0)
+            except NotImplementedError:  # a file system without locks
+                break
+        yield
+    finally:
+        lock.release()
 
 
 def list_stores(folder: Path) -> list[dict[str, Any]]:

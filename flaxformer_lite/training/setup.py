@@ -70,8 +70,10 @@ def set_up(
         state, loop_state = restore_state(folder, checkpoints, data, runner)
         step = int(state.step)
         evaluated = checkpoints.metrics(step) is not None
-        folder.truncate_metrics(step, evaluated=evaluated, log_every=config.train.log_every)
-        progress.say(f"resuming after step {step}{describe_length(sealed_config(folder.checkpoints), config, step)}")
+        sealed = sealed_config(folder.checkpoints)
+        log_every = max(config.train.log_every, sealed.train.log_every if sealed else 0)
+        folder.truncate_metrics(step, evaluated=evaluated, log_every=log_every)
+        progress.say(f"resuming after step {step}{describe_length(sealed, config, step)}")
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
     for warning in device_warnings(config.model.dtype):

@@ -113,6 +113,7 @@ class RunFolder:
             raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
         self.path, self.silent = Path(path), silent
         self._mark: str | None = None
+        self._config_before: Config | None = None
         self.shared = True
         """Whether all processes of a run reach this folder; if not, each has its own and shares the mirror only."""
         self.checkpoints = self.path / "checkpoints"
@@ -222,7 +223,8 @@ class RunFolder:
     def write_config(self, config: Config) -> None:
         """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
-            different = differences(sealed_config(self.checkpoints) or self.config(), config)
+            self._config_before = self.config()  # its periods made the rows and checkpoints that are there
+            different = differences(sealed_config(self.checkpoints) or self._config_before, config)
             if different and not self.trained:
                 self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
@@ -244,7 +246,7 @@ class RunFolder:
         """
         if self.trained or not self.metrics.is_file():
             return
-        config, last = self.config(), max((row["step"] for row in self.rows()), default=0)
+        config, last = self._config_before or self.config(), max((row["step"] for row in self.rows()), default=0)
         periods = [config.train.checkpoint_every, *[config.train.eval_every] * (config.data.eval is not None)]
         due = sum(any(step % period == 0 for period in periods) for step in range(1, last))
         if last > 0 and (due > 1 or not self.checkpoints.is_dir() or (self.path / TRAINED).exists()):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import chex
 import pytest
+from filelock import FileLock
 
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
@@ -85,7 +86,7 @@ def test_a_build_that_was_stopped_keeps_its_shards(tmp_path: Path, source: Paral
     assert 2 <= len(there) < 5
     _, made, whole = build(stores, source)
     assert whole and len(made) == 5 - len(there) and not set(made) & set(there)
-    assert not list(store.folder.glob(".*")) and store.facts["records"] == 18
+    assert not list(store.folder.glob(".*.unfinished")) and store.facts["records"] == 18
     assert build(stores, source)[1:] == ([], True)
     shutil.rmtree(store.folder / "00001")  # as the message on a damaged shard advises
     assert build(stores, source)[1:] == (["00001"], True)
@@ -130,6 +131,43 @@ def test_without_versions_the_texts_are_compared(tmp_path: Path):
     assert build(tmp_path, Unknown(tuple(pairs)))[1:] == (["00002"], True)
     store, made, whole = build(tmp_path, Unknown(tuple(pairs[:8])))
     assert (made, whole, len(store.records)) == ([], True, 8)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_rebuild_that_was_stopped_leaves_no_facts_of_other_texts(tmp_path: Path):
+    """Else the next start finds all shards, and trusts the fingerprint of the texts before."""
+    pairs = [Pair("abc"[i % 3], "fgh"[i % 3]) for i in range(12)]
+    before = build(tmp_path, Unknown(tuple(pairs)))[0].records.fingerprint()
+    pairs[10] = Pair("a", "a")
+    store = TokenStore.of(tmp_path, Unknown(tuple(pairs)), BOTH)
+
+    def stop(fraction: float, done: int) -> None:
+        if done == 12:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.build(PairStream(Unknown(tuple(pairs)), "data.train"), BOTH, stop)
+    store, made, whole = build(tmp_path, Unknown(tuple(pairs)))
+    assert (made, whole) == ([], True) and store.records[10].source.tolist() == TOKENIZER.encode("a")
+    assert store.records.fingerprint() == tokenize(pairs, BOTH).fingerprint() != before
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_second_process_waits_for_the_one_that_builds(tmp_path: Path, source: ParallelText):
+    """Two runs of a sweep start together: the second one then makes nothing."""
+    store = TokenStore.of(tmp_path, source, BOTH)
+    store.folder.mkdir(parents=True)
+    waited: list[int] = []
+    with FileLock(store.folder / ".0-of-1.lock") as other:
+
+        def shown(fraction: float, done: int) -> None:
+            if not waited:
+                assert not (store.folder / "key.json").exists()
+                other.release()
+            waited.append(done)
+
+        assert store.build(PairStream(source, "data.train"), BOTH, shown)
+    assert waited[0] == 0 and len(store.records) == 18
 
 
 @pytest.mark.usefixtures("one_core")

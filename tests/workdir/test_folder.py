@@ -142,6 +142,18 @@ def test_lost_checkpoints_are_noticed_before_anything_is_erased(
             assert before == {name: (tmp_path / name).read_bytes() for name in before}
 
 
+def test_more_frequent_checkpoints_after_a_kill_before_the_first_one_are_no_loss(tmp_path: Path):
+    """The natural answer to nine lost steps: the rows were made with the periods of before."""
+    config = tiny_config()
+    folder = RunFolder(tmp_path)
+    with folder.lock(with_train(config, checkpoint_every=10, eval_every=10)):
+        folder.append({"step": 9, "split": "train"})
+        folder.checkpoints.mkdir()
+    again = RunFolder(tmp_path)
+    with again.lock(with_train(config, checkpoint_every=1, eval_every=10)):
+        again.check_nothing_lost()
+
+
 def test_an_empty_mount_point_in_place_of_the_only_checkpoint_is_noticed(tmp_path: Path):
     folder = RunFolder(tmp_path)
     with folder.lock(CONFIG):
