@@ -4,7 +4,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flaxformer_lite.bounds import Checked, NonNegativeInt
 from flaxformer_lite.data.records import Pair
@@ -20,7 +20,7 @@ class ParallelText(TextSource):
     source: str
     """File or URL of source sentences, one a line, UTF-8; or a pattern for several, sorted by name."""
     target: str
-    """File or URL of target sentences, one a line, UTF-8; or a pattern for as many as of the source."""
+    """File or URL of target sentences, one a line, UTF-8; or a pattern for as many as of the source, each with its lines."""
 
     @property
     def _origins(self) -> tuple[str, str]:
@@ -33,16 +33,22 @@ class ParallelText(TextSource):
         return file_versions(self.source) + file_versions(self.target)
 
     def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
-        sources, targets = _lines(self.source, progress), _lines(self.target)
-        count, source, target = 0, next(sources, None), next(targets, None)
-        while source is not None and target is not None:
-            yield Pair(source, target)
-            count, source, target = count + 1, next(sources, None), next(targets, None)
-        if source is not None or target is not None:
-            of_source = count + (source is not None) + sum(1 for _ in sources)
-            of_target = count + (target is not None) + sum(1 for _ in targets)
-            counts = f"{of_source} lines in {self.source} but {of_target} in {self.target}"
-            raise ValueError(f"{counts}: parallel files need equally many lines")
+        files, others = matching_files(self.source), matching_files(self.target)
+        if len(files) != len(others):
+            counts = f"{self.source} matches {len(files)} files but {self.target} {len(others)}"
+            raise ValueError(f"{counts}: each file of source sentences needs one of target sentences")
+        lines = _lines(self.source, progress), _lines(self.target)
+        for source, target in itertools.zip_longest(*lines):
+            if source is None or target is None or source[:2] != target[:2]:
+                break
+            yield Pair(source.text, target.text)
+        else:
+            return
+        for file, other in zip(files, others, strict=True):
+            of_source, of_target = (sum(1 for line in _lines(path)) for path in (file, other))
+            if of_source != of_target:
+                counts = f"{of_source} lines in {file} but {of_target} in {other}"
+                raise ValueError(f"{counts}: parallel files need equally many lines")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +86,12 @@ class TSV(Checked, TextSource, at="tsv"):
     def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
         columns_read = (self.source_column, self.target_column, self.label_column)
         last = max(column for column in columns_read if column is not None)
-        for number, line in enumerate(_lines(self.path, progress), 1):
+        files = matching_files(self.path)
+        for file, number, line in _lines(self.path, progress):
             columns = line.split("\t") if line.strip() else [""] * (last + 1)
             if len(columns) <= last:
                 found = f"{len(columns)} column(s) between tabs, but column {last}, counted from 0, is needed"
-                yield ValueError(f"{self.path}:{number}: {found}")
+                yield ValueError(f"{files[file]}:{number}: {found}")
                 continue
             yield Pair(*("" if column is None else columns[column] for column in columns_read))
 
@@ -98,8 +105,9 @@ class JSONLines(FieldSource):
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
     def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        for number, line in enumerate(_lines(self.path, progress), 1):
-            location = f"{self.path}:{number}"
+        files = matching_files(self.path)
+        for file, number, line in _lines(self.path, progress):
+            location = f"{files[file]}:{number}"
             if not line.strip():
                 yield Pair("", "")
                 continue
@@ -111,14 +119,22 @@ class JSONLines(FieldSource):
             yield self._pair(record, location)
 
 
-def _lines(path: str, progress: ReadProgress = ignore_progress) -> Iterator[str]:
+class Line(NamedTuple):
+    """A line of text, with the index of its file and its number there, from 1."""
+
+    file: int
+    number: int
+    text: str
+
+
+def _lines(path: str, progress: ReadProgress = ignore_progress) -> Iterator[Line]:
     """Yields the lines of all files that match `path`. Raises: ValueError if there are none."""
     files = matching_files(path)
     found = False
-    for number, file in enumerate(files):
-        chunks = line_chunks(file, lambda fraction, before=number: progress((before + fraction) / len(files)))
-        for line in itertools.chain.from_iterable(chunks):
+    for index, file in enumerate(files):
+        chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
+        for number, text in enumerate(itertools.chain.from_iterable(chunks), 1):
             found = True
-            yield line
+            yield Line(index, number, text)
     if not found:
         raise ValueError(f"{path}: the file is empty")

@@ -32,6 +32,24 @@ def test_patterns_read_several_files_in_the_order_of_their_names(tmp_path: Path)
     assert TSV(path=table[0]).versions() != before
 
 
+def test_files_of_a_pattern_belong_together_one_by_one(tmp_path: Path) -> None:
+    """Two cut files whose lines add up would shift every pair after the first cut."""
+    for name, content in (("1.de", "a\nb\nc\n"), ("2.de", "d\ne\n"), ("1.en", "a\nb\n"), ("2.en", "c\nd\ne\n")):
+        file(tmp_path, name, content)
+    source = ParallelText(source=f"{tmp_path}/*.de", target=f"{tmp_path}/*.en")
+    assert message(source).startswith(f"3 lines in {tmp_path}/1.de but 2 in {tmp_path}/1.en: ")
+    file(tmp_path, "3.en", "x\n")
+    assert message(source).startswith(f"{tmp_path}/*.de matches 2 files but {tmp_path}/*.en 3: ")
+
+
+def test_a_bad_row_of_a_pattern_is_named_by_its_own_file_and_line(tmp_path: Path) -> None:
+    for n in (1, 2):
+        file(tmp_path, f"{n}.jsonl", '{"source": "a", "target": "A"}\n' + "{\n" * (n - 1))
+        file(tmp_path, f"{n}.tsv", "a\tA\n" + "b\n" * (n - 1))
+    assert message(JSONLines(path=f"{tmp_path}/*.jsonl")).startswith(f"{tmp_path}/2.jsonl:2: not JSON")
+    assert message(TSV(path=f"{tmp_path}/*.tsv")).startswith(f"{tmp_path}/2.tsv:2: 1 column(s)")
+
+
 def test_empty_files(tmp_path: Path) -> None:
     empty, good = file(tmp_path, "empty", ""), file(tmp_path, "good", "a\n")
     for source in (
