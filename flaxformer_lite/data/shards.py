@@ -71,11 +71,11 @@ def text_digests(pairs: Sequence[Pair]) -> tuple[str, str]:
 
 def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> ShardFacts:
     """Tokenizes the pairs into the folder, which replaces an older one."""
-    most = max(tokenizers.source.vocab_size, tokenizers.target.vocab_size)
+    most = max(tokenizers.source.largest_id, tokenizers.target.largest_id)
     encode = tokenizers.source.encode, tokenizers.target.encode
     empty = [function("") for function in encode]  # a document has no source, and a call takes a tenth of a line's time
     sides = (encode[i](pair[i]) if pair[i] else empty[i] for pair in pairs for i in (0, 1))
-    shard = TokenShard.of(sides, [pair.label for pair in pairs], np.uint16 if most <= 2**16 else np.int32)
+    shard = TokenShard.of(sides, [pair.label for pair in pairs], np.uint16 if most < 2**16 else np.int32)
     sizes = np.diff(shard.starts)
     facts = ShardFacts(len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum()), *text_digests(pairs))
     with atomic_write(folder) as unfinished:

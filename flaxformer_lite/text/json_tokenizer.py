@@ -64,6 +64,9 @@ class JsonTokenizer(Tokenizer):
         template = (item.token for items in self._templates for item in items if item.text is None)
         return max(super().largest_id, *pieces, *template)
 
+    def has_piece(self, i: int) -> bool:
+        return self._tokenizer.id_to_token(i) is not None
+
     @classmethod
     def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
         """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`."""

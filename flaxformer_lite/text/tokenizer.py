@@ -49,6 +49,10 @@ class Tokenizer(ABC):
         """The largest id that a text may get: of the pieces, the special ids and the template."""
         return max(self.vocab_size - 1, *(i for i in self.special[:5] if i is not None))
 
+    def has_piece(self, i: int) -> bool:
+        """Returns whether an id stands for a piece of text."""
+        return i < self.vocab_size
+
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns BOS, the first text, EOS and, for a pair, the second text and EOS."""
         special = self.special
@@ -152,7 +156,7 @@ class Tokenizers:
 
         Ids past the tokenizer's vocabulary are dropped: the model may have more ids, and an untrained one predicts them.
         """
-        text = self.target.decode([token for token in tokens if token < self.target.vocab_size])
+        text = self.target.decode([token for token in tokens if self.target.has_piece(token)])
         return text.replace("\n", " ").replace("\r", " ")
 
 

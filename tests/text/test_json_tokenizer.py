@@ -8,6 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import models, processors
 
+from flaxformer_lite.data import shards
+from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -62,6 +64,16 @@ def test_the_largest_id_counts_gaps_and_the_template() -> None:
     Tokenizers(tokenizer, tokenizer).check_ids((10, 10))
     with pytest.raises(ValueError, match=r"the target's tokenizer has the id 9, .* between 0 and 8"):
         Tokenizers(tokenizer, tokenizer).check_ids((10, 9))
+
+
+def test_ids_after_a_gap_are_answered_and_stored(tmp_path: Path) -> None:
+    """Two pieces, the second of which has id 70,000: more than 16 bits, and more than there are pieces."""
+    tokenizer = JsonTokenizer.of(tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 70_000}, merges=[])).to_str(), {})
+    both = Tokenizers(tokenizer, tokenizer)
+    assert both.target_text([70_000, 0, 5, 90_000, 70_000]) == tokenizer.decode([70_000, 0, 70_000])
+    assert "c" in both.target_text([70_000])
+    shards.write_shard(tmp_path / "0", [Pair("bc", "c")], both)
+    assert shards.map_shard(tmp_path / "0", 1).ids.tolist() == [0, 70_000, 70_000]
 
 
 def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:
