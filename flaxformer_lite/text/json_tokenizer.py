@@ -172,7 +172,7 @@ class JsonTokenizer(Tokenizer):
 
     @functools.cached_property
     def _continuing_prefix(self) -> str | None:
-        """What WordPiece writes before a token within a word; None for other kinds."""
+        """The sign of WordPiece before a token within a word; None for other kinds."""
         model = json.loads(self.description)["model"]
         return str(model["continuing_subword_prefix"]) if model.get("type") == "WordPiece" else None
 
