@@ -90,7 +90,7 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
     Skips ids that the model has and the tokenizer does not, which a model with little training may generate.
     """
-    tokens = [token for token in tokens if token < tokenizer.vocab_size]
+    tokens = [token for token in tokens if tokenizer.has_piece(token)]
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *tokens])
     return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
 

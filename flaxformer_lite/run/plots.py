@@ -67,6 +67,8 @@ class RunPlots:
         def required_tokenizers(self) -> Tokenizers: ...
         @property
         def predictor(self) -> TextPredictor: ...
+        @property
+        def max_source_tokens(self) -> int: ...
         def translate(self, texts: Sequence[str]) -> list[str]: ...
         def generate(self, prompts: Sequence[str], **options: Any) -> list[str]: ...
 
@@ -112,9 +114,9 @@ class RunPlots:
             ids = cut(whole, config.data.longest.target, "text", "max_target_length", too_long)
             full = config.objective.prompt_attention == "full"
             return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
-        longest = config.data.longest
-        sources = cut(tokenizers.source.encode(source), longest.source - 1, "source", "max_source_length", too_long)
-        targets = cut(tokenizers.target.encode(target), longest.target - 1, "target", "max_target_length", too_long)
+        most, most_of_target = self.max_source_tokens, config.data.longest.target - 1
+        sources = cut(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
+        targets = cut(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
         return AttentionIds(tokenizers.source.as_source(sources), [config.decode.start_id, *targets], 0)
 
     def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:

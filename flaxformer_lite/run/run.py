@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 from jaxtyping import Float, PyTree
@@ -119,7 +119,7 @@ class Run(RunPlots):
         """
         check_list("texts", texts)
         self.unknown.report(texts, warn)
-        sources = self.encode("source", [text if text.strip() else "" for text in texts], warn, first_line)
+        sources = self.encode_sources([text if text.strip() else "" for text in texts], warn, first_line)
         others = [run.params for run in self.others]
         return translate(
             self.translation_decoder(**decode), self.params, sources, self.required_tokenizers, progress, others
@@ -172,15 +172,16 @@ class Run(RunPlots):
             self.decoders[program] = Decoder(self.model, program, objective.prompt_attention, others)
         return self.decoders[program].under(settings)
 
-    def encode(
-        self, side: Literal["source", "target"], texts: Sequence[str], warn: WarnCallback, first_line: int = 1
-    ) -> list[list[int]]:
-        """Returns the token ids of texts, truncated to leave room for EOS, with a warning for each truncated one."""
-        tokenizer, limit = getattr(self.required_tokenizers, side), getattr(self.config.data.longest, side) - 1
-        rows = tokenizer.encode_batch(list(texts))
+    @property
+    def max_source_tokens(self) -> int:
+        """Tokens of the longest source, special ones not counted."""
+        return self.required_tokenizers.source.source_room(self.config.data.longest.source)
+
+    def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
+        """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""
         return [
-            cut(row, limit, side, f"max_{side}_length", cut_warning(warn, line))
-            for line, row in enumerate(rows, first_line)
+            cut(row, self.max_source_tokens, "source", "max_source_length", cut_warning(warn, line))
+            for line, row in enumerate(self.required_tokenizers.source.encode_batch(list(texts)), first_line)
         ]
 
     # Generation --------------------------------------------------------------------------------------------------------

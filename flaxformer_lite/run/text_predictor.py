@@ -198,9 +198,9 @@ class TextPredictor:
         self, probabilities: Float[np.ndarray, "K"], ids: Int[np.ndarray, "K"]
     ) -> list[TokenPrediction]:
         """Returns the candidates for one mask."""
-        size = self.tokenizer.vocab_size
+        tokenizer = self.tokenizer
         return [
-            TokenPrediction(self.tokenizer.pieces([i])[0] if i < size else "", p, i)
+            TokenPrediction(tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else "", p, i)
             for p, i in zip(probabilities.tolist(), ids.tolist(), strict=True)
         ]
 

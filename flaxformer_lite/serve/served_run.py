@@ -121,7 +121,7 @@ class ServedRun:
         settings, limit = self.with_limit(settings, max_new_tokens)
         tokenizer = self.tokenizers.source
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
-        self.check_lengths([len(row) for row in rows], self.run.config.data.longest.source - 1)
+        self.check_lengths([len(row) for row in rows], self.run.max_source_tokens)
         prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
         return Job(Key(self.name, "translate", settings.program), prompts)
 

@@ -71,6 +71,10 @@ class Tokenizer(ABC):
         """Returns a source text for the encoder of an encoder–decoder: the tokens and EOS."""
         return self.special._replace(bos=None).with_bos_eos(tokens)
 
+    def source_room(self, max_length: int) -> int:
+        """Returns how many tokens of a text `as_source` may be given for at most `max_length` tokens with special ones."""
+        return max_length - len(self.as_source([]))
+
     @abstractmethod
     def encode(self, text: str) -> list[int]:
         """Returns the ids of a text, without special ids other than UNK."""

@@ -15,6 +15,7 @@ from flaxformer_lite.inference.generation import (
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subwords import SentencePiece
+from tests.support.tokenizers import gapped
 
 BYTES = Bytes().train([], 260)
 
@@ -97,3 +98,10 @@ def test_settings_by_name():
             generation_settings(config, {wrong: 2})
     with pytest.raises(ValueError, match=r"decode.beam_size is 2 but decode.sampling is set"):
         generation_settings(config, {"beam_size": 2, "top_p": 0.5})
+
+
+def test_a_text_has_the_pieces_after_a_gap_of_the_ids():
+    """Hand-worked: "b" is 0 and "c" is 7; 5 and 90 have no piece."""
+    tokenizer = gapped()
+    assert decode_after(tokenizer, [0], [7, 5, 90, 7]) == tokenizer.decode([7, 7])
+    assert decode_after(tokenizer, [0], [5]) == ""

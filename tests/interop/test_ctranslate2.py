@@ -36,6 +36,7 @@ from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
+from tests.support.tokenizers import gapped
 
 HF = FIXTURES / "hf"
 BOTH = {"vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 29, "num_encoder_layers": 2, "num_decoder_layers": 3}
@@ -355,6 +356,7 @@ def test_every_id_has_a_name_of_its_own() -> None:
     assert token_names(None, 3) == ["0", "1", "2"]
     names = token_names(ByteTokenizer(), 263)
     assert len(set(names)) == 263 and names[0] == "<pad>" and names[ord("a") + 4] == "a" and names[262] == "<id 262>"
+    assert token_names(gapped(), 9) == ["b", *(f"<id {i}>" for i in range(1, 7)), "c", "<id 8>"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from flaxformer_lite.run import attention
 from flaxformer_lite.run.attention import apply_with_intermediates, labels
 from flaxformer_lite.text.characters import Characters
 from tests.support.served import runs
+from tests.support.tokenizers import gapped
 
 
 def test_texts_share_a_program_and_padding_changes_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -29,3 +30,4 @@ def test_a_token_without_a_piece_is_a_masked_one_or_its_number():
     ids = [*tokenizer.encode("ba"), tokenizer.vocab_size]
     assert labels(tokenizer, ids) == ["b", "a", str(tokenizer.vocab_size)]
     assert labels(tokenizer, ids, "[MASK]") == ["b", "a", "[MASK]"]
+    assert labels(gapped(), [7, 5, 9]) == ["c", "5", "9"]

@@ -10,6 +10,7 @@ from flaxformer_lite.config import from_json
 from flaxformer_lite.run.dry_run import dry_run, pieces, shape_in_words
 from flaxformer_lite.text.characters import CharacterTokenizer
 from tests.support.experiments import tiny_config, use_one_device
+from tests.support.tokenizers import gapped
 
 
 def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective_knows():
@@ -20,6 +21,7 @@ def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective
     assert pieces(tokenizer, ids, np.array([1, 0, 0, 1, 1, 0, 0], bool)) == "a _ _ b </s>"
     assert pieces(tokenizer, np.full(70, a)).endswith("a a … (70 tokens)")
     assert pieces(tokenizer, np.zeros(3, int)) == ""
+    assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
 
 
 def test_shapes_in_words():

@@ -14,12 +14,14 @@ from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.run import Run
 from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiniest_config, use_one_device, with_train
-from tests.support.served import runs
+from tests.support.served import as_run, runs
+from tests.support.tokenizers import NAMES, bytes_joined
 
 CONFIG = with_train(tiniest_config(), steps=4, eval_every=4, checkpoint_every=2, log_every=4)
 LONG = ("1" * 60, "2" * 60)
@@ -185,3 +187,16 @@ def test_attention_ends_where_the_positions_do(untrained: Run, capsys: pytest.Ca
     ]
     np.testing.assert_array_equal(weights.cross, untrained.attention("1" * 39, "2" * 10).cross)
     assert capsys.readouterr().err == ""
+
+
+def test_a_source_leaves_room_for_all_special_ids(capsys: pytest.CaptureFixture):
+    """Law: a tokenizer that adds two ids to a source leaves 38 of the model's 40 positions; a longer text is as its beginning."""
+    tokenizer = JsonTokenizer.of(bytes_joined().to_str(), NAMES)
+    model = dataclasses.replace(CONFIG.model, positions=Learned(max_positions=40), vocab_size=300)
+    run = as_run(dataclasses.replace(CONFIG, model=model), tokenizer, Path("nowhere"))
+    long, whole = run.hypotheses(["1" * 60, "1" * 38])
+    assert capsys.readouterr().err == (
+        "warning: line 1: the source has 60 tokens and was cut to 38 (data.max_source_length)\n"
+    )
+    assert long == whole
+    assert len(run.attention("1" * 60, "2").source_pieces) == 40

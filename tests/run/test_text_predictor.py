@@ -29,6 +29,7 @@ from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.paths import FIXTURES
+from tests.support.tokenizers import gapped
 
 MODEL = ModelConfig(
     vocab_size=31, d_model=12, num_heads=3, d_ff=17, num_encoder_layers=1, num_decoder_layers=0,
@@ -341,3 +342,11 @@ def test_bart_classifies_as_the_library_does(tmp_path: Path, type_command: Typed
         ValueError, match=r"ends no text with 40, the first of decode.eos_ids, .*: use Run.forward from Python"
     ):
         dataclasses.replace(run, config=endless).classify(["w3"])
+
+
+def test_predicted_ids_without_a_piece_are_empty():
+    """Hand-worked: all 31 ids of the model are candidates, and two have pieces; 5 lies between them."""
+    run = make_run(tokenizer=gapped(), objective=MaskedLM(mask_token=30))
+    ((found,),) = run.fill_mask(["b[MASK]c"], 31)
+    pieces = {prediction.id: prediction.token for prediction in found}
+    assert len(pieces) == 31 and {i: piece for i, piece in pieces.items() if piece} == {0: "b", 7: "c"}

@@ -15,11 +15,14 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import TSV
+from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification
 from flaxformer_lite.run import Run
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from tests.support import needs
 from tests.support.experiments import use_one_device
-from tests.support.served import FakeModel, runs
+from tests.support.served import FakeModel, as_run, runs
+from tests.support.tokenizers import NAMES, bytes_joined
 
 pytestmark = needs.starlette
 LIMITS: dict[str, Any] = {"seconds": 20.0, "queue": 8, "texts": 4, "new_tokens": 64, "body_bytes": 4000}
@@ -465,3 +468,17 @@ def test_the_page_is_whole_and_runs_no_other_script(served: Served):
     assert f"script-src '{digest(script)}'" in policy and f"style-src '{digest(style)}'" in policy
     assert "default-src 'none'" in policy and "http" not in text.replace("http-equiv", "")
     assert "innerHTML" not in script and "/*" not in text
+
+
+def test_a_source_with_two_special_ids_has_room_for_one_token_less(three_runs: dict[str, Run], tmp_path: Path):
+    tokenizer = JsonTokenizer.of(bytes_joined().to_str(), NAMES)
+    config = three_runs["pairs"].config
+    model = dataclasses.replace(config.model, vocab_size=300, positions=Learned(max_positions=20))
+    served = Served({"pairs": as_run(dataclasses.replace(config, model=model), tokenizer, tmp_path)})
+    try:
+        assert len(served.answers("/api/translate", texts="a" * 18)) == 1
+        for path, body in (("translate", {"texts": "a" * 19}), ("attention", {"source": "a" * 19, "target": "b"})):
+            status, message = served.refused(f"/api/{path}", body)
+            assert status == 413 and "has 19 tokens, but pairs reads at most 18" in message
+    finally:
+        served.service.worker.close(5)

@@ -5,6 +5,8 @@ import random
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors
 
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+
 VOCAB_SIZE = 307
 """Enough for the made-up text in every kind of tokenizer."""
 
@@ -49,3 +51,8 @@ def bytes_joined() -> tokenizers.Tokenizer:
     found.pre_tokenizer, found.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     found.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return found
+
+
+def gapped() -> JsonTokenizer:
+    """Two pieces with a gap between them: "b" has id 0, "c" 7, and no other id has a piece."""
+    return JsonTokenizer.of(tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 7}, merges=[])).to_str(), {})

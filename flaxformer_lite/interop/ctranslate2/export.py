@@ -84,9 +84,10 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
     if tokenizer is None:
         return [str(i) for i in range(size)]
     names: dict[str, int] = {}
-    for i, piece in enumerate(tokenizer.pieces(range(min(size, tokenizer.vocab_size)))):
+    for i in range(size):
+        piece = tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else ""
         names[piece if piece and piece not in names else f"<id {i}>"] = i
-    return [*names, *(f"<id {i}>" for i in range(len(names), size))]
+    return [*names]
 
 
 def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
