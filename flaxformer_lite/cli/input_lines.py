@@ -2,18 +2,20 @@
 
 import argparse
 import contextlib
+import dataclasses
 import itertools
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from flaxformer_lite.bounds import cut
 from flaxformer_lite.cli.options import add_weights
 from flaxformer_lite.console import Progress, warn
-from flaxformer_lite.text.files import BadLine, check_file, line_chunks, read_lines, stream_lines
+from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
 
 LINES_AT_ONCE = 4096
 """Lines of a file in a chunk; results are written after each chunk."""
@@ -22,7 +24,27 @@ MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
 
 
-class LineChunk(NamedTuple):
+def no_check(number: int) -> None:
+    """Accepts every line."""
+
+
+class BadLines:
+    """Lines of one source that have no answer: warns of the first ones, and remembers all."""
+
+    def __init__(self) -> None:
+        self.numbers: set[int] = set()
+        """Counted from 1."""
+
+    def add(self, number: int, message: str) -> None:
+        """Adds a line; the message names it, and why it has no answer."""
+        self.numbers.add(number)
+        if len(self.numbers) <= MOST_BAD_LINES:
+            last = "; further ones are not listed" if len(self.numbers) == MOST_BAD_LINES else ""
+            warn(f"{message}; its answer is empty{last}")
+
+
+@dataclass(frozen=True)
+class LineChunk:
     """Lines that are processed together."""
 
     lines: list[str]
@@ -32,6 +54,37 @@ class LineChunk(NamedTuple):
     """Number of lines before these in the source."""
     unit: str = "line"
     """Name of one line in messages."""
+    bad: BadLines = dataclasses.field(default_factory=BadLines, compare=False)
+    """Bad lines of the source; the lines of the chunk that are no text are among them."""
+
+    def answerable(self, check: Callable[[int], object] = no_check) -> Iterator["LineChunk | None"]:
+        """Yields the lines in order: good ones in chunks, and None for each bad one.
+
+        check: raises ValueError, with the place, if line `number` of the chunk has no answer; it is reported, and counts as bad.
+        """
+        start = 0
+        for number in range(len(self.lines)):
+            if self.is_bad(number, check):
+                if start < number:
+                    yield self.part(start, number)
+                yield None
+                start = number + 1
+        if start < len(self.lines):
+            yield self.part(start, len(self.lines))
+
+    def is_bad(self, number: int, check: Callable[[int], object]) -> bool:
+        """Returns whether line `number` of the chunk has no answer."""
+        line = self.before + number + 1
+        if line not in self.bad.numbers:
+            try:
+                check(number)
+            except ValueError as error:
+                self.bad.add(line, str(error))
+        return line in self.bad.numbers
+
+    def part(self, start: int, stop: int) -> "LineChunk":
+        """Returns lines `start` to `stop - 1` as a chunk."""
+        return dataclasses.replace(self, lines=self.lines[start:stop], before=self.before + start)
 
     def place(self, number: int) -> str:
         """Returns source and number of line `number` of the chunk, for messages."""
@@ -63,14 +116,14 @@ class LineChunk(NamedTuple):
             yield {"progress": update, "warn": self.warn, "first_line": self.before + 1}
 
     @contextlib.contextmanager
-    def naming(self, first: int = 0) -> Iterator[None]:
-        """Adds the source to errors that name the number of a line or prompt; prompts are counted from `first`."""
+    def naming(self, number: int) -> Iterator[None]:
+        """Adds the place of line `number` of the chunk to errors, in place of the number of a source, prompt or line."""
         try:
             yield
         except ValueError as error:
-            if found := re.match(r"prompt (\d+)", str(error)):
-                raise ValueError(self.place(int(found[1]) - first) + str(error)[found.end() :]) from None
-            raise ValueError(f"{self.name}, {error}") if str(error).startswith("line ") else error from None
+            message, place = str(error), self.place(number)
+            named = re.match(r"(source|prompt|line) \d+", message)
+            raise ValueError(place + message[named.end() :] if named else f"{place}: {message}") from None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -92,25 +145,21 @@ def columns(block: LineChunk, number: int, wanted: int | None = None) -> list[st
     return texts
 
 
-def chosen_blocks(paths: list[str], action: str, *, keep_bad: bool = False) -> Iterator[LineChunk]:
+def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
     """Returns the chunks of the files, or of stdin; `action` is the verb of the prompt for typed lines.
 
-    keep_bad: a line that is not UTF-8 is reported, and counts as an empty one.
+    A line that is not UTF-8 is reported, and is one of the bad lines of its source.
 
     Raises: ValueError if a file cannot be read, or there is no stdin.
     """
     for path in paths:
         with naming_the_pipe(path):
             check_file(path)
-    if paths and keep_bad:
-        return file_blocks(
-            (path, itertools.chain.from_iterable(line_chunks(path, bad_line=reporting(path)))) for path in paths
-        )
     if paths:
-        return file_blocks([(path, iter(read_lines(path))) for path in paths])
+        return itertools.chain.from_iterable(map(file_blocks, paths))
     if sys.stdin is None:
         raise ValueError("there is no standard input: give a FILE, or pipe lines in")
-    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks(reporting("stdin") if keep_bad else None)
+    return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
 
 
 @contextlib.contextmanager
@@ -124,31 +173,26 @@ def naming_the_pipe(path: str) -> Iterator[None]:
         raise ValueError(f"{error}; for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …") from None
 
 
-def reporting(name: str) -> BadLine:
-    """Returns a function that warns of the first bad lines of the source."""
-    numbers = itertools.count(1)
-
-    def report(line: int, reason: str) -> None:
-        number = next(numbers)
-        if number <= MOST_BAD_LINES:
-            last = "; further ones are not listed" if number == MOST_BAD_LINES else ""
-            warn(f"{name}, line {line}: {reason}; its answer is empty{last}")
-
-    return report
+def reporting(name: str, bad: BadLines) -> BadLine:
+    """Returns a function that adds the lines of a source that are no text."""
+    return lambda number, reason: bad.add(number, f"{name}, line {number}: {reason}")
 
 
-def file_blocks(files: Iterable[tuple[str, Iterator[str]]]) -> Iterator[LineChunk]:
-    for path, lines in files:
-        for before in itertools.count(0, LINES_AT_ONCE):
-            if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
-                break
-            yield LineChunk(block, path, before)
+def file_blocks(path: str) -> Iterator[LineChunk]:
+    """Yields the lines of a file."""
+    bad = BadLines()
+    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=reporting(path, bad)))
+    for before in itertools.count(0, LINES_AT_ONCE):
+        if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
+            break
+        yield LineChunk(block, path, before, bad=bad)
 
 
-def piped_blocks(bad_line: BadLine | None) -> Iterator[LineChunk]:
-    before = 0
-    for lines in stream_lines(sys.stdin.buffer, "stdin", bad_line):  # type: ignore[arg-type]  # declared without its read1
-        yield LineChunk(lines, "stdin", before)
+def piped_blocks() -> Iterator[LineChunk]:
+    """Yields the lines of a pipe, as they arrive."""
+    before, bad = 0, BadLines()
+    for lines in stream_lines(sys.stdin.buffer, "stdin", reporting("stdin", bad)):  # type: ignore[arg-type]  # declared without its read1
+        yield LineChunk(lines, "stdin", before, bad=bad)
         before += len(lines)
 
 
@@ -158,9 +202,10 @@ def typed_blocks(action: str) -> Iterator[LineChunk]:
         import readline  # noqa: F401
 
     print(f"Type a line to {action}; Ctrl-D ends.", file=sys.stderr)
+    bad = BadLines()
     for before in itertools.count():
         try:
-            yield LineChunk([input("> " if sys.stdout.isatty() else "")], "stdin", before)
+            yield LineChunk([input("> " if sys.stdout.isatty() else "")], "stdin", before, bad=bad)
         except EOFError:
             print(file=sys.stderr)
             return

@@ -48,11 +48,17 @@ def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[li
         return loaded.hypotheses(block.lines, **report, **decode)
 
 
+def check_ids(loaded: Run, block: LineChunk, number: int) -> None:
+    """Raises: ValueError if line `number` is no list of token ids, or none that the model reads."""
+    source = block.token_ids(number)
+    with block.naming(number):
+        loaded.check_sources([source])
+
+
 def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
     sources = [block.token_ids(number) for number in range(len(block.lines))]
     with block.reporting("translating") as report:
-        del report["warn"]  # nothing is cut
-        answers = loaded.hypotheses_of_ids(sources, name=block.name, **report, **decode)
+        answers = loaded.hypotheses_of_ids(sources, progress=report["progress"], **decode)
     return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 

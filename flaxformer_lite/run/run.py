@@ -20,7 +20,13 @@ from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates
 from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
-from flaxformer_lite.inference.generation import check_generates, generate_texts, generation_settings, stream_text
+from flaxformer_lite.inference.generation import (
+    check_generates,
+    encode_prompt,
+    generate_texts,
+    generation_settings,
+    stream_text,
+)
 from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.dense import round_kernels
@@ -130,28 +136,28 @@ class Run(RunPlots):
         sources: Sequence[Sequence[int]],
         *,
         progress: ProgressCallback = no_progress,
-        name: str = "sources",
-        first_line: int = 1,
         **decode: Any,
     ) -> list[list[Hypothesis]]:
         """Returns the best translations of token ids as token ids. No EOS is added; `decode.pad_id` is padding.
 
-        `name` is where the sources are from, for messages.
-
         Example: `run.hypotheses_of_ids([[17, 5, 9, 3]])[0][0].tokens`.
 
-        Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`.
+        Raises: ValueError as `check_sources` does.
         """
-        limit = self.config.data.max_source_length
-        for number, source in enumerate(sources, first_line):
-            check_token_ids(source, self.config.model.vocab_size, f"{name}, line {number} has")
-            if len(source) > limit:
-                raise ValueError(
-                    f"{name}, line {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
-                )
+        self.check_sources(sources)
         decoder = self.translation_decoder(**decode)
         others = tuple({"params": run.params} for run in self.others)
         return decoder.generate({"params": self.params}, sources, progress, other_variables=others)
+
+    def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
+        """Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`."""
+        limit = self.config.data.max_source_length
+        for number, source in enumerate(sources):
+            check_token_ids(source, self.config.model.vocab_size, f"source {number} has")
+            if len(source) > limit:
+                raise ValueError(
+                    f"source {number} has {len(source)} ids but data.max_source_length is {limit}: shorten it"
+                )
 
     def translation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of sources under the config's settings with `decode` changed; the same settings share one.
@@ -237,9 +243,20 @@ class Run(RunPlots):
         Raises: ValueError as `completions` does, and if an id is outside the vocabulary.
         """
         decoder = self.generation_decoder(**decode)
-        for number, prompt in enumerate(prompts, first_index):
-            check_token_ids(prompt, self.config.model.vocab_size, f"prompt {number} has")
+        self.check_prompts(prompts, decoder, first_index)
         return decoder.generate({"params": self.params}, prompts, progress, seed=seed, first_index=first_index)
+
+    def check_prompts(self, prompts: Sequence[str | Sequence[int]], decoder: Decoder, first_index: int = 0) -> None:
+        """Checks prompts, as texts or token ids; `decoder` is that of `generation_decoder`.
+
+        Raises: ValueError for one with an id outside the vocabulary, one without a token, or one that is longer than the model's
+        positions.
+        """
+        for number, prompt in enumerate(prompts, first_index):
+            if isinstance(prompt, str):
+                prompt = encode_prompt(self.required_tokenizers.target, prompt, decoder.config.bos_id)
+            check_token_ids(prompt, self.config.model.vocab_size, f"prompt {number} has")
+            decoder.check([prompt], number)
 
     def stream(
         self,

@@ -114,12 +114,22 @@ class TextPredictor:
                 "that was trained to classify"
             )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
-        if (pair := first_pair(self.config, texts)) is not None:
-            number = report.get("first_line", 1) + pair
-            raise ValueError(f"line {number} has two texts, but this run was trained on single texts: remove the tab")
+        self.check_pairs(texts, report.get("first_line", 1))
         predictor = self.batch_predictor(predict_class_logits, self.config.decode.bos_id)
         logits = self.predict(predictor, texts, **report)
         return [class_prediction(row, names) for row in logits]
+
+    def first_pair(self, texts: Sequence[str | tuple[str, str]]) -> int | None:
+        """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""
+        sources = [getattr(self.config.data.train, name, "") for name in ("source_column", "source_field")]
+        return next((i for i, text in enumerate(texts) if None in sources and not isinstance(text, str)), None)
+
+    def check_pairs(self, texts: Sequence[str | tuple[str, str]], first_line: int = 1) -> None:
+        """Raises: ValueError for a pair of texts if the model was trained on single texts."""
+        if (pair := self.first_pair(texts)) is not None:
+            raise ValueError(
+                f"line {first_line + pair} has two texts, but this run was trained on single texts: remove the tab"
+            )
 
     def predict(
         self,
@@ -219,12 +229,6 @@ class TextPredictor:
                 f"the tokenizer of {self.name} has no mask id, and objective.mask_token is not set: use a masked language model"
             )
         return mask_id
-
-
-def first_pair(config: Config, texts: Sequence[str | tuple[str, str]]) -> int | None:
-    """Returns the index of the first pair of texts if the model was trained on single texts; None if all fit."""
-    sources = [getattr(config.data.train, name, "") for name in ("source_column", "source_field")]
-    return next((i for i, text in enumerate(texts) if None in sources and not isinstance(text, str)), None)
 
 
 def check_list(name: str, texts: object) -> None:

@@ -26,7 +26,7 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.plots import attention_axes
-from flaxformer_lite.run.text_predictor import MASK, first_pair
+from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.job_queue import Job
 from flaxformer_lite.serve.limits import Limits
@@ -155,7 +155,7 @@ class ServedRun:
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
         """Returns the job of filling masks in texts, of classifying or of embedding them."""
         predictor, tokenizer = self.run.predictor, self.tokenizers.source
-        if task == "classify" and (pair := first_pair(self.run.config, texts)) is not None:
+        if task == "classify" and (pair := predictor.first_pair(texts)) is not None:
             raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import BadLines, LineChunk, chosen_blocks, columns
 
 CHUNK = LineChunk(["7 8", "a\tb", "c"], "in.txt", before=40)
 
@@ -36,36 +36,60 @@ def test_token_ids_and_columns_of_a_line():
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        ("line 3: it is empty", "in.txt, line 3: it is empty"),
+        ("source 0 has 9 ids", "in.txt, line 42 has 9 ids"),
         ("prompt 6: it is empty", "in.txt, line 42: it is empty"),
-        ("decode.alpha is nan", "decode.alpha is nan"),
+        ("a prompt is empty", "in.txt, line 42: a prompt is empty"),
     ],
 )
-def test_errors_that_name_a_line_or_a_prompt_get_the_source(error: str, message: str):
-    with pytest.raises(ValueError) as caught, CHUNK.naming(5):
+def test_errors_of_a_line_get_its_place(error: str, message: str):
+    with pytest.raises(ValueError) as caught, CHUNK.naming(1):
         raise ValueError(error)
     assert str(caught.value) == message
+
+
+def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixture):
+    """Oracle: parts written by hand. A line that was bad when it was read is not checked again."""
+    bad = BadLines()
+    bad.add(43, "in.txt, line 43: not UTF-8")
+    chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad)
+
+    def check(number: int) -> None:
+        assert number != 2
+        if not chunk.lines[number]:
+            raise ValueError(f"{chunk.place(number)}: it is empty")
+
+    assert list(chunk.answerable(check)) == [
+        LineChunk(["a b", "c"], "in.txt", 40),
+        None,
+        None,
+        LineChunk(["e", "7", "f"], "in.txt", 44),
+    ]
+    assert list(LineChunk(["", "a"], "x", 0).answerable()) == [LineChunk(["", "a"], "x", 0)]
+    assert capsys.readouterr().err.splitlines() == [
+        "warning: in.txt, line 43: not UTF-8; its answer is empty",
+        "warning: in.txt, line 44: it is empty; its answer is empty",
+    ]
 
 
 def test_a_file_that_is_no_text_fills_no_screen(tmp_path: Path, capsys: pytest.CaptureFixture):
     path = tmp_path / "binary"
     path.write_bytes(b"\xff\n" * 40)
-    assert sum(len(chunk.lines) for chunk in chosen_blocks([str(path)], "translate", keep_bad=True)) == 40
+    (chunk,) = chosen_blocks([str(path)], "translate")
+    assert list(chunk.answerable()) == [None] * 40
     said = capsys.readouterr().err.splitlines()
     assert len(said) == input_lines.MOST_BAD_LINES and said[-1].endswith("; further ones are not listed")
 
 
 def test_a_text_in_the_place_of_a_file_is_answered_with_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    for keep_bad in (False, True):
-        with pytest.raises(
-            ValueError, match=r"no such file in .*; for a text itself: echo 'a \[MASK\]' \| flaxformer-lite"
-        ):
-            chosen_blocks(["a [MASK]"], "fill", keep_bad=keep_bad)
-        with pytest.raises(ValueError, match=r"absent: no such file in [^;]*$"):
-            chosen_blocks(["absent"], "fill", keep_bad=keep_bad)
-        (tmp_path / "my data").mkdir(exist_ok=True)
-        for other in ("my data", ""):
-            with pytest.raises(ValueError) as caught:
-                chosen_blocks([other], "fill", keep_bad=keep_bad)
-            assert "for a text itself" not in str(caught.value)
+    with pytest.raises(
+        ValueError, match=r"no such file in .*; for a text itself: echo 'a \[MASK\]' \| flaxformer-lite"
+    ):
+        chosen_blocks(["a [MASK]"], "fill")
+    with pytest.raises(ValueError, match=r"absent: no such file in [^;]*$"):
+        chosen_blocks(["absent"], "fill")
+    (tmp_path / "my data").mkdir(exist_ok=True)
+    for other in ("my data", ""):
+        with pytest.raises(ValueError) as caught:
+            chosen_blocks([other], "fill")
+        assert "for a text itself" not in str(caught.value)

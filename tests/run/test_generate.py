@@ -134,7 +134,8 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             patch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
             patch.setattr(sys, "stdout", sys.stdout)  # which the command wraps for a terminal
             main()
-        return capsys.readouterr().out
+        out, typed.err = capsys.readouterr()
+        return out
 
     return typed
 
@@ -201,18 +202,37 @@ def test_mistakes_are_one_line(type_command, capsys: pytest.CaptureFixture, word
     assert end.value.code == 2 and message in error and error.count("\n") == 1
 
 
-def test_a_prompt_in_a_file_is_named_by_its_line(type_command, capsys: pytest.CaptureFixture, tmp_path: Path):
-    """Law: lines are counted in each file."""
-    for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n")):
+def test_a_bad_prompt_in_a_file_is_named_by_its_line_and_stops_no_other(type_command, run: Run, tmp_path: Path):
+    """Law: lines are counted in each file; the others have the texts that they have with a good line in its place."""
+    for name, text in (("a", "a\nb\n"), ("b", f"a\n{40 * 'b'}\nc\n"), ("ids", "3\n999\n"), ("words", "3\n4 x\n\n")):
         (tmp_path / name).write_text(text)
-    for files, options, message in (
-        (("a", "b"), (), f"{tmp_path}/b, line 2 has 41 tokens, but model.positions"),
-        (("ids",), ("--ids",), f"{tmp_path}/ids, line 2 has 999, which is no token id"),
-        (("words",), ("--ids",), f"{tmp_path}/words, line 2: '4 x' is no list of token ids"),
+    (tmp_path / "latin").write_bytes(b"a\nGr\xfc\xdfe\n")
+    drawn = ("--seed", "5", "--samples", "2")
+    texts = [
+        answer.text
+        for prompt in run.completions([*"abaxc"], seed=5, num_hypotheses=2, temperature=1.0)
+        for answer in prompt
+    ]
+    escaped = [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in texts]
+    ids = " ".join(map(str, run.completions_of_ids([[3]])[0][0].tokens))
+    for files, options, out, messages in (
+        (("a", "b"), drawn, [*escaped[:6], "", "", *escaped[8:]], ["b, line 2 has 41 tokens, but model.positions"]),
+        (("ids",), ("--ids",), [ids, ""], ["ids, line 2 has 999, which is no token id"]),
+        (
+            ("words",),
+            ("--ids",),
+            [ids, "", ""],
+            ["words, line 2: '4 x' is no list of token ids", "words, line 3 has no tokens"],
+        ),
+        (("latin",), drawn, [*escaped[:2], "", ""], ["latin, line 2: not UTF-8 (byte 0xfc)"]),
     ):
-        with pytest.raises(SystemExit, match="2"):
-            type_command(*(word for name in files for word in ("--file", str(tmp_path / name))), *options)
-        assert capsys.readouterr().err.startswith(f"error: {message}")
+        found = type_command(*(word for name in files for word in ("--file", str(tmp_path / name))), *options)
+        assert found.split("\n") == [*out, ""]
+        said = [line for line in type_command.err.splitlines() if line.startswith("warning")]
+        for line, message in zip(said, messages, strict=True):
+            assert line.startswith(f"warning: {tmp_path}/{message}") and "; its answer is empty" in line
+    with pytest.raises(SystemExit, match="2"):
+        type_command("a", 40 * "b")
 
 
 @pytest.mark.slow

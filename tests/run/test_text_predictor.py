@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -218,8 +220,6 @@ def type_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture)
 @pytest.mark.parametrize(
     ("arguments", "stdin", "words"),
     [
-        (["classify"], b"a\tb\tc\n", "stdin, line 1: 3 texts separated by tabs: there must be one or two"),
-        (["embed", "--similarity"], b"a\tb\na\n", "stdin, line 2: 1 texts separated by tabs: there must be 2"),
         (["embed", "--similarity", "--output", "x"], b"", "--output writes vectors and --similarity cosines"),
         (["fill-mask", "--top", "0"], b"", "--top is 0: it must be at least 1"),
         (["embed", "--output", "{tmp}"], b"", "{tmp} exists already: give a file that does not"),
@@ -287,19 +287,71 @@ def test_vectors_go_into_a_new_file(run: Run, type_command: Typed, tmp_path: Pat
     assert type_command(run, "embed", "--output", str(file), stdin=b"abc\nhello\n") == ([], [])
     np.testing.assert_array_equal(np.load(file), run.embed(["abc", "hello"]))
     assert list(file.parent.iterdir()) == [file]
+    (tmp_path / "new" / "damaged.gz").write_bytes(b"\x1f\x8b\x08")
     with pytest.raises(SystemExit):
-        type_command(run, "embed", "--output", str(tmp_path / "y.npy"), stdin=b"abc\n\xff\n")
+        type_command(run, "embed", "--output", str(tmp_path / "y.npy"), str(tmp_path / "new" / "damaged.gz"), stdin=b"")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new"]
+
+
+UTF8 = "not UTF-8 (byte 0xff); convert it, for example with iconv"
+
+
+@pytest.mark.parametrize(
+    ("command", "lines", "bad", "reason"),
+    [
+        (["classify"], b"a\tb|b|c", b"a\tb\tc", "3 texts separated by tabs: there must be one or two"),
+        (["classify", "--scores"], b"a|b|c", b"\xff", UTF8),
+        (["embed"], b"a|b|c", b"\xff", UTF8),
+        (["embed", "--similarity"], b"a\tb|b\ta|c\td", b"a", "1 texts separated by tabs: there must be 2"),
+        (["embed", "--output"], b"a|b|c", b"\xff", UTF8),
+        (["fill-mask"], b"a[MASK]|b[MASK]|[MASK]c", b"\xff", UTF8),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_bad_line_is_reported_and_stops_no_other(
+    command: list[str],
+    lines: bytes,
+    bad: bytes,
+    reason: str,
+    run: Run,
+    masked: Run,
+    type_command: Typed,
+    tmp_path: Path,
+):
+    """Law: the others have the answers that they have with a good line in its place; a file and a pipe agree."""
+    first, second, third = lines.split(b"|")
+    chosen, file = masked if command == ["fill-mask"] else run, tmp_path / "in.txt"
+    answered: list[list[Any]] = []
+    for middle, files in ((second, []), (bad, []), (bad, [str(file)])):
+        content = b"\n".join([first, middle, third, b""])
+        file.write_bytes(content)
+        made = [str(tmp_path / f"{len(answered)}.npy")] if "--output" in command else []
+        out, err = type_command(chosen, *command, *made, *files, stdin=b"" if files else content)
+        answered.append(np.load(made[0]).tolist() if made else [numbers(line) for line in out])
+        name = str(file) if files else "stdin"
+        assert err == ([f"warning: {name}, line 2: {reason}; its answer is empty"] if middle == bad else [])
+    whole, *both = answered
+    if command == ["fill-mask"]:  # lines of five candidates each
+        whole, both = [whole[:5], whole[5:10], whole[10:]], [[found[:5], math.nan, found[5:]] for found in both]
+    for found in both:
+        assert np.isnan(found[1]).all()
+        for i in (0, 2):
+            np.testing.assert_allclose(found[i], whole[i], atol=2e-6)
+
+
+def numbers(line: str) -> list[float]:
+    """Returns the numbers in a line; NaN for none."""
+    return [float(number) for number in re.findall(r"-?[0-9.]+(?:e-?[0-9]+)?", line)] or [math.nan]
 
 
 def test_a_pair_for_a_run_of_single_texts_is_named_with_its_file(run: Run, type_command: Typed):
     train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
     data = dataclasses.replace(run.config.data, train=train)
     single = dataclasses.replace(run, config=dataclasses.replace(run.config, data=data))
-    with pytest.raises(SystemExit):
-        type_command(single, "classify", stdin=b"a\nb\tc\n")
-    assert type_command.errors() == [
-        "error: stdin, line 2 has two texts, but this run was trained on single texts: remove the tab"
+    (out, err) = type_command(single, "classify", stdin=b"a\nb\tc\n")
+    assert len(out) == 2 and out[1] == ""
+    assert err == [
+        "warning: stdin, line 2 has two texts, but this run was trained on single texts: remove the tab; its answer is empty"
     ]
 
 

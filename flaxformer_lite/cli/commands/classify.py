@@ -1,9 +1,11 @@
 """Writes the class of each line, a tab, and its probability; for a regression, the number.
 
-A line is one text, or two texts separated by a tab if the run was trained on pairs.
+A line is one text, or two texts separated by a tab if the run was trained on pairs. A line with other columns, or one that is not
+UTF-8, is reported, and its answer is empty.
 """
 
 import argparse
+import functools
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -32,15 +34,28 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.scores and pooler is not None and pooler.num_classes == 1:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
     for block in blocks:
-        for answer in answers(loaded, block):
-            print(written(answer, scores=arguments.scores))
+        for part in block.answerable(functools.partial(check, loaded, block)):
+            for answer in [None] if part is None else answers(loaded, part):
+                print("" if answer is None else written(answer, scores=arguments.scores))
         sys.stdout.flush()
 
 
+def check(loaded: "flaxformer_lite.run.Run", block: LineChunk, number: int) -> None:
+    """Raises: ValueError if line `number` has other texts than the run reads."""
+    text = text_of(block, number)
+    with block.naming(number):
+        loaded.predictor.check_pairs([text])
+
+
+def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:
+    """Returns the text of a line, or its pair of texts."""
+    texts = columns(block, number)
+    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
+
+
 def answers(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> "list[flaxformer_lite.run.ClassPrediction]":
-    texts = [columns(block, number) for number in range(len(block.lines))]
-    with block.reporting("classifying") as report, block.naming():
-        return loaded.classify([text[0] if len(text) == 1 else (text[0], text[1]) for text in texts], **report)
+    with block.reporting("classifying") as report:
+        return loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
 
 
 def written(answer: "flaxformer_lite.run.ClassPrediction", *, scores: bool) -> str:

@@ -1,11 +1,15 @@
 """Writes one vector for each line: as a JSON list, or all of them into an .npy file.
 
-With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors.
+With --similarity a line is two texts separated by a tab, and the result is the cosine of their vectors. A line that is not UTF-8 is
+reported; its answer is empty, in an .npy file a row of nan.
 """
 
 import argparse
+import dataclasses
+import functools
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +18,7 @@ from jaxtyping import Float
 
 from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns, no_check
 from flaxformer_lite.cli.options import chosen_weights
 
 if TYPE_CHECKING:
@@ -36,22 +40,37 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    kept = []
+    kept = [loaded.embed([])]
+    missing = np.full((1, kept[0].shape[1]), np.nan, np.float32)
     for block in blocks:
-        if arguments.similarity:
-            pairs = [columns(block, number, 2) for number in range(len(block.lines))]
-            first, second = (embedded(loaded, block._replace(lines=list(side))) for side in zip(*pairs, strict=True))
-            for cosine in cosines(first, second):
-                print(f"{cosine:.6f}")
-        elif arguments.output is not None:
-            kept.append(embedded(loaded, block))
-        else:
-            for vector in embedded(loaded, block):
-                print(json.dumps([float(str(x)) for x in vector]))  # the shortest digits that give the same float32
+        check = functools.partial(columns, block, wanted=2) if arguments.similarity else no_check
+        for part in block.answerable(check):
+            if arguments.output is not None:
+                kept.append(missing if part is None else embedded(loaded, part))
+            elif part is None:
+                print()
+            else:
+                for line in similarities(loaded, part) if arguments.similarity else vectors(loaded, part):
+                    print(line)
         sys.stdout.flush()
     if arguments.output is not None:
         with atomic_write(Path(arguments.output)) as unfinished, open(unfinished, "wb") as file:
-            np.save(file, np.concatenate(kept) if kept else loaded.embed([]))
+            np.save(file, np.concatenate(kept))
+
+
+def similarities(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> Iterator[str]:
+    """Yields the lines to write for pairs of texts."""
+    pairs = [columns(block, number) for number in range(len(block.lines))]
+    sides = (dataclasses.replace(block, lines=list(side)) for side in zip(*pairs, strict=True))
+    first, second = (embedded(loaded, side) for side in sides)
+    for cosine in cosines(first, second):
+        yield f"{cosine:.6f}"
+
+
+def vectors(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> Iterator[str]:
+    """Yields the lines to write for texts."""
+    for vector in embedded(loaded, block):
+        yield json.dumps([float(str(x)) for x in vector])  # the shortest digits that give the same float32
 
 
 def embedded(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> Float[np.ndarray, "N D"]:

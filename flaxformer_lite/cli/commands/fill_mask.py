@@ -1,10 +1,11 @@
 """Predicts the token at each [MASK] of each line.
 
 Results are lines `index ||| mask ||| token ||| probability`, the most probable first. index counts input lines and mask the masks
-of a line, both from 0. A line without a mask gets no result but a warning on stderr.
+of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no result but a warning on stderr.
 """
 
 import argparse
+import itertools
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load  # with JAX
 
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    for block in blocks:
-        for masks in filled(loaded, block, arguments.top):
+    for part in itertools.chain.from_iterable(block.answerable() for block in blocks):
+        for masks in [[]] if part is None else filled(loaded, part, arguments.top):
             for number, predictions in enumerate(masks):
                 for prediction in predictions:
                     token = (

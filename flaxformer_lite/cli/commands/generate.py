@@ -1,9 +1,9 @@
 """Continues prompts: from arguments, files, a pipe, or typed.
 
 One prompt on a terminal is answered token by token; elsewhere its text is written unchanged. For several prompts or samples each
-text is one line, in order, with \\\\ for a backslash and \\n for the end of a line. Only the new texts go to stdout. Each token is
-the most probable one, unless decode.sampling of the config or one of --temperature, --top-k, --top-p, --min-p, --seed and --samples
-draws tokens; --beam searches.
+text is one line, in order, with \\\\ for a backslash and \\n for the end of a line. Only the new texts go to stdout. A line that is
+too long or not UTF-8 is reported, and its texts are empty. Each token is the most probable one, unless decode.sampling of the
+config or one of --temperature, --top-k, --top-p, --min-p, --seed and --samples draws tokens; --beam searches.
 """
 
 import argparse
@@ -70,17 +70,29 @@ def run(arguments: argparse.Namespace) -> None:
     blocks = given if arguments.prompts else chosen_blocks(arguments.file, "continue")
     loaded = load(arguments.folder, **chosen_weights(arguments))
     decode = chosen_settings(loaded, arguments)
-    settings = loaded.generation_decoder(**decode).config
+    decoder = loaded.generation_decoder(**decode)
+    settings, first = decoder.config, 0
     one = one and settings.num_hypotheses == 1
-    first = 0
     for block in blocks:
-        if streams(arguments, settings.beam_size, settings.num_hypotheses) and len(block.lines) == 1:
-            write_streamed(loaded, block, arguments, first, decode)
-        else:
-            for text in texts(loaded, block, arguments, first, decode):
-                print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
-            sys.stdout.flush()
-        first += len(block.lines)
+
+        def check(number: int, block: LineChunk = block) -> None:
+            prompt = block.token_ids(number) if arguments.ids else block.lines[number]
+            with block.naming(number):
+                loaded.check_prompts([prompt], decoder)
+
+        if arguments.prompts:
+            for number in range(len(block.lines)):
+                check(number)
+        for part in block.answerable(check):
+            if part is None:
+                print("\n" * settings.num_hypotheses, end="")
+            elif streams(arguments, settings.beam_size, settings.num_hypotheses) and len(part.lines) == 1:
+                write_streamed(loaded, part, arguments, first, decode)
+            else:
+                for text in texts(loaded, part, arguments, first, decode):
+                    print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
+            first += 1 if part is None else len(part.lines)
+        sys.stdout.flush()
 
 
 def chosen_settings(loaded: "flaxformer_lite.run.Run", arguments: argparse.Namespace) -> dict[str, Any]:
@@ -104,9 +116,8 @@ def write_streamed(
     decode: dict[str, Any],
 ) -> None:
     options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, "warn": block.warn, **decode}
-    with block.naming(first):
-        for part in loaded.stream(block.lines[0], stop=arguments.stop, **options):
-            print(part, end="", flush=True)
+    for part in loaded.stream(block.lines[0], stop=arguments.stop, **options):
+        print(part, end="", flush=True)
     print()
 
 
@@ -118,7 +129,7 @@ def texts(
     decode: dict[str, Any],
 ) -> Iterator[str]:
     """Returns the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
-    with block.reporting("writing") as report, block.naming(first):
+    with block.reporting("writing") as report:
         options = {"seed": arguments.seed or 0, "first_index": first, "progress": report["progress"], **decode}
         if arguments.ids:
             prompts = [block.token_ids(number) for number in range(len(block.lines))]

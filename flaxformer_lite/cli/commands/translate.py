@@ -6,11 +6,12 @@ each hypothesis is a line `index ||| text ||| score`; index counts input lines f
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Sequence
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import chosen_blocks
+from flaxformer_lite.cli.input_lines import chosen_blocks, no_check
 from flaxformer_lite.cli.options import add_setting, add_translation
 
 
@@ -33,8 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.cli import translation  # with JAX
+    from flaxformer_lite.inference import ScoredText
 
-    blocks = chosen_blocks(arguments.files, "translate", keep_bad=True)
+    blocks = chosen_blocks(arguments.files, "translate")
     loaded = translation.load_runs(arguments)
     decode = translation.decode_settings(loaded, arguments)
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
@@ -42,10 +44,13 @@ def run(arguments: argparse.Namespace) -> None:
     index = 0
     translate_block = translation.translated_ids if arguments.ids else translation.translated
     for block in blocks:
-        for hypotheses in translation.chosen(loaded, translate_block(loaded, block, decode), arguments):
-            for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
-                print(line)
-            index += 1
+        check = functools.partial(translation.check_ids, loaded, block) if arguments.ids else no_check
+        for part in block.answerable(check):
+            found = [[ScoredText("", 0.0)]] if part is None else translate_block(loaded, part, decode)
+            for hypotheses in translation.chosen(loaded, found, arguments):
+                for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
+                    print(line)
+                index += 1
         sys.stdout.flush()
 
 
