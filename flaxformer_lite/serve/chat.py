@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.serve.refusals import Refusal
+from flaxformer_lite.text import Tokenizer
 
 FOLDERS = ("", "huggingface")
 """Folders of a run that may have a template: its own, and the files that came with imported weights."""
@@ -34,10 +35,16 @@ class ChatTemplate(NamedTuple):
         return text
 
 
-def read_chat_template(folder: Path) -> ChatTemplate | None:
-    """Returns the chat template in a run folder; None if there is none."""
-    for part in FOLDERS:
-        settings = read_object(folder / part / "tokenizer_config.json")
+def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
+    """Returns the chat template in a run folder; None if there is none.
+
+    Special tokens are those that a folder names, else the tokenizer's where it reads their names as one token.
+    """
+    named_tokens: dict[str, Any] = {}
+    documents = {part: read_object(folder / part / "tokenizer_config.json") for part in FOLDERS}
+    for settings in reversed(documents.values()):
+        named_tokens |= {name: settings[name] for name in TOKENS if name in settings}
+    for part, settings in documents.items():
         own, file = settings.get("chat_template"), folder / part / "chat_template.jinja"
         if isinstance(own, list):  # several by name
             named = {entry.get("name"): entry.get("template") for entry in own if isinstance(entry, dict)}
@@ -45,8 +52,16 @@ def read_chat_template(folder: Path) -> ChatTemplate | None:
         if file.is_file():
             own = file.read_text(encoding="utf-8")
         if isinstance(own, str):
-            return ChatTemplate(own, {name: token_text(settings.get(name)) for name in TOKENS})
+            tokens = own_tokens(tokenizer) | named_tokens
+            return ChatTemplate(own, {name: token_text(tokens.get(name)) for name in TOKENS})
     return None
+
+
+def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """Returns the special tokens by name, without those that the tokenizer does not read as one token."""
+    ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
+    pieces = {name: (i, tokenizer.pieces([i])[0]) for name, i in ids if i is not None and tokenizer.has_piece(i)}
+    return {name: piece for name, (i, piece) in pieces.items() if tokenizer.encode(piece) == [i]}
 
 
 def read_object(file: Path) -> dict[str, Any]:

@@ -90,7 +90,8 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
-        self.chat: ChatTemplate | None = read_chat_template(run.folder.path) if "generate" in self.tasks else None
+        generates, path = "generate" in self.tasks, run.folder.path
+        self.chat: ChatTemplate | None = read_chat_template(path, self.tokenizers.target) if generates else None
 
     @functools.cached_property
     def example(self) -> str:

@@ -4,22 +4,27 @@ import json
 from pathlib import Path
 
 import pytest
+import tokenizers
 
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.refusals import Refusal
+from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from tests.support import needs
 from tests.support.served import TEMPLATE
+from tests.support.tokenizers import NAMES, bytes_joined
 
+BYTES = Bytes().train([], 260)
 USER = [{"role": "user", "content": "<Hi> 'é'"}]
 
 
 def test_a_template_is_found_in_the_run_or_beside_imported_weights(tmp_path: Path):
-    assert read_chat_template(tmp_path) is None
+    assert read_chat_template(tmp_path, BYTES) is None
     folder = tmp_path / "huggingface"
     folder.mkdir()
     settings = {"chat_template": "{{ bos_token }}a", "bos_token": {"content": "<s>"}, "eos_token": None}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    found = read_chat_template(tmp_path)
+    found = read_chat_template(tmp_path, BYTES)
     assert found is not None and (found.source, found.tokens["bos_token"], found.tokens["eos_token"]) == (
         "{{ bos_token }}a",
         "<s>",
@@ -27,13 +32,41 @@ def test_a_template_is_found_in_the_run_or_beside_imported_weights(tmp_path: Pat
     )
     several = [{"name": "tool", "template": "t"}, {"name": "default", "template": "d"}]
     (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
-    assert getattr(read_chat_template(tmp_path), "source", None) == "d"
+    assert getattr(read_chat_template(tmp_path, BYTES), "source", None) == "d"
     (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
-    assert getattr(read_chat_template(tmp_path), "source", None) == TEMPLATE
+    assert getattr(read_chat_template(tmp_path, BYTES), "source", None) == TEMPLATE
     (tmp_path / "chat_template.jinja").unlink()
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(ValueError, match="cannot be read as JSON"):
-        read_chat_template(tmp_path)
+        read_chat_template(tmp_path, BYTES)
+
+
+def test_special_tokens_are_those_of_either_folder_or_of_the_tokenizer(tmp_path: Path):
+    """A template of one's own beside imported weights; a tokenizer that takes the name for six letters lends it to nobody."""
+    (tmp_path / "chat_template.jinja").write_text("t")
+    (tmp_path / "huggingface").mkdir()
+    settings = tmp_path / "huggingface" / "tokenizer_config.json"
+    joined = JsonTokenizer.of(with_special_tokens().to_str(), NAMES)
+    for tokenizer, names, wanted in (
+        (joined, {}, {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": ""}),
+        (joined, {"bos_token": "<b>", "eos_token": None}, {"bos_token": "<b>", "eos_token": "", "pad_token": "<pad>"}),
+        (BYTES, {"eos_token": {"content": "<e>"}}, {"bos_token": "", "eos_token": "<e>", "pad_token": ""}),
+        (BYTES, {}, dict.fromkeys(("bos_token", "eos_token", "pad_token"), "")),
+    ):
+        settings.write_text(json.dumps(names))
+        found = read_chat_template(tmp_path, tokenizer)
+        assert found is not None and {"unk_token": ""} | wanted == found.tokens
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<own>"}))
+    settings.write_text(json.dumps({"bos_token": "<theirs>"}))
+    found = read_chat_template(tmp_path, BYTES)
+    assert found is not None and found.tokens["bos_token"] == "<own>"
+
+
+def with_special_tokens() -> tokenizers.Tokenizer:
+    """RoBERTa's kind, which reads the names of its special tokens in a text."""
+    found = bytes_joined()
+    found.add_special_tokens(["<s>", "<pad>", "</s>"])
+    return found
 
 
 @needs.starlette
