@@ -21,12 +21,13 @@ DEFAULT_LENGTHS: dict[str, Any] = {
 """The default values of the settings that limit the length of an answer."""
 
 SAMPLING_NAMES = frozenset(field.name for field in dataclasses.fields(Sampling))
-"""The settings that turn sampling on."""
+"""The settings of `Sampling`, by which it is turned on."""
 
 
 def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> DecodeConfig:
-    """Returns the settings with some changed by name, those of `Sampling` too: one of these turns sampling on.
+    """Returns the settings with some changed by name, those of `Sampling` too.
 
+    One of these turns sampling on, but for a filter that lets all tokens through: top_k 0, top_p 1 or min_p 0.
     Where neither `config` nor `changes` limit the length, `max_new_tokens` is `DEFAULT_NEW_TOKENS`.
 
     Raises: ValueError for a name that is no setting.
@@ -38,9 +39,10 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
     elif dataclasses.replace(config, **DEFAULT_LENGTHS) == config:
         own["max_new_tokens"] = DEFAULT_NEW_TOKENS
     own |= {name: value for name, value in changes.items() if name not in of_sampling}
-    if of_sampling:
-        base = own.get("sampling") or config.sampling or Sampling()
-        own["sampling"] = dataclasses.replace(base, **{name: changes[name] for name in of_sampling})
+    drawn = {name: changes[name] for name in of_sampling}
+    base = own.get("sampling") or config.sampling
+    if drawn and (base is not None or any(drawn[n] != getattr(Sampling, n) or n == "temperature" for n in drawn)):
+        own["sampling"] = dataclasses.replace(base or Sampling(), **drawn)
     if own.get("sampling") is not None:
         own.setdefault("beam_size", 1)
     elif own.get("beam_size", 1) > 1:

@@ -153,15 +153,14 @@ class Sampled(Asked):
     """Notes of the client's; not used."""
 
     def generation(self, texts: Any, max_new_tokens: int | None) -> GenerateRequest:
-        """Returns the request in our terms. A `top_p` of 1 alone changes nothing, so it does not turn sampling on."""
-        neutral = self.top_p == 1 and self.temperature is None
+        """Returns the request in our terms."""
         return GenerateRequest(
             run=self.model,
             texts=texts,
             max_new_tokens=max_new_tokens,
             temperature=self.temperature,
             top_k=self.top_k,
-            top_p=None if neutral else self.top_p,
+            top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             num_hypotheses=None if self.n == 1 else self.n,

@@ -93,6 +93,10 @@ def test_settings_by_name():
     assert generation_settings(drawing, {"temperature": 0.5}).sampling == Sampling(min_p=0.1, temperature=0.5)
     assert generation_settings(drawing, {"beam_size": 4}) == DecodeConfig(beam_size=4, max_new_tokens=9)
     assert generation_settings(DecodeConfig(beam_size=4), {"top_p": 0.5}).beam_size == 1
+    neutral = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    assert generation_settings(DecodeConfig(beam_size=4), neutral) == generation_settings(DecodeConfig(beam_size=4), {})
+    assert generation_settings(config, neutral | {"temperature": 0.5}).sampling == Sampling(temperature=0.5)
+    assert generation_settings(drawing, neutral).sampling == Sampling()
     for wrong, near in (("temprature", "temperature"), ("beamsize", "beam_size")):
         with pytest.raises(ValueError, match=f"^{wrong} is no setting of decoding: .*; perhaps you meant {near}$"):
             generation_settings(config, {wrong: 2})
