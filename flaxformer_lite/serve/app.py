@@ -32,7 +32,8 @@ def make_app(
 
     `token`: the bearer token that requests must have; None: none. `hosts`: names that Host headers may have; None: any.
     """
-    service = Service(runs, limits or Limits())
+    limits = limits or Limits()
+    service = Service(runs, limits)
     routes = [
         Route("/", show_page),
         Route("/health", health),
@@ -41,7 +42,9 @@ def make_app(
         *OpenAIApi(service).routes(),
     ]
     paths = {route.path for route in routes}
-    guard = Middleware(Guard, token=token, hosts=hosts, paths=paths, metrics=service.metrics)
+    guard = Middleware(
+        Guard, token=token, hosts=hosts, paths=paths, metrics=service.metrics, connections=limits.connections
+    )
     handlers: dict[Any, Any] = {
         Refusal: refused,
         HTTPException: refused_by_starlette,

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flaxformer_lite.serve.limits import CONNECTIONS
 from flaxformer_lite.serve.metrics import CLIENT_GONE, Metrics
 from flaxformer_lite.serve.refusals import Refusal
 
@@ -27,6 +28,7 @@ class Guard:
         token: the bearer token that requests must have; None: no token is needed.
         hosts: the names that a Host header and an origin may have; None: any.
         paths: the server's paths, for the metrics.
+        connections: the number of open connections beyond which requests are refused.
     """
 
     def __init__(
@@ -37,8 +39,10 @@ class Guard:
         hosts: Collection[str] | None,
         paths: Collection[str],
         metrics: Metrics,
+        connections: int,
     ) -> None:
         self.app, self.token, self.hosts, self.paths, self.metrics = app, token, hosts, paths, metrics
+        self.connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or answers it with a refusal."""
@@ -70,6 +74,11 @@ class Guard:
     def check(self, scope: Scope) -> None:
         """Raises: Refusal for a request that may not pass."""
         headers = Headers(scope=scope)
+        if scope.get("state", {}).get(CONNECTIONS, 0) > self.connections:
+            message = (
+                f"more than {self.connections} connections are open: try again, or close those that are not needed"
+            )
+            raise Refusal(503, message, code="too_many_connections", retry_after=1)
         if self.hosts is not None:
             names = [host_name(headers.get("host", ""))]
             if "origin" in headers:

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 
+CONNECTIONS = "connections"
+"""Names the number of open connections in the state of a request."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(Checked, at="serve"):

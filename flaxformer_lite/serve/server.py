@@ -11,7 +11,7 @@ from typing import Any
 
 from flaxformer_lite.run import load
 from flaxformer_lite.run.plots import run_names
-from flaxformer_lite.serve.limits import Limits
+from flaxformer_lite.serve.limits import CONNECTIONS, Limits
 
 EXTRA = 'pip install "flaxformer-lite[serve]"'
 TOKEN = "FLAXFORMER_LITE_TOKEN"
@@ -111,10 +111,9 @@ def serve(
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=header_limited(HEADER_SECONDS),
+            http=watched_connections(HEADER_SECONDS),
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=limits.connections,
             timeout_graceful_shutdown=int(limits.seconds + DRAIN_EXTRA),
         )
         server = announced_server(library, config, lambda: say(ready))
@@ -146,14 +145,29 @@ def announced_server(library: ModuleType, config: Any, announce: Callable[[], No
     return AnnouncedServer(config)
 
 
-def header_limited(seconds: float) -> Any:
-    """Returns uvicorn's protocol of a connection, which is closed if the headers of a request take longer; uvicorn has no limit."""
+def watched_connections(seconds: float) -> Any:
+    """Returns uvicorn's protocol of a connection, which is closed if the headers of a request take longer; uvicorn has no limit.
+
+    Each request has the number of open connections in its state (`CONNECTIONS`): uvicorn's own answer to too many is no JSON, and
+    is counted nowhere.
+    """
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     base: Any = AutoHTTPProtocol
 
-    class HeaderLimited(base):
+    class WatchedConnection(base):
+        app: Any
         timer: asyncio.TimerHandle | None = None
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            answer = self.app
+
+            async def noted(scope: Any, receive: Any, send: Any) -> None:
+                scope["state"][CONNECTIONS] = len(self.connections)
+                await answer(scope, receive, send)
+
+            self.app = noted
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
@@ -175,7 +189,7 @@ def header_limited(seconds: float) -> Any:
                 self.timer.cancel()
             self.timer = None
 
-    return HeaderLimited
+    return WatchedConnection
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
