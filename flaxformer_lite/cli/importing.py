@@ -125,8 +125,8 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
 def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
     """Returns the objective that the model is for, with the class names of its config, and a mask that its tokenizer lacks."""
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
-    labels = found.config.get("id2label") or {}
-    names = [str(labels.get(str(i), i)) for i in range(num_classes)]
+    labels = found.config.get("id2label")
+    names = [str(labels.get(str(i), i) if isinstance(labels, dict) else i) for i in range(num_classes)]
     return default_objective(found.model, names, missing_mask(found, tokenizers))
 
 

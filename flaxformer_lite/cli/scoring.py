@@ -190,7 +190,10 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
     source = getattr(data, split)
     if source is None:
         raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
-    return ScoredData(split, *open_parts(source, f"data.{split}"), data.tokenized)
+    pairs, parts = open_parts(source, f"data.{split}")
+    if not pairs:
+        raise ValueError(f"data.{split} has no rows: correct it, or give --source and --target, or another --split")
+    return ScoredData(split, pairs, parts, data.tokenized)
 
 
 def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:

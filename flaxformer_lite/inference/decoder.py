@@ -39,6 +39,10 @@ class Hypothesis(NamedTuple):
     """The value that ranks it, by `decode.length_penalty`; higher is better."""
 
 
+NO_ANSWER = Hypothesis([], -math.inf)
+"""Stands for the answer where no score is finite: the weights have infinite or undefined numbers."""
+
+
 class ScoredText(NamedTuple):
     """One answer as text."""
 
@@ -264,11 +268,12 @@ def row_numbers(values: Sequence[float], rows: int) -> Float[Array, "B"]:
 
 
 def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
-    """Returns the answers of every row, best first, from arrays on the host."""
-    return [
-        [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if score != -math.inf]
+    """Returns the answers of every row, best first, from arrays on the host; `NO_ANSWER` for a row without a finite score."""
+    finite = [
+        [Hypothesis(t[:n].tolist(), float(score)) for t, n, score in zip(*row, strict=True) if math.isfinite(score)]
         for row in zip(*decoded, strict=True)
     ]
+    return [found or [NO_ANSWER] for found in finite]
 
 
 def check_seeds(seed: int | Sequence[int]) -> None:

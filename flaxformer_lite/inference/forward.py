@@ -109,6 +109,10 @@ def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
         if array.ndim != 2 + vectors or array.shape != shape:
             wanted = f"vectors [batch, length, {config.d_model}]" if vectors else "numbers [batch, length]"
             raise ValueError(f"{name} has the shape {array.shape}: it must be {wanted}")
+        if 0 in array.shape[:2]:
+            raise ValueError(f"{name} has the shape {array.shape}: there must be at least one row and one token")
+        if len(array) != (rows := len(next(iter(arrays.values())))):
+            raise ValueError(f"{name} has {len(array)} rows but {next(iter(arrays))} has {rows}: both must be equal")
         side = "decoder_" if name.startswith("decoder_") else ""
         tokens = arrays.get(f"{side}input_ids", arrays.get(f"{side}inputs_embeds"))
         if tokens is not None and array.shape[:2] != tokens.shape[:2]:

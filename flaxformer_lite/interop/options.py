@@ -61,6 +61,10 @@ class Options:
         """Returns a list, empty where the option is absent or null."""
         return list(self._value(name, (list, tuple), []))
 
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Returns an object whatever its names are, empty where the option is absent or null."""
+        return dict(self._value(name, (dict,), {}))
+
     def group(self, name: str) -> "Options":
         """Returns the options of a nested object; none where the object is absent or null."""
         if name not in self._groups:

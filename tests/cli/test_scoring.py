@@ -59,6 +59,19 @@ def test_the_length_penalty_is_tuned_on_evaluation_data(monkeypatch: pytest.Monk
             evaluate.run(evaluate_arguments("run", *options))
 
 
+def test_a_split_without_rows_is_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Nothing(Dates):
+        def open(self, *_: Any):
+            return []
+
+    config = replace(CONFIG, data=replace(CONFIG.data, eval=Nothing(num_examples=1, seed=0, split="held_out")))
+    for others in ((), (Named(RunFolder("other"), config, {}, None, 3),)):
+        run = Named(RunFolder(tmp_path / "20"), config, {}, None, 3, others=others)
+        monkeypatch.setattr(scoring, "load_runs", lambda _, run=run: run)
+        with pytest.raises(ValueError, match=r"^data\.eval has no rows: correct it, or give --source and --target"):
+            evaluate.run(evaluate_arguments("run", "--split", "eval"))
+
+
 def test_each_source_of_a_mixture_has_scores_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

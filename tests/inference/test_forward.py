@@ -61,6 +61,19 @@ def test_an_encoder_decoder_needs_both_sides() -> None:
         ask(vectors, inputs_embeds=np.zeros((2, 3, 5)), decoder_inputs_embeds=np.zeros((2, 3, 12)))
 
 
+def test_arrays_without_a_row_or_a_token_and_unlike_numbers_of_rows_are_named() -> None:
+    both = ModelConfig(**BOTH)
+    for shape in ((0, 3), (2, 0)):
+        with pytest.raises(
+            ValueError, match=rf"^input_ids has the shape \({shape[0]}, {shape[1]}\): there must be at least"
+        ):
+            ask(both, input_ids=np.zeros(shape, int), decoder_input_ids=np.zeros(shape, int))
+    with pytest.raises(ValueError, match=r"^decoder_input_ids has the shape \(2, 0\): there must be at least one row"):
+        ask(both, input_ids=IDS, decoder_input_ids=np.zeros((len(IDS), 0), int))
+    with pytest.raises(ValueError, match=r"^decoder_input_ids has 3 rows but input_ids has 2: both must be equal"):
+        ask(both, input_ids=IDS, decoder_input_ids=np.zeros((3, 2), int))
+
+
 @pytest.mark.slow
 def test_outputs_that_the_model_does_not_have_are_none() -> None:
     model = TRAINED_HERE["bert"]

@@ -200,3 +200,21 @@ def test_a_source_leaves_room_for_all_special_ids(capsys: pytest.CaptureFixture)
     )
     assert long == whole
     assert len(run.attention("1" * 60, "2").source_pieces) == 40
+
+
+@pytest.mark.parametrize("settings", [{}, {"beam_size": 3}], ids=str)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_weights_that_are_not_finite_give_empty_answers_with_one_warning(
+    number: float, settings: dict[str, int], tmp_path: Path
+):
+    """Law: one empty answer a text, of the lowest score, and one line that says why; an empty text has its empty answer."""
+    found, said = runs(tmp_path), []
+    spoiled = {
+        name: dataclasses.replace(run, params=jax.tree.map(lambda x: x * np.float32(number), run.params))
+        for name, run in found.items()
+    }
+    why = "no answer has a finite score, so it is empty: the weights have infinite or undefined numbers"
+    answers = spoiled["pairs"].hypotheses(["ab", "", "c"], warn=said.append, first_line=5, **settings)
+    assert answers == [[("", -np.inf)], [("", 0.0)], [("", -np.inf)]]
+    assert spoiled["documents"].completions(["ab"], warn=said.append, **settings) == [[("", -np.inf)]]
+    assert [line.partition(";")[0] for line in said] == [f"line 5 and 1 more: {why}", f"prompt 0: {why}"]

@@ -140,7 +140,8 @@ def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
     num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
     if len(names := config.objective.class_names) == num_classes:
         return label_maps(names)
-    return {name: theirs[name] for name in ("id2label", "label2id") if len(theirs.get(name) or {}) == num_classes > 0}
+    maps = {name: theirs.get(name) for name in ("id2label", "label2id")}
+    return {name: found for name, found in maps.items() if isinstance(found, dict) and len(found) == num_classes > 0}
 
 
 def label_maps(names: Sequence[str]) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def num_labels(options: Options) -> int:
 
     Raises: ValueError where `problem_type` names another problem.
     """
-    count = len(options.values.get("id2label") or {}) or options.integer("num_labels", 2)
+    count = len(options.mapping("id2label")) or options.integer("num_labels", 2)
     problem = options.values.get("problem_type")
     if problem == "multi_label_classification":
         raise options.wrong("problem_type", "only single-label classification is implemented, not any number of labels")

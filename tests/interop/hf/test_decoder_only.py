@@ -312,6 +312,12 @@ def test_options_that_are_not_implemented_are_refused_by_name(case: str) -> None
         read(model_type, **options)
 
 
+@pytest.mark.parametrize("classes", [["a", "b"], 2, "ab"], ids=str)
+def test_classes_that_are_no_object_are_refused(classes: Any) -> None:
+    with pytest.raises(ValueError, match=r"^config\.json: id2label is .*: it should be an object$"):
+        read("llama", ("score.weight",), id2label=classes)
+
+
 # Heads ----------------------------------------------------------------------------------------------------------------
 
 
