@@ -276,6 +276,19 @@ def hypotheses(decoded: Decoded) -> list[list[Hypothesis]]:
     return [found or [NO_ANSWER] for found in finite]
 
 
+def warn_of_missing(
+    answers: Sequence[Sequence[ScoredText]], warn: Callable[[str], None], name: str, first: int
+) -> None:
+    """Warns of `NO_ANSWER`s, in one line; `name` is what an answer is to, counted from `first`."""
+    missing = [i for i, found in enumerate(answers, first) if any(answer.score == NO_ANSWER.score for answer in found)]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
+        warn(
+            f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
+            "numbers; use another checkpoint"
+        )
+
+
 def check_seeds(seed: int | Sequence[int]) -> None:
     """Raises: ValueError if a seed is not an unsigned 32-bit number."""
     for number in (seed,) if isinstance(seed, int | np.integer) else seed:

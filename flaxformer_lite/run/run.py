@@ -18,7 +18,7 @@ from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.decoder import NO_ANSWER, Decoder, Hypothesis, ScoredText, check_translates
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
 from flaxformer_lite.inference.forward import ForwardArguments, ModelOutput, forward
 from flaxformer_lite.inference.generation import (
     check_generates,
@@ -365,17 +365,6 @@ class Run(RunPlots):
         Raises: ValueError if an argument is none of this model's, missing, or of the wrong shape or range.
         """
         return forward(self.model, {"params": self.params}, self.config.decode, **arguments)
-
-
-def warn_of_missing(answers: Sequence[Sequence[ScoredText]], warn: WarnCallback, name: str, first: int) -> None:
-    """Warns of `NO_ANSWER`s, in one line; `name` is what an answer is to, counted from `first`."""
-    missing = [i for i, found in enumerate(answers, first) if any(answer.score == NO_ANSWER.score for answer in found)]
-    if missing:
-        more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
-        warn(
-            f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
-            "numbers; use another checkpoint"
-        )
 
 
 def load(

@@ -57,20 +57,27 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("line", "message"),
     [
-        ("1 x", "line 1: '1 x' is no list of token ids"),
-        ("1\n21", "line 2 has 21, which is no token id: ids must be between 0 and 20"),
+        ("1 x", "line 2: '1 x' is no list of token ids: write numbers separated by spaces"),
+        ("21", "line 2 has 21, which is no token id: ids must be between 0 and 20"),
+        ("1 " * 25, "line 2 has 25 ids but data.max_source_length is 24: shorten it"),
     ],
+    ids=["x", "21", "25"],
 )
-def test_ids_that_are_none_are_named(
-    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+def test_ids_that_are_none_are_named_and_the_others_answered(
+    line: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    run = import_case(monkeypatch, tmp_path, "nlp-in-action", "001_decode_beam3")
-    (tmp_path / "sources.ids").write_text(text)
-    with pytest.raises(SystemExit) as end:
-        type_command(monkeypatch, "translate", run, "--ids", tmp_path / "sources.ids")
-    assert end.value.code == 2 and message in capsys.readouterr().err
+    run, file = import_case(monkeypatch, tmp_path, "nlp-in-action", "001_decode_beam3"), tmp_path / "sources.ids"
+    capsys.readouterr()
+    answers = []
+    for second in ("4 5", line):
+        file.write_text(f"1 2\n{second}\n3\n")
+        type_command(monkeypatch, "translate", run, "--ids", file)
+        out, err = capsys.readouterr()
+        answers.append(out.splitlines())
+    assert answers[1] == [answers[0][0], "", answers[0][2]]
+    assert f"warning: {file}, {message}" in err and "; its answer is empty" in err
 
 
 @pytest.mark.parametrize(
