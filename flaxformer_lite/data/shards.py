@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
 from flaxformer_lite.text import Tokenizers, load_tokenizers
@@ -33,7 +34,7 @@ if sys.platform != "win32":
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
 MOST_FILES = 3
-"""Files of a shard that stay open while it is mapped: ids, starts, and labels if there are any."""
+"""Files of a shard that stay open while it is used: ids, starts, and labels if there are any."""
 
 
 class ShardFacts(NamedTuple):
@@ -80,7 +81,7 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
     facts = ShardFacts(len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum()), *text_digests(pairs))
     with atomic_write(folder) as unfinished:
         unfinished.mkdir()
-        _save(unfinished / "ids.npy", shard.ids)
+        _save(unfinished / "ids.npy", shard.ids[:])
         _save(unfinished / "starts.npy", shard.starts)
         if shard.labels is not None:
             _save(unfinished / "labels.npy", shard.labels)
@@ -107,20 +108,21 @@ def read_facts(folder: Path) -> ShardFacts | None:
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
 
 
-def map_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
-    """Returns the shards of a store, mapped; `records` has the number in each.
+def open_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
+    """Returns the shards of a store; `records` has the number in each.
 
     Raises: ValueError if one is damaged, or if the system does not let this process have so many open files.
     """
     _allow_open_files(MOST_FILES * len(records))
-    return [map_shard(store / f"{i:05}", number) for i, number in enumerate(records)]
+    return [open_shard(store / f"{i:05}", number) for i, number in enumerate(records)]
 
 
-def map_shard(folder: Path, records: int) -> TokenShard:
-    """Returns the shard, mapped: pages are read when they are used. Raises: ValueError as `map_shards`."""
+def open_shard(folder: Path, records: int) -> TokenShard:
+    """Returns the shard, whose ids are read when they are used. Raises: ValueError as `open_shards`."""
     try:
         # `asarray` drops the class memmap, whose slices are slow; the pages stay mapped.
-        ids, starts = (np.asarray(np.load(folder / name, mmap_mode="r")) for name in ("ids.npy", "starts.npy"))
+        starts = np.asarray(np.load(folder / "starts.npy", mmap_mode="r"))
+        ids = ArrayFile(folder / "ids.npy") if hasattr(os, "pread") else np.load(folder / "ids.npy", mmap_mode="r")
         labels = np.load(folder / "labels.npy", mmap_mode="r") if (folder / "labels.npy").is_file() else None
         if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
             raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
@@ -137,7 +139,7 @@ def map_shard(folder: Path, records: int) -> TokenShard:
 
 
 def _allow_open_files(number: int) -> None:
-    """Lets this process open that many files more, as far as the system lets it: a mapped file stays open in Python."""
+    """Lets this process open that many files more, as far as the system lets it: the files of a shard stay open."""
     if sys.platform == "win32":  # has no such limit
         return
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)

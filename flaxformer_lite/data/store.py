@@ -1,4 +1,4 @@
-"""Token stores: data that was tokenized once, in shards on disk, and is read by mapping files into memory.
+"""Token stores: data that was tokenized once, in shards on disk, and is read from its files row by row.
 
 A folder of stores has one folder for each corpus with one tokenizer, named by a hash of the source's settings, the versions of
 its files and the tokenizer. Its shards (shards.py) are made by parallel processes. `store.json` is written last: it
@@ -20,7 +20,7 @@ from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.shards import chunks, map_shards, read_facts, text_digests
+from flaxformer_lite.data.shards import chunks, open_shards, read_facts, text_digests
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress, Workers
@@ -34,7 +34,7 @@ class StoredRecords(TokenArrays):
     """The records of a store; their fingerprint was computed when it was made."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        super().__init__(map_shards(folder, facts["shards"]))
+        super().__init__(open_shards(folder, facts["shards"]))
         self._fingerprint = str(facts["fingerprint"])
 
     def fingerprint(self) -> str:
@@ -185,7 +185,7 @@ class TokenStore:
         facts = [one for one in found if one is not None]
         if len(facts) < number:
             return False
-        mapped = TokenArrays(map_shards(self.folder, [one.records for one in facts]))
+        tokens = TokenArrays(open_shards(self.folder, [one.records for one in facts]))
         content = {
             **self.key,
             "shards": [one.records for one in facts],
@@ -196,7 +196,7 @@ class TokenStore:
                 hashlib.sha256("".join(parts).encode()).hexdigest()
                 for parts in ([one.source_texts for one in facts], [one.target_texts for one in facts])
             ],
-            "fingerprint": mapped.fingerprint(),
+            "fingerprint": tokens.fingerprint(),
         }
         write_whole(self.folder / "store.json", json.dumps(content, indent=2) + "\n")
         for left in self.folder.glob(".*.unfinished"):  # of a process that was killed

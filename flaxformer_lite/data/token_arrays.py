@@ -1,4 +1,4 @@
-"""Tokenized records as a few arrays, in memory or mapped from files: their number costs no Python objects."""
+"""Tokenized records as a few arrays, in memory or in files: their number costs no Python objects."""
 
 import bisect
 import hashlib
@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 import numpy as np
 from jaxtyping import Int, Integer
 
+from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import TokenPair
 
 Item = TypeVar("Item", covariant=True)
@@ -61,7 +62,7 @@ class Rows(Lazy[Any]):
 class TokenShard(NamedTuple):
     """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""
 
-    ids: Integer[np.ndarray, "N"]
+    ids: Integer[np.ndarray, "N"] | ArrayFile
     starts: Int[np.ndarray, "K"]
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
@@ -86,7 +87,7 @@ class TokenShard(NamedTuple):
 
 
 class TokenArrays(Lazy[TokenPair]):
-    """Records in shards. A record's sides are slices of the shard's arrays, copied as 32-bit numbers on access."""
+    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers."""
 
     def __init__(self, shards: Sequence[TokenShard]) -> None:
         self.shards = shards
@@ -121,9 +122,10 @@ class TokenArrays(Lazy[TokenPair]):
             yield from [""] * shard.num_records if shard.labels is None else map(str, shard.labels)
 
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
-        """Returns the tokens of one side of record i, 0 the source, 1 the target: a view, of the type they are stored in."""
+        """Returns the tokens of one side of record i, 0 the source, 1 the target, of the type that they are stored in."""
         shard, k = self._find(i)
-        return shard.ids[shard.starts[2 * k + side] : shard.starts[2 * k + side + 1]]
+        start, stop = shard.starts[2 * k + side : 2 * k + side + 2].tolist()
+        return shard.ids[start:stop]
 
     def _find(self, i: int) -> tuple[TokenShard, int]:
         number = bisect.bisect_right(self._firsts, i) - 1
@@ -133,7 +135,8 @@ class TokenArrays(Lazy[TokenPair]):
         shard, k = self._find(i)
         start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
         label = "" if shard.labels is None else str(shard.labels[k])
-        return TokenPair(shard.ids[start:middle].astype(np.int32), shard.ids[middle:stop].astype(np.int32), label)
+        both = shard.ids[start:stop].astype(np.int32)
+        return TokenPair(both[: middle - start], both[middle - start :], label)
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any.
