@@ -26,7 +26,7 @@ class Bucket(NamedTuple):
 
 
 def make_buckets(
-    bucket_lengths: Sequence[int], longest: Lengths, *, tokens_per_batch: int, rows_multiple: int
+    bucket_lengths: Sequence[int], longest: Lengths, tokens_per_batch: int, rows_multiple: int
 ) -> list[Bucket]:
     """Returns a bucket for each length up to `longest`, shortest first.
 

@@ -75,6 +75,8 @@ class DataConfig(Checked, at="data"):
 
 def batch_shapes(objective: RowMaker[Any], config: DataConfig) -> list[Bucket]:
     """Returns the shapes of an objective's batches: a single one if documents fill the rows."""
-    row, lengths = objective.packed_row(config.longest), config.bucket_lengths
-    row, lengths = (objective.longest_row(config.longest), lengths) if row is None else (row, ())
-    return make_buckets(lengths, row, tokens_per_batch=config.tokens_per_batch, rows_multiple=config.rows_multiple)
+    packed, sizes = objective.packed_row(config.longest), (config.tokens_per_batch, config.rows_multiple)
+    if packed is not None:
+        return make_buckets((), packed, *sizes)
+    buckets = make_buckets(config.bucket_lengths, objective.longest_row(config.longest), *sizes)
+    return [bucket._replace(lengths=objective.longest_row(bucket.lengths)) for bucket in buckets]

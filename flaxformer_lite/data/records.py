@@ -72,7 +72,10 @@ class RowMaker(Protocol[MadeExample]):
         """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
 
     def longest_row(self, longest: Lengths) -> Lengths:
-        """Returns the longest possible row; 0 for a side that the model does not read."""
+        """Returns the longest row within these lengths; 0 for a side that the model does not read.
+
+        Asked for all rows, and for the rows of each bucket.
+        """
 
     @abstractmethod
     def make_rows(

@@ -76,9 +76,7 @@ class SpanCorruption(BaseObjective):
         self, records: Sequence[TokenPair], longest: Lengths, seed: int, tokenizer: Tokenizer | None = None
     ) -> Rows:
         """Returns the documents in pieces, one a row, as long as both sides fit into `longest` after the corruption."""
-        most = 1
-        while all(n <= room for n, room in zip(self.corrupted_lengths(most + 1), longest, strict=True)):
-            most += 1
+        most = self.longest_piece(longest)
         spans = span_counts(most, self.noise_density, self.mean_span)[1]
         if not 1 <= spans <= self.num_sentinels:
             raise ValueError(
@@ -100,6 +98,17 @@ class SpanCorruption(BaseObjective):
                     f"objective.first_sentinel {self.first_sentinel} and objective.num_sentinels {self.num_sentinels} make {i} a "
                     f"sentinel, but for the tokenizer it is the piece {piece!r}: raise model.vocab_size and first_sentinel"
                 )
+
+    def longest_piece(self, longest: Lengths) -> int:
+        """Returns the number of tokens of the longest piece whose sides both fit, at least 1."""
+        most = 1
+        while all(n <= room for n, room in zip(self.corrupted_lengths(most + 1), longest, strict=True)):
+            most += 1
+        return most
+
+    def longest_row(self, longest: Lengths) -> Lengths:
+        """Returns the source's length, with the target that its longest piece leaves: about a quarter of it."""
+        return longest._replace(target=self.corrupted_lengths(self.longest_piece(longest)).target)
 
     def corrupted_lengths(self, length: int) -> Lengths:
         """Returns the positions that a piece of `length` tokens needs on both sides."""
