@@ -5,13 +5,14 @@ them into batches, and permutes the batches.
 """
 
 import functools
-import itertools
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Integer
 
+from flaxformer_lite.data.apportion import allot, apportion
 from flaxformer_lite.data.records import Lengths
 
 PADDING_ROW = -1
@@ -113,9 +114,9 @@ class BatchPlan:
         self._which = bucket_indices(lengths, buckets)
         self._num_shapes = len(buckets)
         counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
-        self._drawn = None if shares is None else draws(self._which, shares, len(buckets))
-        if self._drawn is not None:
-            counts = self._drawn.sum(0)
+        self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
+        if self._weights is not None:
+            counts = drawn_rows(int(counts.sum()), self._weights)
         self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
         self._filled = np.flatnonzero(counts).tolist()
         self._counts = counts[self._filled]
@@ -153,10 +154,10 @@ class BatchPlan:
         examples = np.full(self._first_row[-1], PADDING_ROW, dtype)
         for i, count, start in zip(self._filled, self._counts, self._first_row, strict=False):
             members = examples[start : start + count]
-            if self._drawn is None:
+            if self._weights is None:
                 self._all_members(i, members)
             else:
-                members[:] = self._drawn_members(epoch, i)
+                members[:] = self._drawn_members(epoch, i, int(count), self._weights[i])
             generator.shuffle(members)
         return Epoch(examples, generator.permutation(self.batches_per_epoch))
 
@@ -168,43 +169,39 @@ class BatchPlan:
             members[filled : filled + len(found)] = found
             filled += len(found)
 
-    def _drawn_members(self, epoch: int, bucket: int) -> Int[np.ndarray, "M"]:
-        """Returns the examples of a bucket in one epoch of a mixture, source after source.
+    def _drawn_members(self, epoch: int, bucket: int, number: int, weights: Sequence[Fraction]) -> Int[np.ndarray, "M"]:
+        """Returns `number` examples of a bucket in one epoch of a mixture, source after source.
 
         A source's examples come in one endless line of permutations; each epoch takes the next ones.
         """
-        assert self._drawn is not None
         found = [np.zeros(0, np.int64)]
-        for part, (start, stop) in enumerate(itertools.pairwise(self._parts)):
-            members, count = np.flatnonzero(self._which[start:stop] == bucket) + start, int(self._drawn[part, bucket])
-            at = epoch * count
-            while at < (epoch + 1) * count:
+        lines = zip(allot(epoch * number, weights), allot((epoch + 1) * number, weights), strict=True)
+        for part, (at, end) in enumerate(lines):
+            start, stop = self._parts[part : part + 2]
+            members = np.flatnonzero(self._which[start:stop] == bucket) + start
+            while at < end:
                 turn, offset = divmod(at, len(members))
                 key, counter = [self.seed, turn], [0, bucket, part, 4]
                 order = np.random.Generator(np.random.Philox(key=key, counter=counter)).permutation(members)
-                found.append(order[offset : offset + (epoch + 1) * count - at])
+                found.append(order[offset : offset + end - at])
                 at += len(found[-1])
         return np.concatenate(found)
 
 
-def draws(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: int) -> Int[np.ndarray, "P N"]:
-    """Returns how many rows of an epoch come from each source and bucket: as many in all as examples fit."""
+def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: int) -> list[list[Fraction]]:
+    """Returns for each bucket the weight of every source: its share, times the part of its examples that is in the bucket."""
     parts = np.split(which, np.cumsum(shares.sizes)[:-1])
-    counts = np.stack([np.bincount(part, minlength=num_buckets)[:num_buckets] for part in parts])
-    filled = np.where(counts.any(1), shares.shares, 0)
-    of_parts = apportion(int(counts.sum()), filled)
-    return np.stack([apportion(int(n), row.astype(np.float64)) for n, row in zip(of_parts, counts, strict=True)])
+    counts = [np.bincount(part, minlength=num_buckets)[:num_buckets].tolist() for part in parts]
+    return [
+        [
+            Fraction(share) * Fraction(row[bucket], sum(row) or 1)
+            for share, row in zip(shares.shares.tolist(), counts, strict=True)
+        ]
+        for bucket in range(num_buckets)
+    ]
 
 
-def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
-    """Returns whole numbers in the ratio of the weights, whose sum is `number`: the largest remainders are rounded up.
-
-    Reference: Hamilton's method of apportionment.
-    """
-    if not weights.any():
-        return np.zeros(len(weights), np.int64)
-    exact = number * weights / weights.sum()
-    found = np.floor(exact).astype(np.int64)
-    most = np.argsort(found - exact, kind="stable")[: number - int(found.sum())]
-    found[most] += 1
-    return found
+def drawn_rows(number: int, weights: list[list[Fraction]]) -> Int[np.ndarray, "N"]:
+    """Returns the rows of each bucket in an epoch of about `number` rows: at least one where there are examples."""
+    of_buckets = np.array([float(sum(row)) for row in weights])
+    return np.maximum(apportion(number, of_buckets), of_buckets > 0)

@@ -1,11 +1,12 @@
 """Laws of mixtures: shares as worked by hand, every row equally often over all epochs, batches as functions of (seed, step)."""
 
 import collections
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, apportion, draws
+from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, drawn_rows, part_weights
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, MixedRecords
 from flaxformer_lite.data.dates import Dates
@@ -30,14 +31,8 @@ def test_shares_by_hand():
 
 def test_a_source_that_fits_no_bucket_gets_no_rows():
     shares = Shares(np.array([2, 2]), np.array([0.5, 0.5]))
-    assert draws(np.array([0, 1, 2, 2]), shares, 2).tolist() == [[1, 1], [0, 0]]
-
-
-def test_apportion_by_hand():
-    """Oracle: Hamilton's method; the sum is exact, and nothing goes to a weight of 0."""
-    assert apportion(10, np.array([0.5, 0.25, 0.25])).tolist() == [5, 3, 2]
-    assert apportion(7, np.array([1.0, 0.0, 1.0])).tolist() == [4, 0, 3]
-    assert apportion(3, np.zeros(2)).tolist() == [0, 0]
+    weights = part_weights(np.array([0, 1, 2, 2]), shares, 2)
+    assert weights == [[Fraction(1, 4), 0], [Fraction(1, 4), 0]] and drawn_rows(2, weights).tolist() == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -80,16 +75,39 @@ def examples_of(plan: BatchPlan, epoch: int) -> list[int]:
 
 
 def test_each_epoch_has_the_shares_and_all_epochs_every_row_equally_often():
-    """Oracle: counts. 26 rows an epoch: 6.5 and 19.5 of them; in all epochs so far no row of a source is two turns ahead."""
+    """Oracle: counts. 26 rows an epoch: 6.5 and 19.5 of them, but for less than one row of each length in all epochs so far;
+    no row of a source is two turns ahead of another of its length."""
     plan, seen = plan_of(), collections.Counter()
     for epoch in range(9):
         found = examples_of(plan, epoch)
-        assert len(found) == 26 and sum(i >= 20 for i in found) in (19, 20)
+        assert len(found) == 26
         seen.update(found)
+        assert abs(sum(number for i, number in seen.items() if i >= 20) - 19.5 * (epoch + 1)) < 2
         for even in (range(0, 20, 2), range(1, 20, 2), range(20, 26, 2), range(21, 26, 2)):
             times = [seen[i] for i in even]
             assert max(times) - min(times) <= 1
     assert min(seen.values()) >= 2
+
+
+def test_rare_lengths_of_a_lightly_drawn_source_have_their_turns():
+    """Oracle: shares by hand. Of 1,000 rows an epoch 10 are of the second source: 6.25 short, 2.5 middle and 1.25 long ones.
+
+    Of its 8 rows each comes 1.25 times an epoch, in all epochs but for less than one row of each length.
+    """
+    lengths = [Lengths(3, 3)] * 992 + [Lengths(3, 3)] * 5 + [Lengths(8, 3)] * 2 + [Lengths(15, 3)]
+    buckets = [*BUCKETS, Bucket(Lengths(16, 16), 4)]
+    plan, seen = BatchPlan(lengths, buckets, 1, Shares([992, 8], np.array([0.99, 0.01]))), collections.Counter()
+    steps = plan.batches_per_epoch
+    for epoch in range(12):
+        seen.update(found := examples_of(plan, epoch))
+        assert plan.batches_per_epoch == steps and len(found) == 1000
+    drawn = [sum(seen[i] for i in rows) for rows in (range(992, 997), range(997, 999), [999])]
+    # 2.5 and 1.25 rows an epoch are rounded to whole rows of an epoch, since no other source has these lengths.
+    assert abs(drawn[0] - 12 * 6.25) < 1 and drawn[1:] in ([24, 12], [36, 12])
+    few = [Lengths(3, 3)] * 997 + [Lengths(3, 3)] * 2 + [Lengths(15, 3)]
+    plan = BatchPlan(few, buckets, 1, Shares([997, 3], np.array([0.9995, 0.0005])))
+    seen = collections.Counter(i for epoch in range(12) for i in examples_of(plan, epoch))
+    assert seen[999] == 12 and 3 <= seen[997] + seen[998] <= 5
 
 
 def test_a_mixed_batch_is_a_function_of_seed_and_step():
