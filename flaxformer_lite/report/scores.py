@@ -49,7 +49,7 @@ def training_table(runs: Sequence[RunFacts]) -> Table | None:
     if not lines:
         return None
     rows_shown = [
-        [name, which, shown(row["step"]), *(shown(row.get(metric, "–")) for metric in names)]
+        [name, which, shown(row["step"]), *("–" if row.get(metric) is None else shown(row[metric]) for metric in names)]
         for name, which, row in lines
     ]
     return Table("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)

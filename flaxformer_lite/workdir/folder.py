@@ -18,6 +18,7 @@ train.log            the lines that were printed on the terminal
 import contextlib
 import errno
 import json
+import math
 import os
 import re
 import secrets
@@ -89,6 +90,11 @@ def locked(path: Path, mark: str) -> Iterator[None]:
 def as_lines(texts: Iterable[str]) -> str:
     """Returns the texts as lines: line breaks inside a text, which would move the lines after it, become spaces."""
     return "".join(re.sub(r"[\r\n]+", " ", text) + "\n" for text in texts)
+
+
+def finite(row: dict[str, Any]) -> dict[str, Any]:
+    """Returns the row with None for numbers that are infinite or undefined."""
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
 
 
 def is_row(row: Any) -> bool:
@@ -268,14 +274,14 @@ class RunFolder:
         return tokenizers
 
     def append(self, row: dict[str, Any]) -> None:
-        """Adds a row to metrics.jsonl."""
+        """Adds a row to metrics.jsonl, with null for a number that is not finite: JSON has none."""
         if self.silent:
             return
         with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(finite(row)) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl, without a last line that a crash left incomplete."""
+        """Returns the rows of metrics.jsonl, without a last line that a crash left incomplete; None for what is not finite."""
         if not self.metrics.is_file():
             return []
         rows = []
@@ -285,7 +291,7 @@ class RunFolder:
             except (ValueError, RecursionError):
                 row = None
             if is_row(row):
-                rows.append({"step": row["step"], "split": row["split"], **row})
+                rows.append({"step": row["step"], "split": row["split"], **finite(row)})
             else:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return rows

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import json
 import math
 import os
 import shutil
@@ -181,6 +182,19 @@ def test_metrics_are_truncated_to_a_step(tmp_path: Path, evaluated: bool, kept: 
     assert folder.rows() == ROWS
     folder.truncate_metrics(2, evaluated=evaluated)
     assert folder.rows() == ROWS[:kept]
+
+
+def test_numbers_that_are_not_finite_are_null_and_none(tmp_path: Path):
+    """JSON has neither NaN nor infinity: a strict reader of metrics.jsonl refuses them. Rows of older runs may have them."""
+    folder, row = RunFolder(tmp_path), {"step": 4, "split": "eval"}
+    folder.append(row | {"loss": math.nan, "bleu": -math.inf, "accuracy": 0.5})
+    with open(tmp_path / "metrics.jsonl", "a", encoding="utf-8") as file:
+        file.write('{"step": 6, "split": "eval", "loss": NaN}\n')
+    expected = [row | {"loss": None, "bleu": None, "accuracy": 0.5}, row | {"step": 6, "loss": None}]
+    assert folder.rows() == expected
+    folder.truncate_metrics(8)
+    lines = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line, parse_constant=pytest.fail) for line in lines] == expected
 
 
 def test_a_silent_folder_writes_no_reports(tmp_path: Path):
