@@ -91,6 +91,10 @@ class TextSource(StreamedSource):
     def _pairs(self, progress: ReadProgress) -> Iterable[Pair | ValueError]:
         """Yields a pair for every line, blank ones included; for a bad row the error that names it."""
 
+    def _place(self, origin: str, number: int) -> str:
+        """Returns the place of row `number` of an origin, counted from 1, for messages."""
+        return f"{origin}:{number}"
+
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
         source, target = self._origins
         found, bad, num_bad = False, [], 0
@@ -108,10 +112,10 @@ class TextSource(StreamedSource):
                 found = True
                 yield pair
             elif self.empty_lines == "error":
-                origin, side = (source, "source") if no_source else (target, "target")
+                origin, side = (source or "", "source") if no_source else (target, "target")
                 side = "text" if source is None else side
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
-                raise ValueError(f"{origin}:{number}: the {side} is empty; correct the data{other}")
+                raise ValueError(f"{self._place(origin, number)}: the {side} is empty; correct the data{other}")
         if bad and self.bad_rows == "error":
             other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
             raise ValueError(

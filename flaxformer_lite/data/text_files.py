@@ -12,8 +12,20 @@ from flaxformer_lite.data.source import FieldSource, TextSource
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 
 
+class LineSource(TextSource):
+    """A source whose rows are the lines of files that match a pattern."""
+
+    def _place(self, origin: str, number: int) -> str:
+        for file in matching_files(origin):
+            count = count_lines(file)
+            if number <= count:
+                return f"{file}:{number}"
+            number -= count
+        return f"{origin}:{number}"  # a file became shorter meanwhile
+
+
 @dataclass(frozen=True, kw_only=True)
-class ParallelText(TextSource):
+class ParallelText(LineSource):
     """Two text files: line n of one belongs to line n of the other."""
 
     kind: Literal["parallel_text"] = "parallel_text"
@@ -45,14 +57,14 @@ class ParallelText(TextSource):
         else:
             return
         for file, other in zip(files, others, strict=True):
-            of_source, of_target = (sum(1 for line in _lines(path)) for path in (file, other))
+            of_source, of_target = count_lines(file), count_lines(other)
             if of_source != of_target:
                 counts = f"{of_source} lines in {file} but {of_target} in {other}"
                 raise ValueError(f"{counts}: parallel files need equally many lines")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TSV(Checked, TextSource, at="tsv"):
+class TSV(Checked, LineSource, at="tsv"):
     """A text file with columns between tabs; no quotes, no escapes, no header."""
 
     kind: Literal["tsv"] = "tsv"
@@ -97,7 +109,7 @@ class TSV(Checked, TextSource, at="tsv"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(FieldSource):
+class JSONLines(FieldSource, LineSource):
     """A text file with one JSON object a line."""
 
     kind: Literal["json_lines"] = "json_lines"
@@ -125,6 +137,11 @@ class Line(NamedTuple):
     file: int
     number: int
     text: str
+
+
+def count_lines(file: str) -> int:
+    """Returns the number of lines of one file."""
+    return sum(map(len, line_chunks(file)))
 
 
 def _lines(path: str, progress: ReadProgress = ignore_progress) -> Iterator[Line]:

@@ -39,6 +39,24 @@ def test_messages_name_the_setting_of_the_split_at_fault(tmp_path: Path) -> None
                 source.open(setting)
 
 
+def test_an_empty_line_of_several_files_is_named_by_its_own(tmp_path: Path) -> None:
+    """Line 5 of all is line 2 of the second file; an empty first file has no line."""
+    for side in ("de", "en"):
+        for number, text in enumerate(("", "a\nb\nc\n", "d\ne\n")):
+            file(tmp_path, f"{number}.{side}", text)
+    target = file(tmp_path, "2.en", "d\n \n")
+    assert message(ParallelText(source=f"{tmp_path}/*.de", target=f"{tmp_path}/*.en")).startswith(
+        f"{target}:2: the target"
+    )
+    tsv, lines = (file(tmp_path, f"2.{kind}", text) for kind, text in (("tsv", "d\tD\n\n"), ("jsonl", "{}\n\n")))
+    file(tmp_path, "1.tsv", "a\tA\n" * 3)
+    assert message(TSV(path=f"{tmp_path}/*.tsv")).startswith(f"{tsv}:2: the source is empty")
+    pair = '{"source": "a", "target": "A"}\n'
+    file(tmp_path, "1.jsonl", pair * 3)
+    Path(lines).write_text(f"{pair}\n")
+    assert message(JSONLines(path=f"{tmp_path}/*.jsonl")).startswith(f"{lines}:2: the source is empty")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Reversed(DataSource):
     """Numbers, to be written backwards."""

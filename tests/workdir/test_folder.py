@@ -224,6 +224,17 @@ def test_lost_rows_of_metrics_are_reported(tmp_path: Path, damage: str, capsys: 
     assert capsys.readouterr().err == ("" if damage == "none" else expected)
 
 
+def test_more_frequent_rows_than_before_are_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """Rows every 30 steps until step 60; a run that continues after step 75 with a row every 10 has lost none."""
+    folder = RunFolder(tmp_path)
+    for step in (30, 60):
+        folder.append({"step": step, "split": "train"})
+    folder.truncate_metrics(75, log_every=10)
+    assert capsys.readouterr().err == ""
+    folder.truncate_metrics(90, log_every=10)
+    assert "lacks the rows of steps 61 to 90" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "value",
     ["[" * 5000, '{"step": [1], "split": "eval"}', '{"step": 1, "split": "eval", "loss": [1]}', f"1{'0' * 400}"],
