@@ -6,6 +6,7 @@ import glob
 import hashlib
 import importlib.metadata
 import importlib.util
+import math
 import os
 import platform
 import re
@@ -84,6 +85,19 @@ def has_tpu() -> bool:
     vendors = (Path(path) for path in glob.glob("/sys/bus/pci/devices/*/vendor"))
     google = (path.parent for path in vendors if path.read_text().strip() == GOOGLE)
     return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
+
+
+def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns the CPU cores that this process may use: those it may run on, within the quota of its container.
+
+    groups: where Linux shows the limits of control groups, of version 2 or 1.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max" and -1 stand for no quota
+            quota, period = map(int, " ".join((groups / name).read_text() for name in names).split())
+            return min(cores, max(1, math.ceil(quota / period))) if quota > 0 else cores
+    return cores
 
 
 def cpu_kind() -> str:

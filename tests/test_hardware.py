@@ -19,6 +19,7 @@ from flaxformer_lite.hardware import (
     peak_flops,
     peak_process_memory,
     skip_missing_tpu,
+    usable_cores,
 )
 
 
@@ -115,3 +116,29 @@ def test_the_peak_of_a_kind_is_that_of_its_longest_name():
 def test_the_peak_of_memory_is_at_least_what_is_used_now():
     peak, pages = peak_process_memory(), int(Path("/proc/self/statm").read_text().split()[1])
     assert peak is not None and 0.9 * pages * os.sysconf("SC_PAGESIZE") <= peak < 2**40
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"cpu.max": "max 100000\n"}, 8),
+        ({"cpu.max": "150000 100000\n"}, 2),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "6400000 100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "300000\n"}, 8),
+        ({"cpu.max": ""}, 8),
+    ],
+    ids=str,
+)
+def test_cores_are_those_of_the_container(
+    files: dict[str, str], cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Oracle: by hand, of a process that may run on 8 cores; a quota of one and a half cores keeps two busy."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert usable_cores(tmp_path) == cores

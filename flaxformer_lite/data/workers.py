@@ -14,6 +14,7 @@ from pathlib import Path
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.shards import ShardFacts, write_shard
+from flaxformer_lite.hardware import usable_cores
 from flaxformer_lite.text import Tokenizers
 
 MOST_WORKERS = 64
@@ -28,8 +29,7 @@ class Workers:
 
     def __init__(self, store: Path, tokenizers: Tokenizers) -> None:
         self._store, self._tokenizers = store, tokenizers
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._number = min(cores, MOST_WORKERS) if sys.executable else 1
+        self._number = min(usable_cores(), MOST_WORKERS) if sys.executable else 1
         self._threads = ThreadPoolExecutor(self._number)
         self._processes: list[subprocess.Popen[bytes]] = []
         self._idle: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
@@ -83,7 +83,7 @@ class Workers:
             process.stdin.flush()
             answer = pickle.load(process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError):
-            raise ValueError(f"a process that tokenized ended with status {process.wait()}: start again") from None
+            raise ValueError(ended_in_words(process.wait())) from None
         self._idle.put(process)
         if isinstance(answer, str):
             raise ValueError(f"{folder}: {answer}")
@@ -118,3 +118,13 @@ class Workers:
         for process in self._processes:
             with contextlib.suppress(OSError), process:  # waits, and closes the pipes
                 pass
+
+
+def ended_in_words(status: int) -> str:
+    """Returns the message for a process that ended before its shard; a status below 0 is the signal that killed it."""
+    if status != -9:
+        return f"a process that tokenized ended with status {status}: start again"
+    return (
+        "a process that tokenized was killed (SIGKILL), most likely because the memory was full; each takes some 150 MB: start "
+        "again with fewer, one for each core, such as four by taskset -c 0-3 before the command; finished shards are kept"
+    )

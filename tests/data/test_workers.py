@@ -77,3 +77,16 @@ def test_an_error_there_is_a_mistake_here_with_the_shard(workers: Workers, tmp_p
     workers.add(tmp_path / "file" / "shard", [Pair("a", "b")], 1.0)
     with pytest.raises(ValueError, match=r"file/shard: .*File exists"):
         workers.finish(lambda *_: None)
+
+
+def test_a_process_that_was_killed_is_told_from_one_that_failed(workers: Workers, tmp_path: Path):
+    """SIGKILL is what the kernel sends where the memory is full."""
+    workers._number = 2
+    process = workers._start()
+    process.kill()
+    workers._idle.put(process)
+    workers.add(tmp_path / "there", [Pair("abc", "j")], 1.0)
+    with pytest.raises(
+        ValueError, match=r"^a process that tokenized was killed \(SIGKILL\), most likely because the memory"
+    ):
+        workers.finish(lambda *_: None)
