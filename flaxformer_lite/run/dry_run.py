@@ -1,6 +1,9 @@
 """Dry run of a training: shows what would be trained on what, and stops before the first step. Writes nothing."""
 
+import contextlib
+import shutil
 import tempfile
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -25,15 +28,17 @@ MOST_PIECES = 60
 """The most tokens of a text that are shown."""
 
 
-def dry_run(config: Config) -> list[str]:
+def dry_run(config: Config, workdir: Path) -> list[str]:
     """Returns the config as JSON, and lines on the model, the data, the memory of a step, and one example.
 
-    Tokenizers are trained, and the largest batch is compiled, as training does. The folder for both is removed at the end.
+    Tokenizers are trained, and the largest batch is compiled, as training does. The folder for both is removed at the end. If
+    `workdir` has a run of the same data, its tokenizers and tokens are read.
 
     Raises: ValueError if the data does not fit the config, or a batch does not fit the devices.
     """
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
+        lend(RunFolder(workdir), config, Path(scratch))
         data = read_data(config, RunFolder(scratch), progress, Processes(), lambda: None)
         runner = MeshRunner(TrainTask.of(config), mesh)
         progress.update("compiling the largest batch", 2)
@@ -48,6 +53,23 @@ def dry_run(config: Config) -> list[str]:
             "the first row of the first batch:",
             *show_row(config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data),
         ]
+
+
+def lend(run: RunFolder, config: Config, scratch: Path) -> None:
+    """Copies the tokenizers of a run of the same data into a folder to write to, and links its whole token stores there."""
+    try:
+        trained = run.config()
+    except ValueError:  # there is none
+        return
+    if (trained.data, trained.tokenizer_sizes) != (config.data, config.tokenizer_sizes):
+        return
+    for file in run.path.glob("*tokenizer.*"):
+        shutil.copy(file, scratch)
+    for facts in run.path.glob(".tokens/tokens-*/store.json"):
+        store = facts.parent.resolve()
+        (scratch / ".tokens").mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # Windows may refuse links: the texts are tokenized again
+            (scratch / ".tokens" / store.name).symlink_to(store, target_is_directory=True)
 
 
 def shape_in_words(rows: int, source: int, target: int) -> str:

@@ -1,14 +1,22 @@
 """Oracles: the words of a row worked out by hand, and the data itself; a dry run writes nothing where it is started."""
 
+import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from flaxformer_lite.config import from_json
+from flaxformer_lite.console import Progress
+from flaxformer_lite.data import shards
+from flaxformer_lite.data.store import TokenStore
 from flaxformer_lite.run.dry_run import dry_run, pieces, shape_in_words
 from flaxformer_lite.text.characters import CharacterTokenizer
+from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.tokenizers import gapped
 
@@ -34,7 +42,7 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     use_one_device(monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config()
-    text, *lines = dry_run(config)
+    text, *lines = dry_run(config, tmp_path / "none")
     assert from_json(text) == config and json.loads(text)["train"]["steps"] == 12
     assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
     lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
@@ -45,6 +53,29 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     assert is_date(given.removeprefix("<s>")) and predicted == given.removeprefix("<s>") + "</s>"
     assert read.endswith("</s>")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tokens_of_a_run_are_read_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: the tokenizer and a whole store of the same data are the run's, whose files stay; other data has its own."""
+    use_one_device(monkeypatch)
+    monkeypatch.setattr(shards, "MOST_RECORDS", 90)  # three shards
+    monkeypatch.setattr("flaxformer_lite.run.dry_run.describe_memory", lambda *_: "")  # which compiles a step
+    run, config = RunFolder(tmp_path / "run"), tiny_config()
+    with run.lock(config), Progress(1) as progress:
+        read_data(config, run, progress, Processes(), lambda: None)
+    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
+    built: list[Path] = []
+    build = TokenStore._build
+
+    def counted(store: TokenStore, *arguments: Any) -> bool:
+        built.append(store.folder)
+        return build(store, *arguments)
+
+    monkeypatch.setattr(TokenStore, "_build", counted)
+    dry_run(config, run.path)
+    assert built == [] and {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
+    dry_run(dataclasses.replace(config, data=dataclasses.replace(config.data, bucket_lengths=(16,))), run.path)
+    assert len(built) == 1 and run.path not in built[0].parents
 
 
 def is_date(text: str) -> bool:
