@@ -20,6 +20,11 @@ def no_progress(done: int, total: int) -> None:
 
 ROWS_FACTOR = 8
 """The rows of a batch are padded to a power of this."""
+ANSWERS_FACTOR = 32
+"""Tokens of the answers of a batch, at their maximum length and of all beams, for each of its source tokens at most.
+
+A search holds a key and a value for each. The default settings of a beam of 5 need 17, those of generation 14.
+"""
 
 
 class Batch(NamedTuple):
@@ -32,22 +37,25 @@ class Batch(NamedTuple):
     """Tokens of a row."""
 
 
-def plan_batches(lengths: Sequence[int], batch_tokens: int) -> list[Batch]:
+def plan_batches(
+    lengths: Sequence[int], batch_tokens: int, answer_tokens: Callable[[int], int] = lambda length: 0
+) -> list[Batch]:
     """Returns batches of at most `batch_tokens` tokens, longest sequences first, of few different shapes.
 
-    Lengths are rounded up to a power of two, at least 8. Rows are rounded up to 1, 8, 64, … or to the most that `batch_tokens`
-    allows.
+    Lengths are rounded up to a power of two, at least 8. `answer_tokens` returns the tokens that a search has room for in a row
+    of such a length; those of a batch are at most `ANSWERS_FACTOR * batch_tokens`. Rows are rounded up to 1, 8, 64, … or to the
+    most that these limits allow. A batch has at least one row.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    batches = []
-    while order:
-        length = padded_length(lengths[order[0]])
-        max_rows = max(1, batch_tokens // length)
-        members, order = order[:max_rows], order[max_rows:]
-        rows = 1
-        while rows < len(members):
-            rows *= ROWS_FACTOR
-        batches.append(Batch(members, min(rows, max_rows), length))
+    batches: list[Batch] = []
+    start = 0
+    while start < len(order):
+        length = padded_length(lengths[order[start]])
+        row_tokens = max(length, -(-answer_tokens(length) // ANSWERS_FACTOR))
+        max_rows = max(1, batch_tokens // row_tokens)
+        members = order[start : start + max_rows]
+        batches.append(Batch(members, min(padded_rows(len(members)), max_rows), length))
+        start += len(members)
     return batches
 
 
@@ -56,14 +64,20 @@ def padded_length(length: int) -> int:
     return max(8, 1 << (length - 1).bit_length())
 
 
+def padded_rows(count: int) -> int:
+    """Returns the least of 1, 8, 64, … that is `count` or more."""
+    rows = 1
+    while rows < count:
+        rows *= ROWS_FACTOR
+    return rows
+
+
 def well_filled(count: int, call_rows: float) -> int:
     """Returns how many of `count` sequences to answer at once while others may come: all, or as many as fill a smaller batch.
 
     A call costs the time of its rows, padding included, and of `call_rows` rows more.
     """
-    rows = 1
-    while rows < count:
-        rows *= ROWS_FACTOR
+    rows = padded_rows(count)
     smaller = max(1, rows // ROWS_FACTOR)
     return count if call_rows + rows <= -(-count // smaller) * (call_rows + smaller) else smaller
 

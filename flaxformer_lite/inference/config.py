@@ -87,7 +87,8 @@ class DecodeConfig(Checked, at="decode"):
     eos_ids: tuple[NonNegativeInt, ...] = (EOS,)
     """Tokens that end an answer; the first one also ends the texts that the model reads. (): only the maximum length ends one."""
     batch_tokens: PositiveInt = 2048
-    """Source or prompt tokens in a batch, padding included."""
+    """Source or prompt tokens in a batch, padding included. Its answers, at their maximum length and of all beams, have 32 times as
+    many at most."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -143,7 +143,7 @@ class Decoder:
             inputs = with_numbers(inputs, [configs[member.source] for member in members], keys)
             return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
-        batches = plan_batches([len(sources[request.source]) for request in requests], self.config.batch_tokens)
+        batches = self.batches([len(sources[request.source]) for request in requests])
         answers = iter(map_batches(answer, batches, progress))
         return [
             [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
@@ -176,7 +176,7 @@ class Decoder:
             )
         check_seeds(seed)
         self.check([source], first_index)
-        (batch,) = plan_batches([len(source)], self.config.batch_tokens)
+        (batch,) = self.batches([len(source)])
         arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
         arrays = with_numbers(arrays, [self.config], self.keys([Request(0, 0)], batch.rows, seed, first_index))
         laid_out, inputs, state = self.start_stream(variables, arrays, settings=settings)
@@ -200,6 +200,16 @@ class Decoder:
             number = first_index + lengths.index(0)
             raise ValueError(f"prompt {number} has no tokens: a prompt has at least 1 token, for example decode.bos_id")
 
+    def batches(self, lengths: Sequence[int]) -> list[Batch]:
+        """Returns the batches of sources or prompts of these lengths; long answers and many beams leave room for fewer rows."""
+        return plan_batches(
+            lengths, self.config.batch_tokens, lambda length: self.config.beam_size * self.max_new_tokens(length)
+        )
+
+    def max_new_tokens(self, length: int) -> int:
+        """Returns the tokens that a search has room for in an answer to a source or prompt that is padded to `length` tokens."""
+        return int(min(self.config.max_length(length), self.max_positions or math.inf))
+
     def max_length(self, source: Sequence[int], limit: int | None = None) -> int:
         """Returns the maximum number of tokens in the answer to a source or a prompt, its end included."""
         # The last token of an answer is not read, so it takes up no position.
@@ -215,9 +225,7 @@ class Decoder:
     ) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
         sources = [all_sources[request.source] for request in requests]
-        limit = self.max_positions or math.inf
-        width = int(min(batch.length, limit))
-        max_new_tokens = int(min(self.config.max_length(batch.length), limit))
+        width = int(min(batch.length, self.max_positions or math.inf))
         shape, left = (batch.rows, width), not self.has_encoder
         tokens = pad_rows(sources, shape, self.config.pad_id, left=left)
         mask = pad_rows([[1] * len(source) for source in sources], shape, left=left).astype(bool)
@@ -227,7 +235,7 @@ class Decoder:
         for row, request in enumerate(requests):
             max_lengths[row] = self.max_length(sources[row], None if limits is None else limits[request.source])
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
-        return inputs, SearchSettings(self.config.program, max_new_tokens, self.prompt_attention)
+        return inputs, SearchSettings(self.config.program, self.max_new_tokens(batch.length), self.prompt_attention)
 
     def keys(
         self, requests: Sequence[Request], rows: int, seed: int | Sequence[int], first_index: int

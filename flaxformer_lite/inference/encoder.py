@@ -16,6 +16,7 @@ from flaxformer_lite.inference.batches import (
     map_batches,
     no_progress,
     pad_rows,
+    padded_rows,
     plan_batches,
 )
 from flaxformer_lite.model import Inputs, Transformer
@@ -50,19 +51,19 @@ class BatchPredictor:
     ) -> list[Any]:
         """Returns the prediction for each text, in order: the function's arrays without their leading axis.
 
-        Rows of `positions` are padded with 0 to one length, a power of two, so predictions have further entries at the end.
+        Rows of `positions`, each different positions of its text, are padded with 0 to one length for each batch: 1, 8, 64, … or
+        that of its texts. So predictions have further entries at the end, and a batch predicts `batch_tokens` positions at most.
 
         Raises: ValueError if a text is longer than the model's positions.
         """
         limit = self.config.positions.max_positions
         check_lengths("text", [len(text.tokens) for text in texts], limit)
-        max_asked = max(map(len, positions), default=0) if positions else 0
-        num_positions = 1 << (max(max_asked, 1) - 1).bit_length()
 
         def predict_batch(batch: Batch) -> list[Any]:
             shape = (batch.rows, min(batch.length, limit or batch.length))
             tokens, types = zip(*(texts[i] for i in batch.members), strict=True)
             asked = [positions[i] for i in batch.members] if positions else []
+            num_positions = min(padded_rows(max(map(len, asked), default=1)), shape[1])
             mask = pad_rows([[1] * len(row) for row in tokens], shape).astype(bool)
             arrays = (pad_rows(tokens, shape, self.pad_id), mask, pad_rows(types, shape))
             outputs = jax.device_get(self.function(variables, arrays, pad_rows(asked, (batch.rows, num_positions))))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.bounds import LARGEST
-from flaxformer_lite.inference.batches import ROWS_FACTOR, plan_batches
+from flaxformer_lite.inference.batches import ROWS_FACTOR
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
 from flaxformer_lite.inference.generation import (
@@ -229,12 +229,13 @@ class ServedRun:
         else:
             return
         assert isinstance(job.key, Key) and job.key.program is not None
+        decoder = self.decoder(job.key.program)
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
         shapes = dict.fromkeys(
             (batch.rows, batch.length)
             for length in lengths
             for count in (1, ROWS_FACTOR, self.limits.texts)
-            for batch in plan_batches([length] * count, job.key.program.batch_tokens)
+            for batch in decoder.batches([length] * count)
         )
         for number, (rows, length) in enumerate(shapes, 1):
             say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")

@@ -1,6 +1,7 @@
 """Batches by hand, and their laws."""
 
 import math
+import time
 
 import numpy as np
 
@@ -13,6 +14,29 @@ def test_plan_batches_by_hand():
     assert plan_batches([8] * 11, 64) == [(list(range(8)), 8, 8), ([8, 9, 10], 8, 8)]
     assert plan_batches([100, 5], 64) == [([0], 1, 128), ([1], 1, 8)]
     assert plan_batches([], 64) == []
+
+
+def test_answers_limit_the_rows_by_hand():
+    """Oracle: worked by hand: 64 tokens of texts allow 2,048 of answers: 2 rows of 1,024 tokens, 4 of 512, 1 of any number."""
+    assert plan_batches([9, 8, 8, 8], 64, lambda length: 1024) == [([0, 1], 2, 16), ([2, 3], 2, 8)]
+    assert plan_batches([5] * 9, 64, lambda length: 64 * length) == [
+        ([0, 1, 2, 3], 4, 8),
+        ([4, 5, 6, 7], 4, 8),
+        ([8], 1, 8),
+    ]
+    assert plan_batches([5, 5], 64, lambda length: 4096) == [([0], 1, 8), ([1], 1, 8)]
+    assert plan_batches([5] * 8, 64, lambda length: 256) == plan_batches([5] * 8, 64)
+
+
+def test_time_grows_with_the_number_of_sequences():
+    """Law: 8 times as many batches take about 8 times as long, not 64 times."""
+
+    def seconds(count: int) -> float:
+        started = time.process_time()
+        assert len(plan_batches([8] * count, 8)) == count
+        return time.process_time() - started
+
+    assert seconds(40_000) < 16 * min(seconds(5_000) for _ in range(3))
 
 
 def test_what_is_answered_at_once_is_worth_its_padding():

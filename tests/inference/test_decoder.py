@@ -54,6 +54,33 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     assert decoder.generate(params, []) == []
 
 
+def test_long_answers_of_many_beams_leave_room_for_few_rows():
+    """Oracle: worked by hand: 2,048 tokens of texts allow 65,536 of answers, which are 4 rows of 16 beams of 1,024 tokens."""
+    model, _ = model_of(ALONE)
+    wide = Decoder(model, DecodeConfig(beam_size=16, max_new_tokens=1024))
+    assert [(batch.rows, batch.length) for batch in wide.batches([8] * 9)] == [(4, 8), (4, 8), (1, 8)]
+    sampled = Decoder(model, DecodeConfig(sampling=Sampling(), max_new_tokens=1024))
+    assert sampled.batches([8] * 64) == [(list(range(64)), 64, 8)]
+    short = Decoder(model_of(replace(ALONE, positions=Learned(max_positions=9)))[0], wide.config)
+    assert [batch.rows for batch in short.batches([8] * 99)] == [256]
+    for beam_size, length in itertools.product((1, 4, 5, 8), (8, 16, 64)):
+        usual, lengths = Decoder(model_of(SMALL)[0], DecodeConfig(beam_size=beam_size)), [length] * 999
+        assert usual.batches(lengths) == plan_batches(lengths, usual.config.batch_tokens)
+
+
+@pytest.mark.slow
+def test_rows_of_smaller_batches_have_the_same_answers():
+    """Law: a batch that long answers split has the answers of one that is not."""
+    model, params = model_of(SMALL)
+    settings = DecodeConfig(beam_size=2, num_hypotheses=2, max_new_tokens=7, batch_tokens=16)
+    generator = np.random.default_rng(4)
+    sources = [[*generator.integers(4, VOCAB, n).tolist(), EOS] for n in (3, 6, 2, 5)]
+    together = Decoder(model, settings).generate(params, sources)
+    split = Decoder(model, replace(settings, max_new_tokens=150))
+    assert [len(batch.members) for batch in split.batches([len(source) for source in sources])] == [1] * 4
+    assert_same(split.generate(params, sources, limits=[7] * 4), together)
+
+
 def test_a_source_without_tokens_has_an_empty_answer_and_keeps_its_index():
     """Law: what is sampled for the others is what a source in its place would leave them."""
     model, params = model_of(SMALL)

@@ -47,16 +47,35 @@ def test_predictions_are_those_of_each_text_alone(variables):
     assert predictor.predict(variables, []) == []
 
 
+def test_a_text_with_many_positions_costs_its_own_batch_alone():
+    """Oracle: worked by hand: positions are padded to 1, 8, … in each batch, and to no more than its texts have tokens."""
+    shapes = []
+
+    def function(model, variables, inputs, positions):
+        shapes.append((inputs.source_tokens.shape, positions.shape))
+        return positions
+
+    predictor = BatchPredictor(MODEL, function, 32, TOKENIZER.pad_id)
+    texts = [TOKENIZER.truncated([[4] * n], 13) for n in (11, 10, 1, 2, 3, 4)]
+    positions = [range(12), [1], [1], [2], [1, 2], [3]]
+    found = predictor.predict({}, texts, positions)
+    assert shapes == [((2, 13), (2, 13)), ((4, 8), (4, 8))]
+    assert all(row[: len(asked)].tolist() == list(asked) for row, asked in zip(found, positions, strict=True))
+    predictor.predict({}, texts[2:], [[1]] * 4)
+    predictor.predict({}, texts[2:], [[1, 2, 3, 4]] * 4)
+    assert shapes[2:] == [((4, 8), (4, 1))]  # 2 and 4 positions share a program
+
+
 @pytest.mark.slow
 def test_tokens_are_predicted_at_the_positions_of_each_text(variables):
-    """Oracle: softmax of the logits at these positions, sorted; three positions are padded to four."""
+    """Oracle: softmax of the logits at these positions, sorted; three positions are padded to eight."""
     predictor = BatchPredictor(MODEL, functools.partial(predict_top_tokens, 3), 64, TOKENIZER.pad_id)
     positions = [[1], [7, 2, 3], [4], [2]]
     for text, rows, (probabilities, ids) in zip(
         TEXTS, positions, predictor.predict(variables, TEXTS, positions), strict=True
     ):
         expected = jax.nn.softmax(outputs(variables, text).logits[0, jnp.array(rows)])
-        assert ids.shape == probabilities.shape == (4, 3)
+        assert ids.shape == probabilities.shape == (8 if len(rows) > 1 else 1, 3)
         np.testing.assert_array_equal(ids[: len(rows)], jnp.argsort(-expected)[:, :3])
         np.testing.assert_allclose(probabilities[: len(rows)], -jnp.sort(-expected)[:, :3], rtol=1e-4)
 
