@@ -55,6 +55,7 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_tokens_of_a_run_are_read_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: the tokenizer and a whole store of the same data are the run's, whose files stay; other data has its own."""
     use_one_device(monkeypatch)
