@@ -85,6 +85,9 @@ class Decoder:
         check_vocabulary(config, model.config.output_size)
         self.model, self.config, self.prompt_attention = model, config, prompt_attention
         self.has_encoder = model.config.num_encoder_layers > 0
+        positions = [member.config.positions.max_positions for member in (model, *other_models)]
+        self.max_positions = min((number for number in positions if number is not None), default=None)
+        """The number of positions that the model has, of an ensemble the least of all models; None: any number."""
         if other_models and config.program.sampling is not None:
             raise ValueError(
                 "decode.sampling is set, but an ensemble of runs does not sample: remove it, or use one run alone"
@@ -186,11 +189,6 @@ class Decoder:
             tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
             yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
             done, num_tokens = int(length), chunk_tokens
-
-    @property
-    def max_positions(self) -> int | None:
-        """The number of positions that the model has; None: any number."""
-        return self.model.config.positions.max_positions
 
     def check(self, sources: Sequence[Sequence[int]], first_index: int) -> None:
         """Raises: ValueError if a source is longer than the model's positions, or a prompt is empty."""

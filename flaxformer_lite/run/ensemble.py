@@ -12,8 +12,8 @@ from flaxformer_lite.text import Tokenizers
 def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:
     """Returns the first run, which translates with the mean of the predicted probabilities of all runs.
 
-    The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Everything but
-    translation, such as `metrics`, is the first run's alone.
+    The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
+    all runs read. Everything but translation, such as `metrics`, is the first run's alone.
 
     Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.
 

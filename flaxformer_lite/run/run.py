@@ -153,7 +153,7 @@ class Run(RunPlots):
 
     def check_sources(self, sources: Sequence[Sequence[int]]) -> None:
         """Raises: ValueError if an id is outside the vocabulary, or a source has more ids than `data.max_source_length`."""
-        limit = self.config.data.max_source_length
+        limit = self.max_source_length
         for number, source in enumerate(sources):
             check_token_ids(source, self.config.model.vocab_size, f"source {number} has")
             if len(source) > limit:
@@ -181,9 +181,14 @@ class Run(RunPlots):
         return self.decoders[program].under(settings)
 
     @property
+    def max_source_length(self) -> int:
+        """Tokens of the longest source; of an ensemble, of the longest that all runs read."""
+        return min(run.config.data.max_source_length for run in (self, *self.others))
+
+    @property
     def max_source_tokens(self) -> int:
         """Tokens of the longest source, special ones not counted."""
-        return self.required_tokenizers.source.source_room(self.config.data.longest.source)
+        return self.required_tokenizers.source.source_room(self.max_source_length)
 
     def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
         """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""

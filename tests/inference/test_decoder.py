@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.inference.batches import plan_batches
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, Request
 from flaxformer_lite.inference.search import Decoded
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.text.special_ids import EOS
@@ -181,6 +181,22 @@ def test_learned_positions_end_and_bfloat16_sums_are_exact(beam_size):
     assert_same([[answer]], [[([4] * 5, 5 / 6 * word)]])
     with pytest.raises(ValueError, match=r"source 1 has 6 tokens, but model.positions.max_positions is 5"):
         decoder.generate(params, [[4, EOS], [4, 5, 6, 7, 8, EOS]])
+
+
+def test_the_positions_of_an_ensemble_are_those_of_all_its_models():
+    """Oracle: worked by hand: the member with the fewest positions limits sources and answers, whichever member it is."""
+    models = [model_of(replace(SMALL, positions=Learned(max_positions=number)))[0] for number in (9, 5)]
+    unlimited, _ = model_of(SMALL)
+    for first, *others in itertools.permutations([*models, unlimited]):
+        decoder = Decoder(first, DecodeConfig(max_new_tokens=7), other_models=tuple(others))
+        assert decoder.max_length([4, EOS]) == decoder.max_new_tokens(8) == 5
+        (batch,) = decoder.batches([5])
+        inputs, settings = decoder.inputs([Request(0, 0)], batch, [[4, 5, 6, 7, EOS]], None)
+        assert inputs.tokens.shape == (1, 5) and settings.max_new_tokens == 5
+        with pytest.raises(
+            ValueError, match=r"source 0 has 6 tokens, but model\.positions\.max_positions is 5: shorten it"
+        ):
+            decoder.check([[4] * 6], 0)
 
 
 @pytest.mark.slow

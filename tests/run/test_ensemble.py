@@ -1,5 +1,7 @@
 """Laws of ensembles: the same run twice is that run; runs without a common vocabulary are refused."""
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -15,16 +17,22 @@ from tests.support.experiments import tiny_config
 CONFIG = tiny_config()
 
 
-def untrained(name: str, letters: str = "0123456789") -> Run:
+def untrained(name: str, letters: str = "0123456789", max_source_length: int = CONFIG.data.max_source_length) -> Run:
     generator = np.random.default_rng(1)
     params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
     tokenizer = Characters().train([letters], CONFIG.model.vocab_size)
-    return Run(RunFolder(name), CONFIG, params, Tokenizers(tokenizer, tokenizer), 0)
+    config = replace(CONFIG, data=replace(CONFIG.data, max_source_length=max_source_length))
+    return Run(RunFolder(name), config, params, Tokenizers(tokenizer, tokenizer), 0)
 
 
 @pytest.fixture(autouse=True)
 def runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = {"one": untrained("one"), "two": untrained("two"), "other": untrained("other", "abc")}
+    folders = {
+        "one": untrained("one"),
+        "two": untrained("two"),
+        "other": untrained("other", "abc"),
+        "short": untrained("short", max_source_length=4),
+    }
     monkeypatch.setattr(ensemble, "load", lambda path, **weights: folders[path])
 
 
@@ -40,6 +48,15 @@ def test_runs_with_other_tokenizers_are_refused():
     assert [str(run.folder.path) for run in load_ensemble(["one", "two"]).others] == ["two"]
     with pytest.raises(ValueError, match="other has other tokenizers or another vocabulary than one"):
         load_ensemble(["one", "other"])
+
+
+@pytest.mark.parametrize("paths", [("one", "short"), ("short", "one")], ids=str)
+def test_sources_are_as_long_as_all_runs_read(paths: tuple[str, str]):
+    """Oracle: worked by hand: 4 tokens with the end, whichever run is the first."""
+    run, warnings = load_ensemble(paths), list[str]()
+    assert [len(row) for row in run.encode_sources(["1" * 9, "123"], warnings.append)] == [3, 3] and len(warnings) == 1
+    with pytest.raises(ValueError, match=r"source 0 has 5 ids but data\.max_source_length is 4: shorten it"):
+        run.check_sources([[4] * 5])
 
 
 def test_an_ensemble_does_not_sample():
