@@ -147,6 +147,57 @@ def stream_text(
     yield text.finish()
 
 
+WINDOW_TOKENS = 32
+"""Tokens before the newest ones that are decoded together with them, at least."""
+
+
+class GrowingText:
+    """The text of `decode_after` for tokens that arrive a few at a time. Decodes only a window of the newest ones:
+
+        [ tokens before | window: tokens of `before` | newest tokens ]
+        [ text: `settled`                            | text of the window after `before` ]
+
+    The text of the newest tokens depends on some tokens before them, but not on where the window begins.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self.tokenizer, self.prompt = tokenizer, prompt
+        self.tokens: list[int] = []
+        self.window, self.before, self.settled = [*prompt], tokenizer.decode(prompt), ""
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """Returns the text of all tokens once these have arrived."""
+        self.tokens += tokens
+        self.window += self.with_pieces(tokens)
+        decoded = self.tokenizer.decode(self.window)
+        if decoded.startswith(self.before):
+            text = self.settled + decoded.removeprefix(self.before)
+        else:  # a token has changed the text before it, as invalid bytes do
+            self.window = [*self.prompt, *self.with_pieces(self.tokens)]
+            self.before, self.settled = self.tokenizer.decode(self.prompt), ""
+            decoded = self.tokenizer.decode(self.window)
+            text = decode_after(self.tokenizer, self.prompt, self.tokens)
+        if len(self.window) >= 2 * WINDOW_TOKENS and self.is_settled(decoded):
+            before = self.tokenizer.decode(self.window[-WINDOW_TOKENS:])
+            if before.strip():  # else the next piece might lose its space, as the first of a text does
+                self.window, self.before, self.settled = self.window[-WINDOW_TOKENS:], before, text
+        return text
+
+    def is_settled(self, decoded: str) -> bool:
+        """Returns whether later tokens leave the window's text as it is: its last character is whole, and seldom a single byte.
+
+        Llama's decoder replaces all of a run of bytes by U+FFFD if one is invalid. A long run settles all the same: `add` begins
+        anew where a byte changes it.
+        """
+        (last,) = self.tokenizer.pieces(self.window[-1:])
+        in_run = last.startswith("<0x") and len(self.window) < 4 * WINDOW_TOKENS
+        return not (in_run or decoded.endswith("\ufffd"))
+
+    def with_pieces(self, tokens: Sequence[int]) -> list[int]:
+        """Returns the tokens that the tokenizer has."""
+        return [token for token in tokens if self.tokenizer.has_piece(token)]
+
+
 class TextStream:
     """A text that arrives a few tokens at a time and is emitted in parts that later tokens cannot change.
 
@@ -154,8 +205,7 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str]) -> None:
-        self.tokenizer, self.prompt, self.stop = tokenizer, prompt, stop
-        self.tokens: list[int] = []
+        self.stop, self.arrived = stop, GrowingText(tokenizer, prompt)
         self.num_emitted = 0
         """Characters emitted so far."""
         self.stopped = False
@@ -163,8 +213,7 @@ class TextStream:
 
     def add(self, tokens: Sequence[int]) -> str:
         """Returns the text that can be emitted once these tokens have arrived."""
-        self.tokens += tokens
-        text = self.text()
+        text = self.arrived.add(tokens)
         safe = truncate_at_stop(text, self.stop)
         self.stopped = len(safe) < len(text)
         if not self.stopped:
@@ -176,9 +225,14 @@ class TextStream:
         """Returns the rest of the text, after the last token."""
         return self.emit(truncate_at_stop(self.text(), self.stop))
 
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens so far."""
+        return len(self.arrived.tokens)
+
     def text(self) -> str:
-        """Returns the text of all tokens so far."""
-        return decode_after(self.tokenizer, self.prompt, self.tokens)
+        """Returns the text of all tokens so far, decoded as a whole."""
+        return decode_after(self.arrived.tokenizer, self.arrived.prompt, self.arrived.tokens)
 
     def emit(self, text: str) -> str:
         """Returns the part of `text` that has not been emitted yet."""

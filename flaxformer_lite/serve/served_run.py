@@ -304,9 +304,9 @@ class ServedRun:
                 break
         else:
             yield parts.finish()
-        cut = len(parts.tokens) >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+        cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
         text = truncate_at_stop(parts.text(), prompt.stop)
-        return Answer(text, 0.0, len(parts.tokens), "length" if cut else "stop")
+        return Answer(text, 0.0, parts.num_tokens, "length" if cut else "stop")
 
     def attention(self, ids: AttentionIds) -> dict[str, Any]:
         """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""

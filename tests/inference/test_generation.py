@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.generation import (
     DEFAULT_NEW_TOKENS,
+    GrowingText,
     TextStream,
     decode_after,
     encode_prompt,
@@ -13,11 +16,36 @@ from flaxformer_lite.inference.generation import (
     truncate_at_stop,
 )
 from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subwords import SentencePiece
-from tests.support.tokenizers import gapped
+from flaxformer_lite.text.tokenizer import Tokenizer
+from tests.support.tokenizers import NAMES, TEXT, bytes_joined, gapped, word_pieces
 
 BYTES = Bytes().train([], 260)
+
+
+def llama_bytes() -> JsonTokenizer:
+    """Llama's kind: one invalid byte makes all bytes of a run invalid; the first space of a text is dropped."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁b", "b"]
+    found = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+    found.normalizer = normalizers.Replace(" ", "▁")
+    rest = [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    found.decoder = decoders.Sequence([decoders.Replace("▁", " "), *rest])
+    return JsonTokenizer.of(found.to_str(), NAMES)
+
+
+def tokenizers_of_all_kinds() -> dict[str, Tokenizer]:
+    pieces = {
+        f"{kind}, bytes {fallback}": SentencePiece(model_type=kind, byte_fallback=fallback).train(TEXT, 307)
+        for kind, fallback in (("unigram", False), ("bpe", True))
+    }
+    json = {"byte-level": bytes_joined(), "word pieces": word_pieces()}
+    named = {name: JsonTokenizer.of(found.to_str(), NAMES) for name, found in json.items()}
+    return {"bytes": BYTES, "gaps": gapped(), "llama": llama_bytes(), **named, **pieces}
+
+
+KINDS = tokenizers_of_all_kinds()
 
 
 def test_text_stops_before_the_first_stop_string():
@@ -56,6 +84,40 @@ def test_streams_by_hand():
     assert [stream.add([i]) for i in BYTES.encode("é!")] == ["", "é", "!"]
     broken = TextStream(BYTES, [BOS], [])
     assert broken.add(BYTES.encode("aé")[:-1]) == "a" and broken.finish() == "\ufffd"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_growing_text_is_the_text_of_all_tokens(kind):
+    """Law: after any number of tokens, of texts or at random, the text is that of decoding them all at once."""
+    tokenizer, generator = KINDS[kind], np.random.default_rng(8)
+    words = "   ".join(TEXT[:9]) + " 漢字漢字🙂🙂  é\n\n" * 9
+    most = 9 if kind in ("gaps", "word pieces") else tokenizer.vocab_size
+    for number in range(12):
+        made = generator.integers(0, most + 2, 300).tolist()
+        read = tokenizer.encode(words)[number:] or made
+        invisible = [tokenizer.pad_id] * 80
+        ids = [read, made, read[:90] + invisible + read[90:150] + made][number % 3][:400]
+        start = [0, 1, 7, 150][number % 4]
+        prompt = [token for token in ids[:start] if tokenizer.has_piece(token)]
+        growing, done = GrowingText(tokenizer, prompt), start
+        while done < len(ids):
+            count = int(generator.integers(0, 6))
+            text, done = growing.add(ids[done : done + count]), done + count
+            assert text == decode_after(tokenizer, prompt, ids[start:done])
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"gaps"}))
+def test_a_stream_decodes_each_token_a_few_times(kind, monkeypatch):
+    """Law: the tokens that are decoded for a text grow as the text does, not as its square, whatever the prompt."""
+    tokenizer, decoded = KINDS[kind], []
+    decode = tokenizer.decode
+    monkeypatch.setattr(tokenizer, "decode", lambda ids: decoded.append(len(ids)) or decode(ids))
+    ids = tokenizer.encode(" ".join(TEXT) + "ab a b " * 99)
+    ids = (ids * (3000 // len(ids) + 1))[:3000]
+    stream = TextStream(tokenizer, ids[:1000], ["nowhere"])
+    parts = [stream.add(ids[start : start + 4]) for start in range(1000, 3000, 4)]
+    assert sum(decoded) < 2000 / 4 * 160
+    assert "".join([*parts, stream.finish()]) == decode_after(tokenizer, ids[:1000], ids[1000:])
 
 
 def test_decode_after_a_prompt_keeps_its_space():
