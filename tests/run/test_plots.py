@@ -51,13 +51,10 @@ class Translating(RunPlots):
     """A run that translates everything to "bb", without a model."""
 
     config, params, model = tiny_config(), {}, None
-    required_tokenizers = Tokenizers(*[Characters().train(["ab"], 149)] * 2)
+    required_tokenizers, max_source_tokens = Tokenizers(*[Characters().train(["ab"], 149)] * 2), 9
 
     def translate(self, texts: list[str]) -> list[str]:
         return ["bb" for _ in texts]
-
-    def encode(self, side: str, texts: list[str], warn: object) -> list[list[int]]:
-        return getattr(self.required_tokenizers, side).encode_batch(texts)
 
 
 def test_attention_is_by_default_that_of_the_own_translation(monkeypatch: pytest.MonkeyPatch):
