@@ -31,6 +31,7 @@ from flaxformer_lite.workdir import (
     restore_weights,
 )
 from flaxformer_lite.workdir.digests import steps_in
+from flaxformer_lite.workdir.folder import finite
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.seal import ORIGIN, check_origin, check_seal
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     report = describe(arguments.folder, arguments.weights or "last", arguments.step)
     if arguments.json:
-        print(json.dumps(report, indent=2))
+        print(json.dumps(finite(report), indent=2))
         return
     print(f"{report['description']}\n")
     width = max(len(p["path"]) for p in report["parameters"])

@@ -17,6 +17,7 @@ from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, e
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
+from flaxformer_lite.workdir.folder import finite
 
 
 class ScoredData(NamedTuple):
@@ -70,7 +71,7 @@ def score(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple
         "weights_dtype": arguments.weights_dtype,
         "step": loaded.step,
     }
-    return report | used_settings(arguments) | scores, hypotheses
+    return finite(report | used_settings(arguments) | scores), hypotheses
 
 
 def save(loaded: Run, report: dict[str, Any], pairs: list[Pair], hypotheses: list[str] | None) -> None:

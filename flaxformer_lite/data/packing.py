@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int, Integer
 
+from flaxformer_lite.data.batch_plan import slices
 from flaxformer_lite.data.records import Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Lazy, Rows, TokenArrays
 from flaxformer_lite.text import SpecialIds
@@ -210,14 +211,15 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
 def drawn_texts(filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int) -> TextPairs:
     """Returns the rows of the documents `filled`, which have `counts` pieces each."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
-    documents = np.empty((counts.sum() // 2, 2 + NUM_OTHERS), np.int32)
+    rows = counts // 2
+    documents = np.empty((rows.sum(), 2 + NUM_OTHERS), np.int32)
     pieces = np.empty_like(documents)
-    row, pieces_of = 0, counts.tolist()
-    for number, count in enumerate(pieces_of):
-        for k in range(0, count, 2):
-            others = (number + generator.integers(1, len(filled), NUM_OTHERS)) % len(filled)
-            documents[row, 0] = documents[row, 1] = filled[number]
-            documents[row, 2:] = filled[others]
-            pieces[row] = [k, k + 1, *(generator.integers(pieces_of[other]) for other in others.tolist())]
-            row += 1
+    numbers = np.repeat(np.arange(len(filled), dtype=np.int32), rows)
+    firsts = np.cumsum(rows) - rows
+    for part in slices(len(documents)):
+        own = numbers[part]
+        others = (own[:, None] + generator.integers(1, len(filled), (len(own), NUM_OTHERS))) % len(filled)
+        documents[part, :2], documents[part, 2:] = filled[own, None], filled[others]
+        k = 2 * (np.arange(part.start, part.stop) - firsts[own])
+        pieces[part, 0], pieces[part, 1], pieces[part, 2:] = k, k + 1, generator.integers(counts[others])
     return TextPairs(documents, pieces)

@@ -119,6 +119,12 @@ class TokenStore:
         return None
 
     @property
+    def is_current(self) -> bool:
+        """Whether the store is whole, and known to have the source's texts without a look at them."""
+        facts = None if self.key["versions"] is None else self.facts
+        return facts is not None and all((self.folder / f"{i:05}").is_dir() for i in range(len(facts["shards"])))
+
+    @property
     def records(self) -> StoredRecords:
         """The tokenized records. Raises: ValueError if a shard is damaged."""
         facts = self.facts
@@ -140,7 +146,7 @@ class TokenStore:
         Args:
             part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
         """
-        if self.key["versions"] is not None and self._is_whole():
+        if self.is_current:
             return True
         self.folder.mkdir(parents=True, exist_ok=True)
         with _held(FileLock(self.folder / f".{part[0]}-of-{part[1]}.lock"), progress):
@@ -149,9 +155,9 @@ class TokenStore:
     def _build(
         self, stream: PairStream, tokenizers: Tokenizers, progress: BuildProgress, part: tuple[int, int]
     ) -> bool:
-        trusted = self.key["versions"] is not None
-        if trusted and self._is_whole():
+        if self.is_current:
             return True
+        trusted = self.key["versions"] is not None
         tokenizers.save(self.folder)
         write_whole(self.folder / "key.json", json.dumps(self.key, indent=2) + "\n")
         number = kept = made = 0
@@ -174,10 +180,6 @@ class TokenStore:
             return True
         # Another host's shard of texts that were not compared may be an older one.
         return (trusted or kept + made == number) and self._complete(number)
-
-    def _is_whole(self) -> bool:
-        facts = self.facts
-        return facts is not None and all((self.folder / f"{i:05}").is_dir() for i in range(len(facts["shards"])))
 
     def _complete(self, number: int) -> bool:
         """Writes store.json if all shards are there."""

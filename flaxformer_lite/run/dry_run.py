@@ -1,9 +1,10 @@
 """Dry run of a training: shows what would be trained on what, and stops before the first step. Writes nothing."""
 
-import contextlib
+import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,23 +24,23 @@ from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.setup import describe_data, describe_devices, mesh_for
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.seal import TOKENIZER_FILES
 
 MOST_PIECES = 60
 """The most tokens of a text that are shown."""
 
 
-def dry_run(config: Config, workdir: Path) -> list[str]:
+def dry_run(config: Config, workdir: str | Path) -> list[str]:
     """Returns the config as JSON, and lines on the model, the data, the memory of a step, and one example.
 
-    Tokenizers are trained, and the largest batch is compiled, as training does. The folder for both is removed at the end. If
-    `workdir` has a run of the same data, its tokenizers and tokens are read.
+    Tokenizers and token stores that the run in `workdir` has are read; others are made, and the largest batch is compiled, as
+    training does. The folder for all that is removed at the end.
 
     Raises: ValueError if the data does not fit the config, or a batch does not fit the devices.
     """
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
-        lend(RunFolder(workdir), config, Path(scratch))
-        data = read_data(config, RunFolder(scratch), progress, Processes(), lambda: None)
+        data = look_at_data(config, RunFolder(workdir), Path(scratch), progress)
         runner = MeshRunner(TrainTask.of(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
@@ -55,21 +56,25 @@ def dry_run(config: Config, workdir: Path) -> list[str]:
         ]
 
 
-def lend(run: RunFolder, config: Config, scratch: Path) -> None:
-    """Copies the tokenizers of a run of the same data into a folder to write to, and links its whole token stores there."""
-    try:
-        trained = run.config()
-    except ValueError:  # there is none
-        return
-    if (trained.data, trained.tokenizer_sizes) != (config.data, config.tokenizer_sizes):
-        return
-    for file in run.path.glob("*tokenizer.*"):
-        shutil.copy(file, scratch)
-    for facts in run.path.glob(".tokens/tokens-*/store.json"):
-        store = facts.parent.resolve()
-        (scratch / ".tokens").mkdir(exist_ok=True)
-        with contextlib.suppress(OSError):  # Windows may refuse links: the texts are tokenized again
-            (scratch / ".tokens" / store.name).symlink_to(store, target_is_directory=True)
+def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:
+    """Reads the data as a training of `run` would, and writes to the folder `scratch` alone."""
+    stores, copied = run.path / ".tokens", []
+    if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
+        copied += [(file, scratch) for pattern in TOKENIZER_FILES for file in run.path.glob(pattern)]
+    if config.data.store is not None:
+        stores, own = Path(config.data.store), scratch / "stores"
+        copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]
+        config = dataclasses.replace(config, data=dataclasses.replace(config.data, store=str(own)))
+    for file, folder in copied:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, folder)
+    return read_data(config, RunFolder(scratch), progress, Processes(), lambda: None, read_only=stores)
+
+
+def tokenizer_settings(config: Config) -> tuple[Any, ...]:
+    """Returns the settings that decide the tokenizers of a run."""
+    data = config.data
+    return data.train, data.tokenizer, data.target_tokenizer, config.tokenizer_sizes
 
 
 def shape_in_words(rows: int, source: int, target: int) -> str:

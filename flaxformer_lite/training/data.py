@@ -61,9 +61,16 @@ class RunData:
 
 
 def read_data(
-    config: Config, folder: RunFolder, progress: Progress, processes: Processes, raise_if_stopped: Callable[[], None]
+    config: Config,
+    folder: RunFolder,
+    progress: Progress,
+    processes: Processes,
+    raise_if_stopped: Callable[[], None],
+    read_only: Path | None = None,
 ) -> RunData:
     """Reads and tokenizes all data; trains the tokenizers if the run folder has none.
+
+    read_only: a folder of token stores that are read where they are whole, and never written.
 
     Raises: ValueError if the data does not fit the config, or the processes read different texts; what `raise_if_stopped` raises.
     """
@@ -77,7 +84,7 @@ def read_data(
         "Give all hosts the same data",
     )
     if parts is None:
-        tokenizers, stored = stored_records(config, folder, progress, processes, raise_if_stopped)
+        tokenizers, stored = stored_records(config, folder, progress, processes, raise_if_stopped, read_only)
         records = together(stored, source)
     else:
         pairs = [pair for part in parts for pair in part]
@@ -121,7 +128,12 @@ def together(parts: Sequence[TokenArrays], source: DataSource) -> TokenArrays:
 
 
 def stored_records(
-    config: Config, folder: RunFolder, progress: Progress, processes: Processes, raise_if_stopped: Callable[[], None]
+    config: Config,
+    folder: RunFolder,
+    progress: Progress,
+    processes: Processes,
+    raise_if_stopped: Callable[[], None],
+    read_only: Path | None,
 ) -> tuple[Tokenizers, list[StoredRecords]]:
     """Returns the run's tokenizers and each part of its training data from its token store, all made first if they are missing.
 
@@ -138,6 +150,9 @@ def stored_records(
             config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
         )
         made = [TokenStore.of(stores, part, tokenizers) for _, part in parts]
+        if read_only is not None:
+            there = [TokenStore.of(read_only, part, tokenizers) for _, part in parts]
+            made = [old if old.is_current else new for old, new in zip(there, made, strict=True)]
         for store, (setting, part) in zip(made, parts, strict=True):
             store.build(PairStream(part, setting), tokenizers, stoppable(tokenizing))
         return tokenizers, made

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -319,14 +318,14 @@ class Trainer:
     def write_train_row(self, step: int, measured: dict[str, jax.Array]) -> None:
         """Writes the `train` row at `step`: the mean loss and the speed since the row before."""
         self.fetch_measurements()
-        loss, norm = self.loop_state.mean_loss(), float(measured["gradient_norm"])
+        loss = self.loop_state.mean_loss()
         skipped = len(self.loop_state.skipped_steps)
         row = {
             "step": step,
             "split": "train",
             "loss": loss,
             "learning_rate": float(self.rate(step - 1 - skipped)),
-            "gradient_norm": norm if math.isfinite(norm) else None,
+            "gradient_norm": float(measured["gradient_norm"]),
             "update_norm": float(measured["update_norm"]),
             "epoch": self.loop_state.batch_of(step + 1) / self.data.plan.batches_per_epoch,
             **self.throughput.row(),
@@ -342,7 +341,7 @@ class Trainer:
 
     def write_row(self, row: dict[str, Any]) -> None:
         """Adds a row to metrics.jsonl and calls `on_row` in the process that writes; an exception there asks the run to stop."""
-        self.folder.append(row)
+        row = self.folder.append(row)
         self.trackers.write(row)
         if self.on_row is None or self.folder.silent or self.row_error is not None:
             return

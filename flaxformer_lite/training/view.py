@@ -23,7 +23,7 @@ class TrainView:
             if row["split"] == "train":
                 self.curve.add(row.get("loss") or math.nan)
             elif row["split"] == "eval":
-                self.show_evaluation(row, best=row.get(self.train.best_metric) == best)
+                self.show_evaluation(row, best=best is not None and row.get(self.train.best_metric) == best)
 
     def show_step(self, step: int, loss: float) -> None:
         """Shows a step and the loss of the one before."""

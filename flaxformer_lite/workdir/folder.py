@@ -92,9 +92,13 @@ def as_lines(texts: Iterable[str]) -> str:
     return "".join(re.sub(r"[\r\n]+", " ", text) + "\n" for text in texts)
 
 
-def finite(row: dict[str, Any]) -> dict[str, Any]:
-    """Returns the row with None for numbers that are infinite or undefined."""
-    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row.items()}
+def finite(tree: Any) -> Any:
+    """Returns a row, or any tree of dicts and lists, with None for numbers that are infinite or undefined: JSON has none."""
+    if isinstance(tree, dict):
+        return {name: finite(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [finite(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def is_row(row: Any) -> bool:
@@ -273,12 +277,13 @@ class RunFolder:
         tokenizers.check_ids(vocab_sizes)
         return tokenizers
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Adds a row to metrics.jsonl, with null for a number that is not finite: JSON has none."""
-        if self.silent:
-            return
-        with open(self.metrics, "a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(row)) + "\n")
+    def append(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite."""
+        row = finite(row)
+        if not self.silent:
+            with open(self.metrics, "a", encoding="utf-8") as file:
+                file.write(json.dumps(row, allow_nan=False) + "\n")
+        return row
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the rows of metrics.jsonl, without a last line that a crash left incomplete; None for what is not finite."""

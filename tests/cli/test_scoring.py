@@ -72,6 +72,20 @@ def test_a_split_without_rows_is_a_mistake(tmp_path: Path, monkeypatch: pytest.M
             evaluate.run(evaluate_arguments("run", "--split", "eval"))
 
 
+def test_a_loss_that_is_not_finite_is_null_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    class Spoilt(Named):
+        def metrics(self, *_: Any, **__: Any) -> dict[str, float]:
+            return {"loss": float("nan")}
+
+    run = Spoilt(RunFolder(tmp_path / "20"), CONFIG, {}, None, 3)
+    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    evaluate.run(evaluate_arguments("run", "--split", "eval"))
+    for text in (capsys.readouterr().out, (tmp_path / "20/evaluations/eval.json").read_text()):
+        assert json.loads(text, parse_constant=float)["loss"] is None
+
+
 def test_each_source_of_a_mixture_has_scores_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):

@@ -5,9 +5,11 @@ import pytest
 
 from flaxformer_lite.data.packing import (
     BLOCK,
+    NUM_OTHERS,
     Documents,
     cut_evenly,
     documents,
+    drawn_texts,
     overlapping_pieces,
     pack,
     pairs_of_texts,
@@ -152,6 +154,31 @@ def test_every_second_piece_and_its_next_one_by_hand():
         first, *others = listed(rows[i].pieces)
         assert rows.lengths[i].tolist() == [len(first), max(map(len, others))]
         assert all(other[0] // 10 != first[0] // 10 for other in others[1:])
+
+
+def test_texts_of_others_are_drawn_evenly_from_all_other_documents():
+    """Law: never of the own document, each other one and each of its pieces equally often. Oracle: counts, by chi-squared."""
+    counts = np.tile([2, 4, 6], 7)
+    filled = np.arange(21) * 3
+    rows = [drawn_texts(filled, counts, seed) for seed in range(200)]
+    documents, pieces = np.concatenate([r.documents for r in rows]), np.concatenate([r.pieces for r in rows])
+    assert rows[0].documents[:6, 0].tolist() == [0, 3, 3, 6, 6, 6] and rows[0].pieces[:6, 0].tolist() == [
+        0,
+        0,
+        2,
+        0,
+        2,
+        4,
+    ]
+    assert (documents[:, 0] == documents[:, 1]).all() and (pieces[:, 0] + 1 == pieces[:, 1]).all()
+    assert (documents[:, 2:] != documents[:, :1]).all()
+    third = documents[:, 0] == 6
+    drawn = np.bincount(documents[third, 2:].ravel(), minlength=61)[filled]
+    assert drawn[2] == 0 and drawn.sum() == 3 * 200 * NUM_OTHERS
+    others = np.delete(drawn, 2)
+    assert ((others - others.mean()) ** 2 / others.mean()).sum() < 43.8  # 0.1 % of a fair draw, 19 degrees of freedom
+    of_last = np.bincount(pieces[:, 2:][documents[:, 2:] == 60], minlength=6)
+    assert ((of_last - of_last.mean()) ** 2 / of_last.mean()).sum() < 20.5 and len(of_last) == 6  # 5 degrees
 
 
 def test_the_length_of_the_others_counts_the_next_piece_too():

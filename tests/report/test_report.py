@@ -119,6 +119,11 @@ def test_tables_have_the_best_and_the_last_evaluation(runs: list[RunFacts]):
         ["second", "best loss", "10", "3"],
         ["second", "last", "20", "4.5"],
     ]
+    with open(runs[0].folder.metrics, "a", encoding="utf-8") as file:
+        file.write('{"step": 30, "split": "eval", "loss": NaN}\n')
+    table = training_table([RunFacts("first", "", runs[0].folder)])
+    assert table is not None
+    assert [row[:4] for row in table.rows] == [["first", "best loss", "10", "2"], ["first", "last", "30", "–"]]
     reports = evaluate_table(runs[:1])
     assert reports is not None
     assert reports.head == ["run", "split", "weights", "step", "bleu"]

@@ -1,20 +1,18 @@
 """Oracles: the words of a row worked out by hand, and the data itself; a dry run writes nothing where it is started."""
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.config import from_json
+from flaxformer_lite.config import Config, from_json
 from flaxformer_lite.console import Progress
-from flaxformer_lite.data import shards
-from flaxformer_lite.data.store import TokenStore
-from flaxformer_lite.run.dry_run import dry_run, pieces, shape_in_words
-from flaxformer_lite.text.characters import CharacterTokenizer
-from flaxformer_lite.training.data import read_data
+from flaxformer_lite.data import Dates, ParallelText, shards, workers
+from flaxformer_lite.run.dry_run import dry_run, look_at_data, pieces, shape_in_words
+from flaxformer_lite.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
@@ -37,12 +35,52 @@ def test_shapes_in_words():
     assert shape_in_words(8, 0, 512) == "8 x (512)"
 
 
+@pytest.mark.parametrize("store", [None, "tokens"])
+def test_a_dry_run_reads_the_token_store_of_the_run_and_writes_nothing_to_it(
+    store: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: the data is that of the training, nothing is tokenized or trained again, and no file is touched."""
+    home = tmp_path / "home"
+    home.mkdir()
+    pairs = Dates(num_examples=50).open()
+    for name, texts in (("x.en", [pair.source for pair in pairs]), ("x.de", [pair.target for pair in pairs])):
+        (home / name).write_text("".join(f"{text}\n" for text in texts))
+    source = ParallelText(source=str(home / "x.en"), target=str(home / "x.de"))
+    data = replace(tiny_config().data, train=source, store=None if store is None else str(home / store))
+    config, run = tiny_config(data=data), RunFolder(home / "run")
+    monkeypatch.setattr(shards, "MOST_RECORDS", 20)
+    monkeypatch.setattr(workers, "usable_cores", lambda: 1)
+
+    def look(name: str, config: Config = config) -> RunData:
+        before = touched()
+        (tmp_path / name).mkdir()
+        with Progress(1, silent=True) as progress:
+            data = look_at_data(config, run, tmp_path / name, progress)
+        assert touched() == before
+        return data
+
+    def touched() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in (home, *home.rglob("*"))}
+
+    first = look("first")
+    with run.lock(config), Progress(1, silent=True) as progress:
+        trained = read_data(config, run, progress, Processes(), lambda: None)
+    monkeypatch.setattr(workers, "write_shard", None)
+    monkeypatch.setattr(Characters, "train", None)
+    again = look("again")
+    assert first.train.fingerprint == trained.train.fingerprint == again.train.fingerprint
+    look("shapes", replace(config, data=replace(data, bucket_lengths=(16,))))
+    swapped = replace(source, source=source.target, target=source.source)
+    with pytest.raises(TypeError):  # other data is trained on and tokenized
+        look("other", replace(config, data=replace(data, train=swapped)))
+
+
 @pytest.mark.slow
 def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     use_one_device(monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config()
-    text, *lines = dry_run(config, tmp_path / "none")
+    text, *lines = dry_run(config, tmp_path / "run")
     assert from_json(text) == config and json.loads(text)["train"]["steps"] == 12
     assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
     lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
@@ -53,30 +91,6 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     assert is_date(given.removeprefix("<s>")) and predicted == given.removeprefix("<s>") + "</s>"
     assert read.endswith("</s>")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-def test_tokens_of_a_run_are_read_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Law: the tokenizer and a whole store of the same data are the run's, whose files stay; other data has its own."""
-    use_one_device(monkeypatch)
-    monkeypatch.setattr(shards, "MOST_RECORDS", 90)  # three shards
-    monkeypatch.setattr("flaxformer_lite.run.dry_run.describe_memory", lambda *_: "")  # which compiles a step
-    run, config = RunFolder(tmp_path / "run"), tiny_config()
-    with run.lock(config), Progress(1) as progress:
-        read_data(config, run, progress, Processes(), lambda: None)
-    before = {path: path.stat().st_mtime_ns for path in run.path.rglob("*")}
-    built: list[Path] = []
-    build = TokenStore._build
-
-    def counted(store: TokenStore, *arguments: Any) -> bool:
-        built.append(store.folder)
-        return build(store, *arguments)
-
-    monkeypatch.setattr(TokenStore, "_build", counted)
-    dry_run(config, run.path)
-    assert built == [] and {path: path.stat().st_mtime_ns for path in run.path.rglob("*")} == before
-    dry_run(dataclasses.replace(config, data=dataclasses.replace(config.data, bucket_lengths=(16,))), run.path)
-    assert len(built) == 1 and run.path not in built[0].parents
 
 
 def is_date(text: str) -> bool:

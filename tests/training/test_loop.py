@@ -443,6 +443,37 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatc
     )
 
 
+def test_a_run_that_continues_with_more_rows_misses_none(tmp_path, monkeypatch, capfd):
+    """The rows before are as far apart as `train.log_every` was then: none of the first 8 steps was due."""
+    with monkeypatch.context() as patch:
+        during_step(patch, 10, crash)
+        with pytest.raises(Crash):
+            loop.train(with_train(NO_TEXT, log_every=50), tmp_path / "run")
+    assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == []
+    loop.train(with_train(NO_TEXT, log_every=2), tmp_path / "run")
+    assert "resuming after step 8" in (tmp_path / "run" / "train.log").read_text()
+    assert "lacks the rows" not in capfd.readouterr().err
+    assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == [10, 12]
+
+
+def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch, capsys):
+    """Oracle: a reader of strict JSON, on the file, on `on_row` and on `inspect --json`."""
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    monkeypatch.setattr(evaluation.Evaluator, "evaluate", lambda *_: {"loss": float("nan"), "accuracy": 0.5})
+    seen: list[dict[str, Any]] = []
+    loop.train(with_train(NO_TEXT, steps=13), copy, seen.append)
+    expected = {"step": 13, "split": "eval", "loss": None, "accuracy": 0.5}
+    written = [json.loads(line, parse_constant=refuse) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    assert expected in seen and expected in written
+    capsys.readouterr()
+    main(["inspect", str(copy), "--json"])
+    found = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert found["checkpoints"][-1]["metrics"] == {"loss": None, "accuracy": 0.5}
+
+
 @pytest.mark.slow
 def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrupted, tmp_path, monkeypatch, capfd):
     """Law: spoilt by the update of step 8, they are not saved; a checkpoint of an older release that has them is passed over."""

@@ -30,6 +30,8 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     }
     assert progress.facts["loss"][1] == "█▁" and view.curve.means == [2.0, 1.0, 1.5]
     assert progress.work.count == "1,001/2,000"
+    view.show_history([row(50, 2.0), {"step": 60, "split": "eval", "loss": 1.5, "accuracy": None}], None)
+    assert progress.facts["eval"] == ("step 60  loss 1.5000", "") and progress.facts["best"] == ("", "")
     view.show_history([row(50, 2.0)], None)
     assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
 

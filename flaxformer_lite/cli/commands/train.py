@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         from flaxformer_lite.run.dry_run import dry_run
 
-        print(*dry_run(config, Path(workdir)), sep="\n")
+        print(*dry_run(config, workdir), sep="\n")
         return
     from flaxformer_lite.training.loop import train  # after the settings: a mistake in them needs no checkpoints
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
