@@ -120,9 +120,8 @@ def open_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
 def open_shard(folder: Path, records: int) -> TokenShard:
     """Returns the shard, whose ids are read when they are used. Raises: ValueError as `open_shards`."""
     try:
-        # `asarray` drops the class memmap, whose slices are slow; the pages stay mapped.
-        starts = np.asarray(np.load(folder / "starts.npy", mmap_mode="r"))
-        ids = ArrayFile(folder / "ids.npy") if hasattr(os, "pread") else np.load(folder / "ids.npy", mmap_mode="r")
+        starts = _mapped(folder / "starts.npy")
+        ids = ArrayFile(folder / "ids.npy") if hasattr(os, "pread") else _mapped(folder / "ids.npy")
         labels = np.load(folder / "labels.npy", mmap_mode="r") if (folder / "labels.npy").is_file() else None
         if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
             raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
@@ -136,6 +135,11 @@ def open_shard(folder: Path, records: int) -> TokenShard:
             raise ValueError(f"{folder}: cannot be read: {error.strerror}") from None
         raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
     return TokenShard(ids, starts, labels)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """Returns an array whose pages are mapped, without the class memmap, whose slices are slow."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def _allow_open_files(number: int) -> None:

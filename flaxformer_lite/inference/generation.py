@@ -32,14 +32,13 @@ def generation_settings(config: DecodeConfig, changes: Mapping[str, Any]) -> Dec
 
     Raises: ValueError for a name that is no setting.
     """
-    of_sampling = SAMPLING_NAMES & changes.keys()
+    drawn = {name: value for name, value in changes.items() if name in SAMPLING_NAMES}
     own: dict[str, Any] = {}
     if changes.keys() & {"max_length_ratio", "max_length_extra"}:
         own["max_new_tokens"] = None
     elif dataclasses.replace(config, **DEFAULT_LENGTHS) == config:
         own["max_new_tokens"] = DEFAULT_NEW_TOKENS
-    own |= {name: value for name, value in changes.items() if name not in of_sampling}
-    drawn = {name: changes[name] for name in of_sampling}
+    own |= {name: value for name, value in changes.items() if name not in drawn}
     base = own.get("sampling") or config.sampling
     if drawn and (base is not None or any(drawn[n] != getattr(Sampling, n) or n == "temperature" for n in drawn)):
         own["sampling"] = dataclasses.replace(base or Sampling(), **drawn)
@@ -92,7 +91,7 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 
     Skips ids that the model has and the tokenizer does not, which a model with little training may generate.
     """
-    tokens = [token for token in tokens if tokenizer.has_piece(token)]
+    tokens = tokenizer.with_pieces(tokens)
     before, whole = tokenizer.decode(prompt), tokenizer.decode([*prompt, *tokens])
     return whole.removeprefix(before) if whole.startswith(before) else tokenizer.decode(tokens)
 
@@ -168,12 +167,12 @@ class GrowingText:
     def add(self, tokens: Sequence[int]) -> str:
         """Returns the text of all tokens once these have arrived."""
         self.tokens += tokens
-        self.window += self.with_pieces(tokens)
+        self.window += self.tokenizer.with_pieces(tokens)
         decoded = self.tokenizer.decode(self.window)
         if decoded.startswith(self.before):
             text = self.settled + decoded.removeprefix(self.before)
         else:  # a token has changed the text before it, as invalid bytes do
-            self.window = [*self.prompt, *self.with_pieces(self.tokens)]
+            self.window = [*self.prompt, *self.tokenizer.with_pieces(self.tokens)]
             self.before, self.settled = self.tokenizer.decode(self.prompt), ""
             decoded = self.tokenizer.decode(self.window)
             text = decode_after(self.tokenizer, self.prompt, self.tokens)
@@ -192,10 +191,6 @@ class GrowingText:
         (last,) = self.tokenizer.pieces(self.window[-1:])
         in_run = last.startswith("<0x") and len(self.window) < 4 * WINDOW_TOKENS
         return not (in_run or decoded.endswith("\ufffd"))
-
-    def with_pieces(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the tokens that the tokenizer has."""
-        return [token for token in tokens if self.tokenizer.has_piece(token)]
 
 
 class TextStream:

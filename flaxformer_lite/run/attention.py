@@ -112,4 +112,4 @@ def padded(
 
 def labels(tokenizer: Tokenizer, ids: list[int], other: str = "") -> list[str]:
     """Returns a label for each id: its piece; of an id that the tokenizer does not have, `other` or the number."""
-    return [tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else other or str(i) for i in ids]
+    return [tokenizer.piece(i, other or str(i)) for i in ids]

@@ -115,8 +115,7 @@ def pieces(tokenizer: Tokenizer, ids: Int[np.ndarray, "T"], shown: Bool[np.ndarr
     """Returns the tokens as text, without the padding at the end; ids that only the objective knows as numbers."""
 
     def label(i: int) -> str:
-        text = tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else f"<{i}>"
-        return printable(text).replace("\n", "\\n")
+        return printable(tokenizer.piece(i, f"<{i}>")).replace("\n", "\\n")
 
     pad, tokens = tokenizer.special.pad, ids.tolist()
     last = max((i for i, token in enumerate(tokens, 1) if token != pad), default=0)

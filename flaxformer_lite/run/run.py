@@ -192,9 +192,10 @@ class Run(RunPlots):
 
     def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
         """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""
+        most, rows = self.max_source_tokens, self.required_tokenizers.source.encode_batch(list(texts))
         return [
-            cut(row, self.max_source_tokens, "source", "max_source_length", cut_warning(warn, line))
-            for line, row in enumerate(self.required_tokenizers.source.encode_batch(list(texts)), first_line)
+            cut(row, most, "source", "max_source_length", cut_warning(warn, line))
+            for line, row in enumerate(rows, first_line)
         ]
 
     # Generation --------------------------------------------------------------------------------------------------------

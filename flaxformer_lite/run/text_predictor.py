@@ -208,9 +208,8 @@ class TextPredictor:
         self, probabilities: Float[np.ndarray, "K"], ids: Int[np.ndarray, "K"]
     ) -> list[TokenPrediction]:
         """Returns the candidates for one mask."""
-        tokenizer = self.tokenizer
         return [
-            TokenPrediction(tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else "", p, i)
+            TokenPrediction(self.tokenizer.piece(i), p, i)
             for p, i in zip(probabilities.tolist(), ids.tolist(), strict=True)
         ]
 

@@ -60,7 +60,7 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
 def own_tokens(tokenizer: Tokenizer) -> dict[str, str]:
     """Returns the special tokens by name, without those that the tokenizer does not read as one token."""
     ids = zip(TOKENS, (tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id, tokenizer.unk_id), strict=True)
-    pieces = {name: (i, tokenizer.pieces([i])[0]) for name, i in ids if i is not None and tokenizer.has_piece(i)}
+    pieces = {name: (i, tokenizer.piece(i)) for name, i in ids if i is not None}
     return {name: piece for name, (i, piece) in pieces.items() if tokenizer.encode(piece) == [i]}
 
 

@@ -101,6 +101,14 @@ class Tokenizer(ABC):
         """Returns a readable label for each id, special ids included, for example for the axes of an attention plot."""
         return [self._piece(i) for i in map(operator.index, ids)]
 
+    def piece(self, i: int, other: str = "") -> str:
+        """Returns the label of an id, `other` for one that stands for no piece."""
+        return self._piece(i) if self.has_piece(i) else other
+
+    def with_pieces(self, ids: Iterable[int]) -> list[int]:
+        """Returns the ids that stand for a piece: a model may have more."""
+        return [i for i in ids if self.has_piece(i)]
+
     @abstractmethod
     def _piece(self, i: int) -> str:
         """Returns the label of an id."""
@@ -160,7 +168,7 @@ class Tokenizers:
 
         Ids past the tokenizer's vocabulary are dropped: the model may have more ids, and an untrained one predicts them.
         """
-        text = self.target.decode([token for token in tokens if self.target.has_piece(token)])
+        text = self.target.decode(self.target.with_pieces(tokens))
         return text.replace("\n", " ").replace("\r", " ")
 
 

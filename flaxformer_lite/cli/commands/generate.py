@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, no_check
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.prompts:
             for number in range(len(block.lines)):
                 check(number)
-        for part in block.answerable(check):
+        for part in block.answerable(no_check if arguments.prompts else check):
             if part is None:
                 print("\n" * settings.num_hypotheses, end="")
             elif streams(arguments, settings.beam_size, settings.num_hypotheses) and len(part.lines) == 1:

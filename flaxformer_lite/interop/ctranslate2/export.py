@@ -85,7 +85,7 @@ def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
         return [str(i) for i in range(size)]
     names: dict[str, int] = {}
     for i in range(size):
-        piece = tokenizer.pieces([i])[0] if tokenizer.has_piece(i) else ""
+        piece = tokenizer.piece(i)
         names[piece if piece and piece not in names else f"<id {i}>"] = i
     return [*names]
 
