@@ -6,7 +6,6 @@ import contextlib
 import glob
 import gzip
 import io
-import itertools
 import lzma
 import os
 import re
@@ -67,11 +66,6 @@ def _version(path: str) -> str:
     check_file(path)
     found = os.stat(path)
     return f"{path} {found.st_size} {found.st_mtime_ns}"
-
-
-def read_lines(path: str | Path) -> list[str]:
-    """Returns the lines of a UTF-8 text file, plain or compressed; none for an empty file. Raises: ValueError."""
-    return list(itertools.chain.from_iterable(line_chunks(path)))
 
 
 def line_chunks(
@@ -179,7 +173,7 @@ def stream_lines(
     """Yields the lines of a stream in chunks: the lines that have arrived, at most 256 KiB at once, without waiting for more.
 
     A program that writes a line and waits for the answer gets it, and a long text still comes in large chunks. Lines are
-    those of `read_lines`; `name` stands for the stream in messages.
+    those of `line_chunks`; `name` stands for the stream in messages.
 
     Raises: ValueError if a chunk is not UTF-8 (with the line number), without `bad_line`.
     """

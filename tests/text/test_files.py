@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.text.files import line_chunks, read_lines, stream_lines
+from flaxformer_lite.text.files import line_chunks, stream_lines
 from tests.support import needs
 from tests.support.files import file
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """All lines of a file."""
+    return [line for lines in line_chunks(path) for line in lines]
 
 
 def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
