@@ -9,7 +9,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
+from flaxformer_lite.inference.sampling import RowSampling, TokenHistory, forced_ids, process_logits, sample_token
 from flaxformer_lite.inference.search import (
     Decoded,
     DecodeInputs,
@@ -47,8 +47,29 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
     An answer ends with EOS, or at `batch.max_lengths` tokens (EOS counts). Its score is made of the model's own log-probabilities,
     before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
     """
-    config, most = settings.config, settings.max_new_tokens
+    return greedy_from(model, variables, *prefill(model, variables, batch, settings), settings)
+
+
+def sample_answers(
+    model: Transformer,
+    variables: VariableDict,
+    batch: SearchInputs,
+    settings: SearchSettings,
+    sampling: RowSampling,
+) -> Decoded:
+    """Returns N sampled answers a row, side by side, for a `sampling` of N times as many rows; sources are encoded once."""
     inputs, cache = prefill(model, variables, batch, settings)
+    number = len(sampling.temperature) // len(batch.max_lengths)
+    inputs, cache = jax.tree.map(lambda x: jnp.repeat(x, number, axis=0), (inputs, cache))
+    found = greedy_from(model, variables, inputs._replace(sampling=sampling), cache, settings)
+    return jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), found)
+
+
+def greedy_from(
+    model: Transformer, variables: VariableDict, inputs: DecodeInputs, cache: DecodeCache, settings: SearchSettings
+) -> Decoded:
+    """Returns what `greedy` does, from the state after the prefill."""
+    config, most = settings.config, settings.max_new_tokens
     step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, config)
     state = init_greedy_state(inputs, cache, settings)
     state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))

@@ -1,5 +1,6 @@
 """Inputs and outputs of a model, and the checks of the inputs."""
 
+import functools
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -101,6 +102,18 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
             f"model.num_token_types is {config.num_token_types}, but the inputs have no `token_types`: pass the type of "
             "each source token, 0 where there is one sentence only"
         )
+
+
+def for_each_target(
+    inputs: Inputs, memory: Float[Array, "M S D"] | None
+) -> tuple[Inputs, Float[Array, "B S D"] | None]:
+    """Returns the inputs of a decoder and its memory, with the rows of a source repeated for all targets that it has."""
+    tokens = inputs.target_tokens
+    if memory is None or tokens is None or len(memory) == len(tokens):
+        return inputs, memory
+    repeat = functools.partial(jnp.repeat, repeats=len(tokens) // len(memory), axis=0)
+    mask = None if inputs.source_mask is None else repeat(inputs.source_mask)
+    return inputs._replace(source_mask=mask), repeat(memory)
 
 
 def example_inputs(config: ModelConfig) -> Inputs:

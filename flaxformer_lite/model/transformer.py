@@ -17,7 +17,14 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
 from flaxformer_lite.model.dense import product_dtype
 from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
-from flaxformer_lite.model.inputs import Inputs, Outputs, check_inputs, default_positions, example_inputs
+from flaxformer_lite.model.inputs import (
+    Inputs,
+    Outputs,
+    check_inputs,
+    default_positions,
+    example_inputs,
+    for_each_target,
+)
 from flaxformer_lite.model.kernels import platform
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.stack import Stack
@@ -51,14 +58,17 @@ class Transformer(nn.Module):
             self.pooler = Pooling(c)
 
     def __call__(self, inputs: Inputs) -> Outputs:
-        """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing)."""
+        """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
+
+        With N times as many targets as sources, the targets of a source are side by side; it is encoded once.
+        """
         c = self.config
         check_inputs(c, inputs)
         memory = hidden = pooled = class_logits = embedding = None
         if c.num_encoder_layers:
             memory = last = self.encode(inputs)
         if c.num_decoder_layers:
-            hidden = last = self.decode(inputs, memory)
+            hidden = last = self.decode(*for_each_target(inputs, memory))
         mask = inputs.target_mask if c.num_decoder_layers else inputs.source_mask
         if c.pooler is not None:
             pooled, class_logits = self.pooler(last, mask, inputs.last_positions)

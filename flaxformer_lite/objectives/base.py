@@ -14,6 +14,7 @@ from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
+from flaxformer_lite.objectives.risk import Answers, ExpectedRisk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         make_rows   host, once        records: token ids without special ids  →  rows, values of any type
         lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
         example     host, each step   row  →  Batch of NumPy arrays without the axis B, padded to the lengths of its bucket
-        training_batch  device        Batch [B, …]  →  the rows that training reads, by default the same
+        training_batch  device        Batch [B, …]  →  the rows that training reads, by default the same; it may get answers that
+                                      the model draws, if `drawn_answers` asks for them
         inputs      device            Batch [B, …]  →  Inputs of the model at hand
         loss        device            Outputs, Batch  →  {name: LossTerm}, the sum that training minimises
         metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
@@ -127,8 +129,16 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the inputs that this model reads."""
         return batch.inputs
 
-    def training_batch(self, batch: Batch) -> Batch:
-        """Returns the rows that a train step reads: those of `batch`, or more if it reads some of them several times."""
+    @property
+    def drawn_answers(self) -> ExpectedRisk | None:
+        """Settings of the answers that a train step draws for `training_batch`; None: it draws none."""
+        return None
+
+    def training_batch(self, batch: Batch, answers: Answers | None = None) -> Batch:
+        """Returns the rows that a train step reads: those of `batch`, or more if it reads some of them several times.
+
+        answers: those that the model drew, where `drawn_answers` asks for any.
+        """
         return batch
 
     # From outputs to figures -----------------------------------------------------------------------------------------

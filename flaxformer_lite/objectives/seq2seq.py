@@ -7,6 +7,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data import Lengths, TokenPair
@@ -15,7 +16,8 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, divergence_of_copies
+from flaxformer_lite.objectives.losses import LogitStats, LossTerm, cross_entropy, divergence_of_copies, logit_stats
+from flaxformer_lite.objectives.risk import Answers, ExpectedRisk, expected_risk, sentence_bleu, with_answers
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
@@ -30,6 +32,8 @@ class Seq2Seq(BaseObjective):
     """Weight of R-Drop: each row is read twice in training, with different dropout, and the mean of the two KL divergences between
     its predictions is added to the mean of the two losses. It doubles the time of a step. The paper adds the losses, so its weight
     5 is 2.5 here (Liang et al. 2021, arXiv:2106.14448)."""
+    risk: ExpectedRisk | None = None
+    """Minimum-risk training: the model draws answers to each source, and learns to prefer those with the better BLEU; None: no."""
 
     unit = "pairs"
     command = "translate"
@@ -42,6 +46,11 @@ class Seq2Seq(BaseObjective):
         super().check_model(model)
         if not self.consistency:
             return
+        if self.risk is not None:
+            raise ValueError(
+                f"objective.consistency is {self.consistency}, and objective.risk is set, but each has rows of its own in a "
+                "batch: set objective.consistency to 0, or objective.risk to None"
+            )
         if not any(
             getattr(model.dropout, f"{place}_rate") for place in ("embedding", "attention", "feed_forward", "residual")
         ):
@@ -81,14 +90,42 @@ class Seq2Seq(BaseObjective):
     ) -> Batch:
         return encoder_decoder_row(record, lengths, special)
 
-    def training_batch(self, batch: Batch) -> Batch:
-        """Returns the batch, for a consistency with each row followed by its copy, so that a mesh divides both alike."""
+    @property
+    def drawn_answers(self) -> ExpectedRisk | None:
+        return self.risk
+
+    def training_batch(self, batch: Batch, answers: Answers | None = None) -> Batch:
+        """Returns the batch, for a consistency with each row followed by its copy, so that a mesh divides both alike.
+
+        With `answers`, each row's target is followed by its answers; the rows of the source stay as they are.
+        """
+        if answers is not None:
+            return with_answers(batch, answers)
         return jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), batch) if self.consistency else batch
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the smoothed cross-entropy, and the consistency of the rows of `training_batch`."""
+        """Returns the smoothed cross-entropy, and the consistency or the risk of the rows of `training_batch`."""
         logits, targets, weights = outputs.loss_logits, batch.targets, batch.weights
+        if self.risk is not None:
+            return self.losses_of_answers(logit_stats(logits, targets), targets, weights, self.risk)
         terms = {"cross_entropy": cross_entropy(logits, targets, weights, label_smoothing=self.label_smoothing)}
         if self.consistency:
             terms["consistency"] = divergence_of_copies(logits, weights, self.consistency)  # type: ignore[arg-type]  # no loss_chunk
         return terms
+
+    def losses_of_answers(
+        self, stats: LogitStats, targets: Int[Array, "BN T"], weights: Float[Array, "BN T"], settings: ExpectedRisk
+    ) -> dict[str, LossTerm]:
+        """Returns the cross-entropy of the references, and the risk of the answers that follow each of them."""
+        each = settings.num_samples + 1
+        stats, targets, weights = jax.tree.map(lambda x: x.reshape(-1, each, x.shape[-1]), (stats, targets, weights))
+        references, answers = (jax.tree.map(lambda x, part=part: x[:, part], stats) for part in (0, slice(1, None)))
+        mask, lengths = weights[:, 1:] > 0, (weights > 0).sum(-1)
+        bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
+        risk = expected_risk(answers, mask, 1 - bleu, exists=lengths[:, 0] > 0)
+        return {
+            "cross_entropy": cross_entropy(
+                references, targets[:, 0], weights[:, 0], label_smoothing=self.label_smoothing
+            ),
+            "risk": risk._replace(weight=settings.weight),
+        }

@@ -15,10 +15,12 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.config import Config
+from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import constrain_parameters
+from flaxformer_lite.training.answers import draw_answers
 
 
 class TrainState(NamedTuple):
@@ -40,6 +42,8 @@ class TrainTask:
     seed: int
     num_micro_batches: int = 1
     ema_decay: float | None = None
+    decode: DecodeConfig = DecodeConfig()
+    """Rules of the answers that the model draws in training, if its objective asks for any."""
 
     @classmethod
     def of(cls, config: Config) -> "TrainTask":
@@ -51,6 +55,7 @@ class TrainTask:
             seed=config.train.seed,
             num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
+            decode=config.decode,
         )
 
     @functools.cached_property
@@ -78,7 +83,9 @@ def init_state(task: TrainTask) -> TrainState:
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
     """Returns the objective's loss terms on a batch, with dropout."""
-    batch = task.objective.training_batch(batch)
+    settings = task.objective.drawn_answers
+    drawn = None if settings is None else draw_answers(task.model, params, batch, task.decode, settings, key)
+    batch = task.objective.training_batch(batch, drawn)
     outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
     return task.objective.loss(outputs, batch)
 
