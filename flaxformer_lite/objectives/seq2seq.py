@@ -122,7 +122,7 @@ class Seq2Seq(BaseObjective):
         references, answers = (jax.tree.map(lambda x, part=part: x[:, part], stats) for part in (0, slice(1, None)))
         mask, lengths = weights[:, 1:] > 0, (weights > 0).sum(-1)
         bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
-        risk = expected_risk(answers, mask, 1 - bleu, exists=lengths[:, 0] > 0)
+        risk = expected_risk(answers, mask, 1 - bleu, exists=(weights[:, 0] > 0).any(-1))
         return {
             "cross_entropy": cross_entropy(
                 references, targets[:, 0], weights[:, 0], label_smoothing=self.label_smoothing

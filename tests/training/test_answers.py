@@ -15,6 +15,7 @@ from flaxformer_lite.inference import DecodeConfig, Decoder
 from flaxformer_lite.model import DropoutRates, ModelConfig, Transformer
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.objectives.risk import Answers, ExpectedRisk, with_answers
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.special_ids import BOS, EOS
@@ -167,3 +168,17 @@ def mean_risk(risk: ExpectedRisk, state: TrainState, rows: Batch) -> float:
         state.params, rows
     )
     return float(terms["risk"].mean)
+
+
+def test_counting_draws_no_answers():
+    """Law: the pass that counts for several micro-batches has no loop, so no search, left in its program."""
+    rows = jax.tree.map(jnp.asarray, batch())
+
+    def terms(params: PyTree, rows: Batch) -> dict[str, LossTerm]:
+        return loss_terms(task(), params, rows, jax.random.key(7))
+
+    counts, whole = (
+        jax.jit(run).lower(params_of(), rows).compile().as_text()
+        for run in (lambda *given: {name: term.count for name, term in terms(*given).items()}, terms)
+    )
+    assert "while" in whole and "while" not in counts
