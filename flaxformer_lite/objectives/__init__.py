@@ -2,8 +2,9 @@
 
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
 of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). It sees batches and
-outputs, never the model or its parameters. The kinds: `seq2seq.py`, `causal_lm.py`, `masked_lm.py` and `span_corruption.py` (with
-`corruption.py`), `classification.py` (with `label_metrics.py`) and `embeddings.py` (both on `whole_texts.py`).
+outputs, never the model or its parameters. The kinds: `seq2seq.py` (with `risk.py`), `causal_lm.py`, `masked_lm.py` and
+`span_corruption.py` (with `corruption.py`), `classification.py` (with `label_metrics.py`) and `embeddings.py` (both on
+`whole_texts.py`).
 
 To add one: a file, and its name in `kinds.py`.
 """
@@ -16,6 +17,7 @@ from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
 from flaxformer_lite.objectives.kinds import Objective, Objectives, default_objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.objectives.masked_lm import MaskedLM
+from flaxformer_lite.objectives.risk import ExpectedRisk
 from flaxformer_lite.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
@@ -24,6 +26,7 @@ __all__ = [
     "Batch",
     "CausalLM",
     "Classification",
+    "ExpectedRisk",
     "LossTerm",
     "MaskedLM",
     "Objective",
