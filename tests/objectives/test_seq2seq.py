@@ -12,9 +12,9 @@ from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model import DropoutRates, LanguageModelHead, ModelConfig
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from tests.support.objectives import outputs, record
+from tests.support.small_models import NO_DROPOUT
 
 V = 7
-NO_DROPOUT = DropoutRates(embedding_rate=0.0, attention_rate=0.0, feed_forward_rate=0.0, residual_rate=0.0)
 MODEL = ModelConfig(
     vocab_size=11, d_model=4, num_heads=2, d_ff=6, num_encoder_layers=1, num_decoder_layers=1, dropout=DropoutRates()
 )

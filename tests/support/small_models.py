@@ -13,6 +13,7 @@ import numpy as np
 
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, SlidingWindow
+from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
@@ -22,6 +23,7 @@ from flaxformer_lite.model.transformer import Transformer
 from tests.support import reference
 
 B, S, T, V, F = 2, 11, 5, 13, 17
+NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 SHAPE = {"vocab_size": V, "d_ff": F, "num_encoder_layers": 3, "num_decoder_layers": 2, "dtype": "float64"}
 CONFIGS = {
     "pre_norm_all_shared": ModelConfig(d_model=10, num_heads=2, **SHAPE),

@@ -23,6 +23,7 @@ from flaxformer_lite.training.answers import draw_answers
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, loss_terms
 from tests.support.objectives import record
+from tests.support.small_models import NO_DROPOUT
 
 V, N = 11, 3
 MODEL = ModelConfig(
@@ -34,15 +35,14 @@ MODEL = ModelConfig(
     num_decoder_layers=1,
     dropout=DropoutRates(embedding_rate=0.2, residual_rate=0.2),
 )
-NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 RISK = ExpectedRisk(num_samples=N, weight=50.0)
 LENGTHS = Lengths(5, 5)
 ROOM = 5 + 5 // 4 + 2
 DECODE = DecodeConfig()
 
 
-def task(model: ModelConfig = MODEL, risk: ExpectedRisk = RISK, rate: float = 3e-3) -> TrainTask:
-    return TrainTask(Transformer(model), Seq2Seq(risk=risk), optax.adam(rate), seed=0)
+def task(model: ModelConfig = MODEL, risk: ExpectedRisk = RISK) -> TrainTask:
+    return TrainTask(Transformer(model), Seq2Seq(risk=risk), optax.adam(3e-3), seed=0)
 
 
 @functools.cache
@@ -118,7 +118,6 @@ def test_no_gradient_flows_through_the_answers():
     """Law: the gradient of a step is that of the losses of the same answers, given as constants."""
     plain = dataclasses.replace(MODEL, dropout=NO_DROPOUT)
     drawn = draw(plain)
-
     rows = jax.tree.map(jnp.asarray, batch())
 
     def loss(params: PyTree) -> jax.Array:

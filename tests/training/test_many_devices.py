@@ -28,6 +28,7 @@ from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.retention import Retention
 from tests.support import needs
 from tests.support.quick import quick
+from tests.support.small_models import NO_DROPOUT
 
 MESHES = {
     "data 8": MeshConfig(),
@@ -50,7 +51,6 @@ MODEL = ModelConfig(
     activation="swiglu",
     dropout=DropoutRates(embedding_rate=RATE, attention_rate=RATE, feed_forward_rate=RATE, residual_rate=RATE),
 )
-NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 ROWS, LENGTH, STEPS = 16, 7, 20
 ADAMW = AdamW()
 

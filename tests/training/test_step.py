@@ -14,7 +14,6 @@ from jaxtyping import PyTree
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim.optimizers import OptimizerConfig
@@ -24,6 +23,7 @@ from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
 from tests.support.experiments import tiny_config
+from tests.support.small_models import NO_DROPOUT
 
 CONFIG = dataclasses.replace(
     tiny_config(),
@@ -34,7 +34,6 @@ CONFIG = dataclasses.replace(
     train=TrainConfig(steps=500),
 )
 BUCKET = Bucket(Lengths(7, 5), 16)
-NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
 
 gradient = jax.jit(step_module.gradient, static_argnums=0)
 
