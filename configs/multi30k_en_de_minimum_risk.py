@@ -5,8 +5,8 @@ Source:   Shen et al. 2016, arXiv:1512.02433: the expected BLEU of subwords over
 Command:  python train.py configs/multi30k_en_de_rotary.py      (docs/results.md: where the data is published)
           python train.py configs/multi30k_en_de_minimum_risk.py
           flaxformer-lite evaluate runs/multi30k_en_de_minimum_risk
-Expected: 300 steps, 0.7 epoch, 30 minutes of a CPU core; validation BLEU 41.81 (before: 41.17); test BLEU 40.44 ± 0.37 (before:
-          40.22; tokenize=none, three seeds; docs/multi30k.md has each).
+Expected: 300 steps, 0.7 epoch, 30 to 40 minutes of a CPU core; validation BLEU 41.81 (before: 41.17); test BLEU 40.44 ± 0.37
+          (before: 40.22; tokenize=none, three seeds; docs/multi30k.md has each).
 Vary it:  another run to continue: --train.init-from RUN --data.tokenizer.path RUN;
           multi30k_en_de_student.py learns from an ensemble of three.
 """
