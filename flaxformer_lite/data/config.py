@@ -38,6 +38,9 @@ class DataConfig(Checked, at="data"):
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""
+    predictions: str | None = None
+    """File with a teacher's probabilities for the targets of `train`, which `flaxformer-lite teach` writes. Training alone reads
+    it; `objective.distillation` is their weight."""
     tokens_per_batch: PositiveInt = 4096
     """Intended number of source positions in a batch, and as many of the target, padding included. A bucket has
     max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at

@@ -16,6 +16,7 @@ from flaxformer_lite.console import Quiet
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
+from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
@@ -86,7 +87,7 @@ class Dataset(Generic[Example]):
     `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
     the longest bucket. `fingerprint` changes with the data. Special ids come from the tokenizer, `start_id` is the first token
     that a decoder reads. `samplers` segment source and target anew in each row of a batch; the length of the row is planned from
-    the usual segmentation, so it stays.
+    the usual segmentation, so it stays. `predictions` adds soft targets to the pairs.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Dataset(Generic[Example]):
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
         samplers: tuple[SubwordSampler, SubwordSampler] | None = None,
+        predictions: Predictions | None = None,
     ):
         if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
@@ -108,7 +110,7 @@ class Dataset(Generic[Example]):
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
         self.lengths = lengths = lengths_of(rows, objective)
-        self.samplers, planned = samplers, lengths
+        self.samplers, self.predictions, planned = samplers, predictions, lengths
         if samplers is not None and config.subword_sampling is not None:
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
         shares = None
@@ -126,7 +128,7 @@ class Dataset(Generic[Example]):
                 f"data.max_target_length {config.max_target_length}: the shortest needs {shortest.source} and {shortest.target}; "
                 "raise them, or check the data"
             )
-        self.fingerprint = records.fingerprint()
+        self.fingerprint = records.fingerprint() + ("" if predictions is None else f" {predictions.fingerprint()}")
         if shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
             first = self.plan.epoch(0).examples
             placed = first[first != PADDING_ROW]
@@ -157,6 +159,8 @@ class Dataset(Generic[Example]):
                 )
             )
             record = record._replace(source=source, target=target)
+        if self.predictions is not None:
+            record = self.predictions.taught(record)
         return self.objective.example(record, lengths, generator, self.special)
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:

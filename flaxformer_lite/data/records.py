@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from flaxformer_lite.text import SpecialIds, Tokenizer
 
@@ -19,12 +19,21 @@ class Pair(NamedTuple):
     """The class or the number that belongs to the texts; empty without labels."""
 
 
+class SoftTargets(NamedTuple):
+    """The K most probable tokens at each position of a target, EOS included, by a teacher; no position if it did not read it."""
+
+    ids: Int[np.ndarray, "T K"]
+    probs: Float[np.ndarray, "T K"]
+    """Their probabilities. What is missing to 1 belongs to the other tokens."""
+
+
 class TokenPair(NamedTuple):
     """A pair as token ids, without special tokens."""
 
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
+    soft_targets: SoftTargets | None = None
 
 
 class Pack(NamedTuple):

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data import Lengths, TokenPair
+from flaxformer_lite.data.records import SoftTargets
 from flaxformer_lite.model import Inputs
 from flaxformer_lite.text.special_ids import PAD, SpecialIds
 
@@ -22,6 +23,8 @@ class Batch(NamedTuple):
     """The weight of each target in losses and metrics: 1, or 0 for padding."""
     labels: Int[Array, "B"] | None = None
     """For next-sentence prediction: 0 if a row's second text follows its first, else 1."""
+    soft_targets: SoftTargets | None = None
+    """A teacher's K most probable tokens at each position [B, T, K]; probabilities 0 where it predicted none."""
 
 
 def pad_tokens(
@@ -53,7 +56,11 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
         target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
     )
     targets = pad_tokens([*record.target, special.eos], lengths.target, special.pad)
-    return Batch(inputs, targets, inputs.target_mask.astype(np.float32))  # type: ignore[arg-type, union-attr]
+    soft = record.soft_targets
+    if soft is not None:
+        soft = SoftTargets(*(np.pad(x, ((0, lengths.target - len(x)), (0, 0))) for x in soft))
+    weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
+    return Batch(inputs, targets, weights, soft_targets=soft)  # type: ignore[arg-type]
 
 
 class ConcatenatedPieces(NamedTuple):

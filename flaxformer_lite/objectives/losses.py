@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.data.records import SoftTargets
 from flaxformer_lite.model.heads import LazyLogits
 from flaxformer_lite.model.numerics import accumulation_dtype
 
@@ -127,6 +128,21 @@ def cross_entropy(
     if label_smoothing:
         losses = losses - label_smoothing * stats.mean_logit
     return LossTerm((losses * weights).sum(), weights.sum())
+
+
+def soft_cross_entropy(
+    logits: Float[Array, "*B V"], soft: SoftTargets, weights: Float[Array, "*B"], weight: float = 1.0
+) -> LossTerm:
+    """Returns the weighted cross-entropy in nats with the probabilities p of a teacher: `-Σ p_k log q_k - r/V Σ log q`, where r is
+    what the p_k of its K tokens leave to 1. Positions without probabilities add 0 to the sum, and count.
+
+    Reference: Hinton et al. 2015, arXiv:1503.02531; for each word, Kim & Rush 2016, arXiv:1606.07947, section 3.1.
+    """
+    z = logits.astype(accumulation_dtype(logits))
+    given = soft.probs.sum(-1)
+    expected = (jnp.take_along_axis(z, soft.ids, -1) * soft.probs).sum(-1) + (1 - given) * z.mean(-1)
+    losses = jnp.where(given > 0, jax.nn.logsumexp(z, -1) - expected, 0)
+    return LossTerm((losses * weights).sum(), weights.sum(), weight)
 
 
 def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTerm:

@@ -9,6 +9,7 @@ from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.store import PairStream, StoredRecords, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -181,13 +182,31 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
     target, samplers = tokenizers.target, make_samplers(config.data, tokenizers)
-    train = Dataset(records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers)
+    predictions = None if config.data.predictions is None else Predictions.read(config.data.predictions)
+    train = Dataset(
+        records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers, predictions
+    )
+    if predictions is not None:
+        check_predictions(predictions, train, config)
     evaluation = None
     if config.data.eval is not None:
         pairs, parts = open_parts(config.data.eval, "data.eval")
         say = warn if warns else lambda line: None
         evaluation = EvalData(config, tokenizers, pairs, parts, lambda line: say(f"data.eval: {line}"))
     return RunData(records, tokenizers, train, evaluation)
+
+
+def check_predictions(predictions: Predictions, train: Dataset, config: Config) -> None:
+    """Raises: ValueError if the predictions are of another vocabulary, or of none of the training pairs."""
+    path, size = config.data.predictions, config.model.vocab_sizes[1]
+    remedy = "write the file for this config, with `flaxformer-lite teach CONFIG --teacher RUN`"
+    if predictions.vocab_size != size:
+        raise ValueError(
+            f"data.predictions is {path!r}, of a vocabulary of {predictions.vocab_size:,} tokens, but the model's has {size:,}: "
+            + remedy
+        )
+    if not predictions.coverage(train.records):
+        raise ValueError(f"data.predictions is {path!r}, which has none of the training pairs: {remedy}")
 
 
 def agree_on_texts(

@@ -1,0 +1,50 @@
+"""Writes what trained runs predict for a config's training data: `flaxformer-lite teach CONFIG --teacher RUN`.
+
+A student that trains with the config learns from these probabilities, and not from the words alone: the file is its
+data.predictions, objective.distillation their weight. Several runs predict together, by the mean of their probabilities. Other
+options are settings of CONFIG, as for `train`.
+"""
+
+import argparse
+from pathlib import Path
+
+from flaxformer_lite.cli.options import add_weights, chosen_weights
+
+TAKES_SETTINGS = True
+"""Options that are not its own are settings of CONFIG."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", metavar="CONFIG", help="the student's config file, or a name such as quickstart")
+    parser.add_argument(
+        "--teacher",
+        metavar="RUN",
+        action="append",
+        required=True,
+        help="the run folder of a teacher; may be repeated: several are an ensemble",
+    )
+    parser.add_argument(
+        "--top", type=int, default=16, metavar="K", help="tokens that are kept for each position; default: 16"
+    )
+    add_weights(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
+    from flaxformer_lite.console import Progress, note
+    from flaxformer_lite.run import load_ensemble
+    from flaxformer_lite.run.teaching import predict_targets
+
+    config = load_config(arguments.config, arguments.flags)
+    path = config.data.predictions
+    if path is None:
+        raise ValueError(
+            "data.predictions is None: it names the file to write; set it and objective.distillation in the config"
+        )
+    teacher = load_ensemble(arguments.teacher, **chosen_weights(arguments))
+    with Progress() as progress:
+        progress.update("teaching")
+        shown = progress.counting("predicting data.train")
+        predictions = predict_targets(teacher, config, arguments.top, lambda done, total: shown(done / total, done))
+    predictions.write(Path(path))
+    note(f"{path}: {len(predictions):,} pairs, {predictions.top} tokens for each of {len(predictions.ids):,} positions")

@@ -1,0 +1,116 @@
+"""A teacher's predictions as a file: pairs are found by their tokens; a file of another form is one line."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.config import DataConfig
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.predictions import ARRAYS, Predictions, pair_key
+from flaxformer_lite.data.records import SoftTargets, TokenPair
+from flaxformer_lite.objectives import Seq2Seq
+from tests.support.objectives import record
+
+PAIRS = [record([4, 5], [6]), record([4], [5, 6]), record([7], [7, 7, 7])]
+"""The first two have the same ids, one after the other."""
+
+
+def soft(pair: TokenPair, of: int) -> SoftTargets:
+    """Two tokens at each position of the target and at EOS, other ones for each pair `of`."""
+    size = len(pair.target) + 1
+    ids = np.arange(2 * size).reshape(size, 2) + 10 * of
+    return SoftTargets(ids.astype(np.int32), np.full((size, 2), 2.0 ** -(of + 1), np.float32))
+
+
+def predictions(vocab_size: int = 99) -> Predictions:
+    return Predictions.of({pair_key(pair): soft(pair, of) for of, pair in enumerate(PAIRS)}, vocab_size)
+
+
+@pytest.mark.parametrize("vocab_size", [99, 2**16 + 1])
+def test_a_pair_gets_what_was_written_for_it(tmp_path: Path, vocab_size: int):
+    predictions(vocab_size).write(tmp_path / "new" / "teacher.npz")
+    found = Predictions.read(str(tmp_path / "new" / "teacher.npz"))
+    assert len(found) == 3 and found.top == 2 and found.vocab_size == vocab_size
+    for of in (2, 0, 1):
+        taught = found.taught(PAIRS[of])
+        for x, expected in zip(taught.soft_targets, soft(PAIRS[of], of), strict=True):
+            np.testing.assert_array_equal(x, expected)
+            assert x.dtype == expected.dtype
+        assert taught._replace(soft_targets=None) == PAIRS[of] and PAIRS[of] in found
+
+
+def test_a_pair_without_predictions_gets_empty_ones():
+    other = record([4, 5, 6], [])
+    taught = predictions().taught(other)
+    assert taught.soft_targets.ids.shape == taught.soft_targets.probs.shape == (0, 2) and other not in predictions()
+    assert predictions().coverage([*PAIRS, other]) == 0.75
+    assert predictions().coverage([other] * 5, most=2) == 0
+
+
+def test_rows_of_a_batch_have_the_predictions_of_their_pairs():
+    """Oracle: the pair that a row shows. A row that fills up, and a pair that the teacher did not read, have none."""
+    pairs = [*PAIRS, record([8], [8])]
+    config = DataConfig(
+        tokens_per_batch=32, rows_multiple=8, bucket_lengths=(4,), max_source_length=4, max_target_length=4
+    )
+    batch = Dataset(pairs, Seq2Seq(), config, seed=1, predictions=predictions()).batch(0)
+    assert batch.soft_targets.ids.shape == batch.soft_targets.probs.shape == (8, 4, 2)
+    seen = 0
+    for row, target in enumerate(batch.targets):
+        size = int(batch.weights[row].sum())
+        found = [of for of, pair in enumerate(PAIRS) if [*pair.target, 3] == target[:size].tolist()]
+        expected = soft(PAIRS[found[0]], found[0]) if found else SoftTargets(np.zeros((0, 2)), np.zeros((0, 2)))
+        for x, wanted in zip(batch.soft_targets, expected, strict=True):
+            np.testing.assert_array_equal(x[row], np.pad(wanted, ((0, 4 - len(wanted)), (0, 0))))
+        seen += len(found)
+    assert seen == 3
+    assert Dataset(pairs, Seq2Seq(), config, seed=1).batch(0).soft_targets is None
+
+
+def test_other_predictions_are_other_data():
+    """A run continues on the data that it was trained on, its teacher's probabilities included."""
+
+    def fingerprint(of: Predictions | None) -> str:
+        return Dataset(PAIRS, Seq2Seq(), DataConfig(), seed=1, predictions=of).fingerprint
+
+    less_sure = predictions()
+    less_sure.probs = less_sure.probs / 2
+    assert len({fingerprint(of) for of in (None, predictions(), less_sure, predictions(98))}) == 4
+    assert fingerprint(predictions()) == fingerprint(predictions())
+
+
+def damaged(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a file, of which one does not fit."""
+    arrays = {key: np.asarray(getattr(predictions(), key)) for key in ARRAYS}
+    arrays[name] = {
+        "keys": arrays["keys"][::-1],
+        "starts": arrays["starts"] + 1,
+        "ids": arrays["ids"] + 99,
+        "probs": arrays["probs"][:-1],
+        "vocab_size": np.array("many"),
+    }[name]
+    return arrays
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str):
+    path = tmp_path / "teacher.npz"
+    np.savez(path, **damaged(name))
+    with pytest.raises(ValueError, match=r"^data\.predictions is '.*', which is no file of `flaxformer-lite teach`"):
+        Predictions.read(str(path))
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"a text\n"], ids=["empty", "zip", "text"])
+def test_another_file_is_refused(tmp_path: Path, content: bytes):
+    path = tmp_path / "teacher.npz"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"is no file of `flaxformer-lite teach` \(.*\): write it again$"):
+        Predictions.read(str(path))
+
+
+def test_a_missing_file_names_the_command(tmp_path: Path):
+    missing = str(tmp_path / "missing.npz")
+    with pytest.raises(ValueError, match=f"^data.predictions is {re.escape(repr(missing))}: there is no such file"):
+        Predictions.read(missing)
