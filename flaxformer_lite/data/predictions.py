@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 
 from flaxformer_lite.atomic_files import atomic_write
-from flaxformer_lite.data.records import SoftTargets, TokenPair
+from flaxformer_lite.data.records import SoftTargets, TaughtPair, TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")
 """The arrays of a file; `Predictions` describes them."""
@@ -106,13 +106,12 @@ class Predictions:
     def __contains__(self, record: TokenPair) -> bool:
         return self._place(record) is not None
 
-    def taught(self, record: TokenPair) -> TokenPair:
+    def taught(self, record: TokenPair) -> TaughtPair:
         """Returns the pair with its soft targets; with empty ones if the file does not have it."""
         place = self._place(record)
         part = slice(0, 0) if place is None else slice(*self.starts[place : place + 2])
-        return record._replace(
-            soft_targets=SoftTargets(self.ids[part].astype(np.int32), self.probs[part].astype(np.float32))
-        )
+        soft = SoftTargets(self.ids[part].astype(np.int32), self.probs[part].astype(np.float32))
+        return TaughtPair(record.source, record.target, soft)
 
     def coverage(self, records: Sequence[TokenPair], most: int = 1000) -> float:
         """Returns the share of the records that the file has, by at most `most` of them, evenly spread."""

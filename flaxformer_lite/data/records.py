@@ -33,7 +33,14 @@ class TokenPair(NamedTuple):
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
-    soft_targets: SoftTargets | None = None
+
+
+class TaughtPair(NamedTuple):
+    """A pair with what a teacher predicts for its target."""
+
+    source: Int[np.ndarray, "S"]
+    target: Int[np.ndarray, "T"]
+    soft_targets: SoftTargets
 
 
 class Pack(NamedTuple):

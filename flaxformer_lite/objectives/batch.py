@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data import Lengths, TokenPair
-from flaxformer_lite.data.records import SoftTargets
+from flaxformer_lite.data.records import SoftTargets, TaughtPair
 from flaxformer_lite.model import Inputs
 from flaxformer_lite.text.special_ids import PAD, SpecialIds
 
@@ -36,7 +36,7 @@ def pad_tokens(
     return row
 
 
-def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds) -> Batch:
+def encoder_decoder_row(record: TokenPair | TaughtPair, lengths: Lengths, special: SpecialIds) -> Batch:
     """Returns a row for an encoder–decoder, as teacher forcing reads it.
 
         encoder   source … EOS
@@ -56,9 +56,9 @@ def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds
         target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
     )
     targets = pad_tokens([*record.target, special.eos], lengths.target, special.pad)
-    soft = record.soft_targets
-    if soft is not None:
-        soft = SoftTargets(*(np.pad(x, ((0, lengths.target - len(x)), (0, 0))) for x in soft))
+    soft = None
+    if isinstance(record, TaughtPair):
+        soft = SoftTargets(*(np.pad(x, ((0, lengths.target - len(x)), (0, 0))) for x in record.soft_targets))
     weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
     return Batch(inputs, targets, weights, soft_targets=soft)  # type: ignore[arg-type]
 

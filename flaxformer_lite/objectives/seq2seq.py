@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data import Lengths, TokenPair
+from flaxformer_lite.data.records import TaughtPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
@@ -95,7 +96,7 @@ class Seq2Seq(BaseObjective):
 
     def example(
         self,
-        record: TokenPair,
+        record: TokenPair | TaughtPair,
         lengths: Lengths,
         generator: np.random.Generator | None = None,
         special: SpecialIds = DEFAULT_SPECIAL_IDS,

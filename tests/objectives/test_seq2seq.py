@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.records import Lengths, SoftTargets, TokenPair
+from flaxformer_lite.data.records import Lengths, SoftTargets, TaughtPair, TokenPair
 from flaxformer_lite.model import DropoutRates, LanguageModelHead, ModelConfig
 from flaxformer_lite.objectives import Batch, ExpectedRisk, Seq2Seq
 from tests.support.objectives import outputs, record
@@ -76,7 +76,7 @@ def test_a_student_learns_from_words_and_from_its_teacher():
     objective = Seq2Seq(label_smoothing=0.0, distillation=0.25)
     ids, probs = np.array([[5, 6], [3, 4]]), np.array([[0.5, 0.5], [1.0, 0.0]], np.float32)
     rows = [
-        objective.example(pair._replace(soft_targets=soft), Lengths(2, 3))
+        objective.example(TaughtPair(*pair[:2], soft), Lengths(2, 3))
         for pair, soft in (
             (record([4], [5]), SoftTargets(ids, probs)),
             (record([4], [6, 5]), SoftTargets(ids[:0], probs[:0])),
@@ -98,7 +98,7 @@ def test_a_student_with_a_consistency_reads_each_row_twice():
     """Oracle: the copies have the soft targets of their row, so the term is that of one copy if both predict the same."""
     objective = Seq2Seq(distillation=0.5, consistency=1.0)
     soft = SoftTargets(np.array([[5, 6], [3, 4]]), np.array([[0.5, 0.5], [0.75, 0.0]], np.float32))
-    row = objective.example(record([4], [5])._replace(soft_targets=soft), Lengths(2, 3))
+    row = objective.example(TaughtPair(*record([4], [5])[:2], soft), Lengths(2, 3))
     once = jax.tree.map(lambda x: jnp.asarray(x)[None], row)
     logits = np.random.default_rng(3).normal(size=(1, 3, V)).astype(np.float32)
     alone = replace(objective, consistency=0.0).loss(outputs(logits), once)["distillation"]
