@@ -37,7 +37,6 @@ COMMANDS = {
     "attention": "attention",
     "average": "average",
     "teach": "teach",
-    "recombine": "recombine",
     "plan": "plan",
     "import": "import_weights",
     "export": "export",
@@ -47,7 +46,7 @@ COMMANDS = {
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("recombine", "configs", "doctor", "import", "completion")
+READ_NO_RUN = ("configs", "doctor", "import", "completion")
 """The commands that read no run, and so need no classes of its config."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
