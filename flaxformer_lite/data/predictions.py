@@ -107,9 +107,17 @@ class Predictions:
         return self._place(record) is not None
 
     def taught(self, record: TokenPair) -> TaughtPair:
-        """Returns the pair with its soft targets; with empty ones if the file does not have it."""
+        """Returns the pair with its soft targets; with empty ones if the file does not have it.
+
+        Raises: ValueError if the file has it with another number of positions.
+        """
         place = self._place(record)
         part = slice(0, 0) if place is None else slice(*self.starts[place : place + 2])
+        if place is not None and part.stop - part.start != len(record.target) + 1:
+            raise ValueError(
+                f"data.predictions has {part.stop - part.start} positions for a target of {len(record.target)} tokens, which has "
+                "one more with EOS: write the file again, with `flaxformer-lite teach`"
+            )
         soft = SoftTargets(self.ids[part].astype(np.int32), self.probs[part].astype(np.float32))
         return TaughtPair(record.source, record.target, soft)
 

@@ -69,6 +69,14 @@ def test_rows_of_a_batch_have_the_predictions_of_their_pairs():
     assert Dataset(pairs, Seq2Seq(), config, seed=1).batch(0).soft_targets is None
 
 
+def test_a_pair_with_other_positions_is_refused():
+    longer = Predictions.of({pair_key(PAIRS[0]): soft(PAIRS[1], 0)}, 99)
+    with pytest.raises(
+        ValueError, match=r"^data\.predictions has 3 positions for a target of 1 tokens, which has one more"
+    ):
+        longer.taught(PAIRS[0])
+
+
 def test_other_predictions_are_other_data():
     """A run continues on the data that it was trained on, its teacher's probabilities included."""
 

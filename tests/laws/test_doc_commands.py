@@ -113,6 +113,7 @@ NOT_RUN = {
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"configs/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|sweep|workdir)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
+    r"--teacher": "needs a student's config; tests/cli/test_teach.py runs it, and trains the student",
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"prefix\.py|runs/prefix": "is an example of that page; tests/laws/test_extending.py trains it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
