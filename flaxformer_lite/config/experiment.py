@@ -118,7 +118,7 @@ class Config:
                 )
 
     def _check_predictions(self) -> None:
-        path, weight = self.data.predictions, getattr(self.objective, "distillation", 0.0)
+        path, weight = self.data.predictions, self.objective.teacher_weight
         if (path is None) != (weight == 0):
             raise ValueError(
                 f"data.predictions is {path!r} and objective.distillation is {weight}: both are needed to learn from a teacher; "

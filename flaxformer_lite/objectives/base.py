@@ -134,6 +134,11 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Settings of the answers that a train step draws for `training_batch`; None: it draws none."""
         return None
 
+    @property
+    def teacher_weight(self) -> float:
+        """Weight of the probabilities of a teacher (`data.predictions`) in the loss; 0: it reads none."""
+        return 0.0
+
     def training_batch(self, batch: Batch, answers: Answers | None = None) -> Batch:
         """Returns the rows that a train step reads: those of `batch`, or more if it reads some of them several times.
 

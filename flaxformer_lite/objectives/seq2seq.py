@@ -107,6 +107,10 @@ class Seq2Seq(BaseObjective):
     def drawn_answers(self) -> ExpectedRisk | None:
         return self.risk
 
+    @property
+    def teacher_weight(self) -> float:
+        return self.distillation
+
     def training_batch(self, batch: Batch, answers: Answers | None = None) -> Batch:
         """Returns the batch, for a consistency with each row followed by its copy, so that a mesh divides both alike.
 

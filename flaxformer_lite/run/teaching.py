@@ -39,8 +39,7 @@ def predict_targets(
             f"objective.kind is '{config.objective.kind}' and data.train is {config.data.train}: a teacher reads pairs to "
             "translate; set data.train, and the objective to Seq2Seq()"
         )
-    for run in (teacher, *teacher.others):
-        check_translates(run.config.model)
+    check_translates(teacher.config.model)  # `load_ensemble` has checked the others
     size, theirs = config.model.vocab_sizes[1], teacher.config.model.vocab_sizes[1]
     if size != theirs:
         raise ValueError(
@@ -52,8 +51,9 @@ def predict_targets(
     tokenizers = teacher.required_tokenizers
     records = tokenize(open_parts(config.data.train, "data.train")[0], tokenizers)
     dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
-    predict = jax.jit(functools.partial(top_of_mean, (teacher, *teacher.others), config.objective, top))
-    params = [run.params for run in (teacher, *teacher.others)]
+    runs = (teacher, *teacher.others)
+    predict = jax.jit(functools.partial(top_of_mean, runs, config.objective, top))
+    params = [run.params for run in runs]
     found: dict[int, SoftTargets] = {}
     for step in range(total := dataset.plan.batches_per_epoch):
         soft = jax.device_get(predict(params, dataset.batch(step)))

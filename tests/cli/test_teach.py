@@ -3,8 +3,6 @@
 import dataclasses
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from flaxformer_lite.cli.main import main
@@ -15,8 +13,7 @@ from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import rows, tiniest_config, with_train, write_config_file
+from tests.support.experiments import normal_params, rows, tiniest_config, with_train, write_config_file
 
 
 @pytest.fixture
@@ -26,10 +23,8 @@ def teacher(tmp_path: Path) -> Path:
     assert config.data.train is not None
     texts = [text for pair in config.data.train.open("data.train") for text in pair[:2]]
     tokenizer = Characters().train(texts, config.model.vocab_size)
-    generator = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
     tokenizers = Tokenizers(tokenizer, tokenizer)
-    write_run(RunFolder(tmp_path / "teacher"), config, 0, params, "a test", tokenizers=tokenizers)
+    write_run(RunFolder(tmp_path / "teacher"), config, 0, normal_params(config, 0), "a test", tokenizers=tokenizers)
     return tmp_path / "teacher"
 
 

@@ -22,7 +22,7 @@ V = 7
 def test_a_pack_by_hand():
     """A document's second piece, which begins with the last token of its first, and a short document."""
     pack = Pack((np.array([8, 9, 10, EOS], np.int32), np.array([BOS, 5, EOS], np.int32)))
-    inputs, targets, weights, *_ = CausalLM().example(pack, Lengths(0, 7))
+    inputs, targets, weights, _, _ = CausalLM().example(pack, Lengths(0, 7))
     assert inputs.target_tokens.tolist() == [8, 9, 10, BOS, 5, PAD, PAD]
     assert targets.tolist() == [9, 10, EOS, 5, EOS, PAD, PAD]
     assert inputs.target_positions.tolist() == [0, 1, 2, 0, 1, 0, 0]

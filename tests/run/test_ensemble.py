@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 
@@ -11,18 +10,15 @@ from flaxformer_lite.run import Run, ensemble, load_ensemble
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiny_config
+from tests.support.experiments import normal_params, tiny_config
 
 CONFIG = tiny_config()
 
 
 def untrained(name: str, letters: str = "0123456789", max_source_length: int = CONFIG.data.max_source_length) -> Run:
-    generator = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
     tokenizer = Characters().train([letters], CONFIG.model.vocab_size)
     config = replace(CONFIG, data=replace(CONFIG.data, max_source_length=max_source_length))
-    return Run(RunFolder(name), config, params, Tokenizers(tokenizer, tokenizer), 0)
+    return Run(RunFolder(name), config, normal_params(CONFIG, 1), Tokenizers(tokenizer, tokenizer), 0)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,8 +14,7 @@ from flaxformer_lite.run.teaching import predict_targets
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiniest_config
+from tests.support.experiments import normal_params, tiniest_config
 
 CONFIG = tiniest_config()
 PAIRS = CONFIG.data.train.open("data.train")
@@ -24,9 +22,7 @@ TOKENIZER = Characters().train([text for pair in PAIRS for text in pair[:2]], CO
 
 
 def untrained(seed: int) -> Run:
-    generator = np.random.default_rng(seed)
-    params = jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(CONFIG))
-    return Run(RunFolder(f"run{seed}"), CONFIG, params, Tokenizers(TOKENIZER, TOKENIZER), 0)
+    return Run(RunFolder(f"run{seed}"), CONFIG, normal_params(CONFIG, seed), Tokenizers(TOKENIZER, TOKENIZER), 0)
 
 
 def probabilities(run: Run, pair: TokenPair) -> np.ndarray:

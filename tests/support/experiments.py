@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
+from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
@@ -25,6 +27,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.workdir.weights import abstract_params
 
 
 def tiny_config(**changes: Any) -> Config:
@@ -67,6 +70,12 @@ def tiniest_config() -> Config:
         model=dataclasses.replace(tiny.model, num_encoder_layers=1, num_decoder_layers=1),
         data=dataclasses.replace(tiny.data, bucket_lengths=(40,)),
     )
+
+
+def normal_params(config: Config, seed: int) -> PyTree:
+    """Parameters that nobody trained: normal numbers of variance 1."""
+    generator = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: np.float32(generator.normal(size=x.shape)), abstract_params(config))
 
 
 def write_config_file(path: Path, config: Config) -> Path:

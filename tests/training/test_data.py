@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,11 @@ import chex
 import numpy as np
 import pytest
 
+from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress
 from flaxformer_lite.data import Dates, Mixture, shards, workers
 from flaxformer_lite.data.predictions import Predictions, pair_key
-from flaxformer_lite.data.records import Pair, SoftTargets, TokenPair
+from flaxformer_lite.data.records import Pair, SoftTargets
 from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
@@ -92,12 +93,7 @@ def test_predictions_are_those_of_the_training_data(tmp_path: Path, of: str, voc
     """Batches of training have soft targets where the teacher read the pair; those of the evaluation have none."""
     taught = replace(tiny_config().data, predictions=str(tmp_path / "teacher.npz"))
     config = tiny_config(objective=Seq2Seq(distillation=0.5), data=taught)
-
-    def read() -> RunData:
-        with Progress(silent=True) as progress:
-            return read_data(config, RunFolder(tmp_path / "run"), progress, Processes(), lambda: None)
-
-    pairs = read_data_of(tmp_path / "other")
+    pairs = data_of(tiny_config(), tmp_path / "other").records
     keys = [pair_key(pair) if of == "the data" else number for number, pair in enumerate(pairs)]
     soft = {
         key: SoftTargets(np.zeros((len(pair.target) + 1, 1)), np.ones((len(pair.target) + 1, 1)))
@@ -105,17 +101,17 @@ def test_predictions_are_those_of_the_training_data(tmp_path: Path, of: str, voc
     }
     Predictions.of(soft, vocab_size).write(tmp_path / "teacher.npz")
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
-        data = read()
+        data = data_of(config, tmp_path / "run")
         assert data.eval is not None
         batch = data.train.batch(0)
         np.testing.assert_array_equal(batch.soft_targets.probs[..., 0], batch.weights)
         assert data.eval.dataset.batch(0).soft_targets is None
 
 
-def read_data_of(folder: Path) -> Sequence[TokenPair]:
-    """The training pairs of `tiny_config`."""
+def data_of(config: Config, folder: Path) -> RunData:
+    """The data of a run in `folder`."""
     with Progress(silent=True) as progress:
-        return read_data(tiny_config(), RunFolder(folder), progress, Processes(), lambda: None).records
+        return read_data(config, RunFolder(folder), progress, Processes(), lambda: None)
 
 
 def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
