@@ -12,6 +12,13 @@ def require_absent(path: Path, kind: str = "folder") -> None:
     """Raises: ValueError if the path exists already, or cannot be created."""
     if os.path.lexists(path):
         raise ValueError(f"{path} exists already: give a {kind} that does not exist")
+    require_writable(path)
+
+
+def require_writable(path: Path) -> None:
+    """Raises: ValueError if no file can be written there. Missing parent folders are no error: `atomic_write` creates them."""
+    if path.is_dir():
+        raise ValueError(f"{path} cannot be written: it is a folder")
     parent = next(folder for folder in path.absolute().parents if folder.exists())
     if not parent.is_dir():
         raise ValueError(f"{path} cannot be created: {parent} is no folder")

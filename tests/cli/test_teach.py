@@ -54,3 +54,20 @@ def test_mistakes(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit):
         main(["teach", str(write_config_file(tmp_path / "tiny.json", tiniest_config())), "--teacher", str(teacher)])
     assert "data.predictions is None: it names the file to write; set it and" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["a folder", "below a file"])
+def test_a_file_that_cannot_be_written_is_known_before_it_predicts(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """Oracle: the teacher does not exist, and the message is of the file all the same."""
+    (tmp_path / "file").touch()
+    predictions = tmp_path if place == "a folder" else tmp_path / "file" / "teacher.npz"
+    config = tiniest_config()
+    config = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, predictions=str(predictions)), objective=Seq2Seq(distillation=0.5)
+    )
+    with pytest.raises(SystemExit):
+        main(["teach", str(write_config_file(tmp_path / "tiny.json", config)), "--teacher", str(tmp_path / "absent")])
+    why = "it is a folder" if place == "a folder" else f"{tmp_path / 'file'} is no folder"
+    assert capsys.readouterr().err.rstrip().endswith(why)

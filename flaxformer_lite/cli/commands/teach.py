@@ -8,6 +8,7 @@ options are settings of CONFIG, as for `train`.
 import argparse
 from pathlib import Path
 
+from flaxformer_lite.atomic_files import require_writable
 from flaxformer_lite.cli.options import add_weights, chosen_weights
 
 TAKES_SETTINGS = True
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(
             "data.predictions is None: it names the file to write; set it and objective.distillation in the config"
         )
+    require_writable(Path(path))  # before the hours of a large corpus
     teacher = load_ensemble(arguments.teacher, **chosen_weights(arguments))
     with Progress() as progress:
         progress.update("teaching")
