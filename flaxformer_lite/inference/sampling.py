@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Float32, Int, Key, UInt32
 
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.top_k import top_k
@@ -160,21 +160,32 @@ def scale_logits(logits: Float[Array, "B V"], temperature: Float[Array, "B"], k:
 
 def filter_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
     """Returns the k largest logits and those equal to the smallest of them; -inf for the others."""
-    return jnp.where(logits >= jax.lax.top_k(logits, k)[0][..., -1:], logits, -jnp.inf)
+    return jnp.where(logits >= top_k(logits, k)[0][..., -1:], logits, -jnp.inf)
 
 
 def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Array, "B V"]:
-    """Returns the fewest largest logits whose probabilities sum to p or more, and those equal to the smallest of them."""
+    """Returns the fewest largest logits whose probabilities sum to p or more, and those equal to the smallest of them.
 
-    def smallest() -> Float[Array, "B 1"]:
-        descending = -jnp.sort(-logits, axis=-1)
-        probabilities = jax.nn.softmax(descending)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        return jnp.where((before < p[:, None]) | (p[:, None] == 1), descending, jnp.inf).min(-1, keepdims=True)
+    The bits of the smallest are found one after the other, by 32 sums over the row: a sort takes a CPU 20 times as long.
+    """
+    probabilities, bits = jax.nn.softmax(logits), ascending_bits(logits.astype(jnp.float32))
+    enough = jnp.where(p < 1, p, jnp.inf)  # with a p of 1 also those whose probability is rounded away
 
-    # The sort takes longer than all else here, so it is left out where no row needs it.
-    least = jax.lax.cond((p < 1).any(), smallest, lambda: jnp.full_like(logits[:, :1], -jnp.inf))
-    return jnp.where(logits >= least, logits, -jnp.inf)
+    def add_bit(i: Int[Array, ""], least: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
+        larger = least | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
+        mass = jnp.where(bits >= larger[:, None], probabilities, 0).sum(-1)
+        return jnp.where(mass >= enough, larger, least)
+
+    least = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros(len(logits), jnp.uint32))
+    smallest = jnp.where(bits >= least[:, None], logits, jnp.inf).min(-1, keepdims=True)
+    return jnp.where(logits >= smallest, logits, -jnp.inf)
+
+
+def ascending_bits(x: Float32[Array, "B V"]) -> UInt32[Array, "B V"]:
+    """Returns integers in the order of the numbers, made of their bits; that of 0.0 comes after that of -0.0."""
+    bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+    sign = jnp.uint32(1 << 31)
+    return jnp.where(bits & sign, ~bits, bits | sign)
 
 
 def filter_min_p(logits: Float[Array, "B V"], log_p: Float[Array, "B"]) -> Float[Array, "B V"]:
