@@ -176,7 +176,8 @@ def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Arr
         mass = jnp.where(bits >= larger[:, None], probabilities, 0).sum(-1)
         return jnp.where(mass >= enough, larger, least)
 
-    least = jax.lax.fori_loop(0, 32, add_bit, jnp.zeros(len(logits), jnp.uint32))
+    steps = jnp.where((p < 1).any(), 32, 0)  # none where no row needs them: all are kept
+    least = jax.lax.fori_loop(0, steps, add_bit, jnp.zeros(len(logits), jnp.uint32))
     smallest = jnp.where(bits >= least[:, None], logits, jnp.inf).min(-1, keepdims=True)
     return jnp.where(logits >= smallest, logits, -jnp.inf)
 

@@ -45,7 +45,7 @@ def test_time_grows_with_the_number_of_sequences():
         few, many = (min(seconds(count) for _ in range(3)) for count in (8_000, 64_000))
     finally:
         gc.enable()
-    assert many < 20 * few
+    assert many < 16 * few
 
 
 def test_what_is_answered_at_once_is_worth_its_padding():
