@@ -169,15 +169,15 @@ def experiment(options: argparse.Namespace) -> Any:
     rates = dataclasses.replace(model.dropout, attention_rate=0.0)
     model = dataclasses.replace(model, dtype="bfloat16", remat="none", dropout=rates)
     if options.toy:
-        grouped = None if model.attention.num_kv_heads is None else 2
-        attention = dataclasses.replace(model.attention, num_kv_heads=grouped)
+        attention: Any = model.attention
+        attention = dataclasses.replace(attention, num_kv_heads=None if attention.num_kv_heads is None else 2)
         layers = {name: min(2, getattr(model, name)) for name in ("num_encoder_layers", "num_decoder_layers")}
         model = dataclasses.replace(
             model, vocab_size=TOY_VOCAB, d_model=32, num_heads=4, d_ff=64, attention=attention, **layers
         )
-    if hasattr(config.objective, "mask_token"):
-        objective = dataclasses.replace(config.objective, mask_token=model.vocab_size - 1)
-        config = dataclasses.replace(config, objective=objective)
+    objective: Any = config.objective
+    if hasattr(objective, "mask_token"):
+        config = dataclasses.replace(config, objective=dataclasses.replace(objective, mask_token=model.vocab_size - 1))
     words = [word for setting in options.settings for word in f"--{setting}".split("=", 1)]
     return apply_overrides(dataclasses.replace(config, model=model), words, options.shape)
 

@@ -19,11 +19,13 @@ import jax
 from flaxformer_lite.cli.commands.plan import as_json
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
+from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.residual import POST_NORM
+from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.planning.plan import make_plan
 from flaxformer_lite.planning.topology import describe_slice
@@ -65,6 +67,7 @@ def bert_large() -> Config:
         scan_unroll=1,
         remat="dots",
     )
+    assert isinstance(base.objective, MaskedLM)
     objective = dataclasses.replace(base.objective, mask_token=30_521)
     data = dataclasses.replace(base.data, max_source_length=512, bucket_lengths=(512,))
     return dataclasses.replace(base, model=model, objective=objective, data=data)
@@ -78,6 +81,7 @@ def llama_1b() -> Config:
 def llama_8b() -> Config:
     """The 8 billion parameters of Llama 3, Dubey et al. 2024, arXiv:2407.21783, table 3."""
     config = llama_1b()
+    assert isinstance(config.model.attention, DotProduct)
     attention = dataclasses.replace(config.model.attention, num_kv_heads=8)
     model = dataclasses.replace(
         config.model,

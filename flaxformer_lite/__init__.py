@@ -18,10 +18,12 @@ if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is n
     skip_missing_tpu(os.environ)
 
 
-def __getattr__(name: str) -> Any:
-    """Imports `Run`, `load` or `train` when it is first used: the command line answers a mistake or Ctrl-C before JAX is there."""
-    if name in __all__:
-        from flaxformer_lite import run
+if not TYPE_CHECKING:  # a type checker would take any name for one of the module's
 
-        return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        """Imports `Run`, `load` or `train` when it is first used: commands answer a mistake or Ctrl-C before JAX is there."""
+        if name in __all__:
+            from flaxformer_lite import run
+
+            return getattr(run, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -29,7 +29,7 @@ import pytest
 import tests.support.type_checks  # noqa: F401  # before any module that it checks
 
 if not hasattr(jax, "enable_x64"):  # its name before JAX 0.8
-    jax.enable_x64 = jax.experimental.enable_x64
+    jax.enable_x64 = getattr(jax.experimental, "enable_x64")  # noqa: B009
 
 CACHE = "FLAXFORMER_LITE_TEST_CACHE"
 """Names the environment variable with the folder of compiled programs: one for all workers, kept where the caller sets it."""

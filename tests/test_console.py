@@ -34,7 +34,7 @@ from flaxformer_lite.console import (
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the console reads, as the one item of a list."""
     now = [1000.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return now
 
 
@@ -216,7 +216,7 @@ def test_where_there_is_a_bar_only_the_log_gets_the_line_of_30_seconds(tmp_path:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", screen)
     with Progress(3, tmp_path / "log") as progress:
-        monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         progress.last_line = 1000.0
         for _ in range(2):
             clock[0] += 29

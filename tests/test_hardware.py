@@ -1,5 +1,6 @@
 """Fake systems: their device files, what their `nvidia-smi` prints, and what JAX is told of them."""
 
+import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -53,12 +54,12 @@ def test_a_tpu_on_the_bus_is_no_network_card(vendor: str, kind: str, expected: b
     (tmp_path / "vendor").write_text(f"{vendor}\n")
     (tmp_path / "class").write_text(f"{kind}\n")
     found = {"/sys/bus/pci/devices/*/vendor": [str(tmp_path / "vendor")]}
-    monkeypatch.setattr(hardware.glob, "glob", lambda pattern: found.get(pattern, []))
+    monkeypatch.setattr(glob, "glob", lambda pattern: found.get(pattern, []))
     assert has_tpu() is expected
 
 
 def test_a_device_file_of_a_tpu_is_enough(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(hardware.glob, "glob", lambda pattern: ["/dev/vfio/0"] if "vfio" in pattern else [])
+    monkeypatch.setattr(glob, "glob", lambda pattern: ["/dev/vfio/0"] if "vfio" in pattern else [])
     assert has_tpu()
 
 

@@ -52,8 +52,8 @@ def test_an_imported_run_translates_ids_as_its_own_system_does(
         assert answer[:length] == expected[:length].tolist()
     options = {"beam_size": 3, "max_length_ratio": 0.0, "max_length_extra": 11}
     answers = load(run).hypotheses_of_ids([[int(i) for i in row] for row in sources], **options)
-    for answer, expected in zip(answers, best, strict=True):
-        assert [2, *answer[0].tokens, 3] == [int(i) for i in expected[: len(answer[0].tokens) + 2]]
+    for (first, *_), expected in zip(answers, best, strict=True):
+        assert [2, *first.tokens, 3] == [int(i) for i in expected[: len(first.tokens) + 2]]
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def test_json_and_back_is_the_same_config():
 
 
 def test_whole_numbers_are_fine_where_fractions_are_expected():
-    assert from_json(edited("objective.label_smoothing", 0)).objective.label_smoothing == 0
+    objective: Any = from_json(edited("objective.label_smoothing", 0)).objective
+    assert objective.label_smoothing == 0
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,6 @@ def test_overrides_reach_into_the_variant_that_the_config_chose(tmp_path: Path):
     config = load_config(
         str(file), ["--train.checkpoint-every", "40", "--data.eval.num-examples", "50", "--model.scan-unroll", "2"]
     )
-    assert (config.train.checkpoint_every, config.data.eval.num_examples, config.model.scan_unroll) == (40, 50, 2)
     assert config == dataclasses.replace(
         with_train(CONFIG, checkpoint_every=40),
         data=dataclasses.replace(CONFIG.data, eval=dataclasses.replace(CONFIG.data.eval, num_examples=50)),

@@ -16,6 +16,7 @@ from flaxformer_lite.inference.decoder import Decoder, Hypothesis, Request
 from flaxformer_lite.inference.search import Decoded
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.text.special_ids import EOS
+from tests.support.experiments import num_programs
 from tests.support.quick import quick
 from tests.support.reference_search import (
     ALONE,
@@ -39,7 +40,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     together = decoder.generate(params, sources, progress=lambda done, total: reported.append((done, total)))
     shapes = {(b.rows, b.length) for b in plan_batches([len(s) for s in sources], settings.batch_tokens)}
     assert shapes == {(4, 16), (1, 8)} and reported == [(4, 9), (8, 9), (9, 9)]
-    assert decoder.search._cache_size() == len(shapes)
+    assert num_programs(decoder.search) == len(shapes)
     for source, hypotheses in zip(sources, together, strict=True):
         if len(source) <= 8:
             assert_same([decoder.generate(params, [source])[0]], [hypotheses])
@@ -50,7 +51,7 @@ def test_generate_answers_in_order_and_compiles_once_a_shape():
     never_ending = constant(params, [0.1, 0.1, 0.1, 1e-9] + 7 * [0.1])
     for source, hypotheses in zip(sources, decoder.generate(never_ending, sources), strict=True):
         assert all(len(h.tokens) == settings.max_length(len(source)) for h in hypotheses)
-    assert decoder.search._cache_size() == len(shapes)
+    assert num_programs(decoder.search) == len(shapes)
     assert decoder.generate(params, []) == []
 
 
@@ -130,12 +131,12 @@ def test_prompts_samples_and_streams():
     assert together == decoder.generate(params, prompts, seed=3) and [len(answer) for answer in together] == 5 * [3]
     for number, prompt in enumerate(prompts):
         assert_same(decoder.generate(params, [prompt], seed=3, first_index=number), together[number : number + 1])
-    compiled, cooler = decoder.search._cache_size(), replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8))
+    compiled, cooler = num_programs(decoder.search), replace(settings, sampling=Sampling(temperature=0.5, top_p=0.8))
     expected = Decoder(model, cooler).generate(params, prompts, seed=3)
     assert decoder.under(cooler).generate(params, prompts, seed=3) == expected != together
     mixed = decoder.generate(params, prompts, seed=3, configs=[cooler, settings] * 2 + [cooler])
     assert_same(mixed, [(expected, together)[i % 2][i] for i in range(5)])
-    assert decoder.search._cache_size() == compiled
+    assert num_programs(decoder.search) == compiled
     drawn = [tuple(h.tokens) for answer in together for h in answer]
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
     assert together != decoder.generate(params, prompts, seed=4)

@@ -13,6 +13,7 @@ from flaxformer_lite.model.inputs import Inputs, example_inputs
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.characters import CharacterTokenizer
+from tests.support.experiments import num_programs
 
 MODEL = Transformer(
     ModelConfig(
@@ -43,7 +44,7 @@ def test_predictions_are_those_of_each_text_alone(variables):
     found = predictor.predict(variables, TEXTS, progress=lambda done, total: reported.append((done, total)))
     for text, vector in zip(TEXTS, found, strict=True):
         np.testing.assert_allclose(vector, outputs(variables, text).embedding[0], rtol=2e-5, atol=2e-6)
-    assert reported[-1] == (4, 4) and predictor.function._cache_size() <= 2
+    assert reported[-1] == (4, 4) and num_programs(predictor.function) <= 2
     assert predictor.predict(variables, []) == []
 
 

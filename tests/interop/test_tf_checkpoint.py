@@ -10,8 +10,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+from google_crc32c import value as crc32c
 
-from flaxformer_lite.interop.tf_checkpoint import crc32c, model_weights, read_checkpoint
+from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 from tests.support.paths import FIXTURES
 
 ORACLES = FIXTURES / "oracles"

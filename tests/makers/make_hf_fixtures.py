@@ -223,7 +223,7 @@ class BeamWatch:
     hooks = ("_get_top_k_continuations", "_update_finished_beams", "_check_early_stop_heuristic")
 
     def __init__(self, model, end: set):
-        self.smallest, self.end, self.model, self.final = np.inf, torch.tensor(sorted(end)), model, None
+        self.smallest, self.end, self.model, self.final = np.inf, torch.tensor(sorted(end)), model, ()
         self.originals = {name: getattr(model, name) for name in self.hooks}
 
     def __enter__(self):

@@ -6,7 +6,7 @@ Oracles: the loss falls in the real train step; decoding with a cache equals the
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import chex
 import jax
@@ -108,7 +108,8 @@ def trained(variant: Attention):
     rng = np.random.default_rng(3)
     sizes = [(6, 4), (2, 2), (5, 3), (6, 4)]
     pairs = [TokenPair(*(rng.integers(4, 149, size).astype(np.int32) for size in pair)) for pair in sizes]
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *(task.objective.example(pair, LENGTHS) for pair in pairs))
+    objective: Any = task.objective
+    batch = jax.tree.map(lambda *x: jnp.stack(x), *(objective.example(pair, LENGTHS) for pair in pairs))
     state, step = jax.jit(task.initialize)(), jax.jit(functools.partial(train_step, task))
     moments, losses = [], []
     for _ in range(12):

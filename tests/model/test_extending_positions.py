@@ -6,7 +6,7 @@ Oracles: the loss falls in the real train step; decoding with a cache equals the
 import dataclasses
 import functools
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -50,7 +50,8 @@ def trained():
     """The task, the parameters before and after twelve steps on one batch, and the losses."""
     task, rng = TrainTask.of(CONFIG), np.random.default_rng(3)
     pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
-    examples = [task.objective.example(pair, Lengths(7, 6)) for pair in pairs]
+    objective: Any = task.objective
+    examples = [objective.example(pair, Lengths(7, 6)) for pair in pairs]
     batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
     state = first = jax.jit(task.initialize)()
     step, losses = jax.jit(functools.partial(train_step, task)), []

@@ -41,7 +41,10 @@ def descend(algorithm, steps: int = 40) -> tuple[dict, list]:
         total_steps=steps, d_model=8
     )
     rng = np.random.default_rng(4)
-    shapes = {"up": {"kernel": (7, 5), "bias": (5,)}, "embedding": {"embedding": (11, 7)}}
+    shapes: dict[str, dict[str, tuple[int, ...]]] = {
+        "up": {"kernel": (7, 5), "bias": (5,)},
+        "embedding": {"embedding": (11, 7)},
+    }
     params, wanted = (
         {
             module: {name: jnp.asarray(rng.normal(size=shape), "float32") for name, shape in leaves.items()}

@@ -152,7 +152,7 @@ def test_a_number_is_learned_from_pairs(tmp_path: Path, monkeypatch: pytest.Monk
         JSONLines(path=str(tmp_path / f"{split}.jsonl"), source_field="a", target_field="b", label_field="more")
         for split in ("train", "eval")
     ]
-    config = config_of(Regression(), *sources, 100, pooler=Pooler(num_classes=1), num_token_types=2)
+    config = config_of(Regression(), *sources, steps=100, pooler=Pooler(num_classes=1), num_token_types=2)
     train(with_train(config, best_metric="pearson"), tmp_path / "run")
     row = last_row(tmp_path / "run")
     assert row["pearson"] > 0.9 and row["spearman"] > 0.85 and row["loss"] < 1
@@ -177,7 +177,7 @@ def test_texts_that_belong_together_come_together(
         lines = [f"{w}\t{''.join(rng.sample(w, len(w))).upper()}\n" for w in words]
         (tmp_path / f"{split}.tsv").write_text("".join(lines))
     sources = [TSV(path=str(tmp_path / f"{split}.tsv")) for split in ("train", "eval")]
-    config = config_of(SentenceEmbeddings(), *sources, 100, sentence_embedding=SentenceEmbedding())
+    config = config_of(SentenceEmbeddings(), *sources, steps=100, sentence_embedding=SentenceEmbedding())
     with pytest.raises(ValueError, match=r"^train\.num_micro_batches is 2, but objective\.kind 'sentence_embeddings'"):
         with_train(config, num_micro_batches=2)
     with pytest.raises(
@@ -214,7 +214,7 @@ def test_the_next_sentence_is_learned_and_masks_are_filled(
         (tmp_path / f"{split}.txt").write_text("\n".join(documents))
     sources = [PlainText(path=str(tmp_path / f"{split}.txt"), documents="lines") for split in ("train", "eval")]
     config = config_of(
-        MaskedLM(mask_token=148, next_sentence=True), *sources, 90,
+        MaskedLM(mask_token=148, next_sentence=True), *sources, steps=90,
         pooler=Pooler(num_classes=2), num_token_types=2, head=ModelConfig(vocab_size=1).head,
     )  # fmt: skip
     with pytest.raises(ValueError, match=r"^model\.pooler is None, but objective\.next_sentence scores 2"):

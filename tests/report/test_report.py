@@ -13,11 +13,12 @@ from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.data import ParallelText
 from flaxformer_lite.report import Report, attention, make_report, tabs, write_page
 from flaxformer_lite.report.attention import Attended, packed
-from flaxformer_lite.report.facts import RunFacts, Sample, shown_steps
+from flaxformer_lite.report.facts import RunFacts, shown_steps
 from flaxformer_lite.report.page import page
 from flaxformer_lite.report.scores import evaluate_table, significance_tables, training_table
 from flaxformer_lite.run import AttentionWeights
 from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.samples import Sample
 from tests.support import needs
 from tests.support.chromium import opened
 from tests.support.experiments import tiny_config, with_train

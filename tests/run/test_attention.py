@@ -8,19 +8,20 @@ import pytest
 from flaxformer_lite.run import attention
 from flaxformer_lite.run.attention import apply_with_intermediates, labels
 from flaxformer_lite.text.characters import Characters
+from tests.support.experiments import num_programs
 from tests.support.served import runs
 from tests.support.tokenizers import gapped
 
 
 def test_texts_share_a_program_and_padding_changes_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: texts of 3 to 6 tokens compile the model once; without padding the weights are the same."""
-    run, before = runs(tmp_path)["pairs"], apply_with_intermediates._cache_size()
+    run, before = runs(tmp_path)["pairs"], num_programs(apply_with_intermediates)
     run.attention("abcde", "b")
     found = run.attention("xyz", "abcdef")
-    assert apply_with_intermediates._cache_size() == before + 1
+    assert num_programs(apply_with_intermediates) == before + 1
     monkeypatch.setattr(attention, "padded_length", int)
     alone = run.attention("xyz", "abcdef")
-    assert apply_with_intermediates._cache_size() == before + 2 and alone.cross.shape == (1, 2, 7, 4)
+    assert num_programs(apply_with_intermediates) == before + 2 and alone.cross.shape == (1, 2, 7, 4)
     for kind in alone.kinds:
         np.testing.assert_allclose(getattr(found, kind), getattr(alone, kind), rtol=1e-5, atol=1e-7)
 

@@ -3,6 +3,7 @@
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -121,7 +122,7 @@ def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
 
 
 @pytest.fixture
-def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> Any:
     """Returns the function that runs the command with words after RUN and returns its stdout; `terminal`: as on a terminal.
 
     The run is the one that is loaded already, with what it has compiled.
@@ -134,10 +135,11 @@ def type_command(run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
             patch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
             patch.setattr(sys, "stdout", sys.stdout)  # which the command wraps for a terminal
             main()
-        out, typed.err = capsys.readouterr()
+        out, command.err = capsys.readouterr()
         return out
 
-    return typed
+    command: Any = typed
+    return command
 
 
 @pytest.mark.slow

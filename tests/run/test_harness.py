@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -142,7 +142,9 @@ def test_a_task_of_a_local_file_is_evaluated(model: HarnessModel, tmp_path: Path
     """A multiple choice, as the harness itself runs it: the accuracy is that of the larger log-probability."""
     for module in ("huggingface_hub.constants", "datasets.config"):
         monkeypatch.setattr(f"{module}.HF_HUB_OFFLINE", True)  # the environment was read when they were imported
-    rows = [{"question": q, "choices": ["red", "blue"], "answer": i % 2} for i, q in enumerate(("sky", "sea", "sun"))]
+    rows: list[Any] = [
+        {"question": q, "choices": ["red", "blue"], "answer": i % 2} for i, q in enumerate(("sky", "sea", "sun"))
+    ]
     file = tmp_path / "colours.json"
     file.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     task = {

@@ -29,7 +29,7 @@ from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import abstract_params
-from tests.support.experiments import tiny_config, use_one_device
+from tests.support.experiments import num_programs, tiny_config, use_one_device
 from tests.support.paths import FIXTURES
 from tests.support.tokenizers import gapped
 
@@ -93,10 +93,10 @@ def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
     predictor = run.predictor.batch_predictor(predict_class_logits, run.config.decode.bos_id)
-    compiled = predictor.function._cache_size()
+    compiled = num_programs(predictor.function)
     assert compiled <= 3
     run.classify(TEXTS[::-1], warn=said.append)
-    assert predictor.function._cache_size() == compiled
+    assert num_programs(predictor.function) == compiled
     cut, whole = run.classify(["a" * 15, "a" * 14], warn=said.append)
     assert cut.scores == pytest.approx(whole.scores, rel=1e-5)
 

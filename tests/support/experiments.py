@@ -62,6 +62,11 @@ def tiny_config(**changes: Any) -> Config:
     return Config(**{**parts, **changes})
 
 
+def num_programs(function: Any) -> int:
+    """Returns how many programs a jitted function has compiled."""
+    return function._cache_size()
+
+
 def tiniest_config() -> Config:
     """`tiny_config` with one layer on either side and one shape of batches, for tests of many runs."""
     tiny = tiny_config()

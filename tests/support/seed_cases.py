@@ -254,7 +254,16 @@ class AttentionAndFeedForward(nn.Module):
 def matrix_view_block(case: Case) -> Arrays:
     c = case.config
     module = AttentionAndFeedForward(c["embed_size"], c["heads"], c["embed_size"] * c["forward_expansion"], case.dtype)
-    names = [*matrix_view.sublayers("", "", "attention", "")]
+    names = []
+    for ours, theirs in matrix_view.ENCODER_LAYER.items():
+        if "norm" in ours:
+            names += [
+                WeightName(f"{ours}/scale", (f"{theirs}.weight",)),
+                WeightName(f"{ours}/bias", (f"{theirs}.bias",)),
+            ]
+        else:
+            names += linear(ours, theirs, (".weight", ".bias"), Layout.TRANSPOSED)
+    names = [weight for weight in names if weight.names[0] in case.params]  # queries, keys and values have no bias
 
     def forward(params: Any, floats: Arrays) -> Arrays:
         output, state = module.apply(

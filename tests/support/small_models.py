@@ -6,6 +6,7 @@ Dimensions are distinct primes, or products where heads must divide them.
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -196,7 +197,8 @@ def slow(config: ModelConfig) -> reference.Transformer:
             return reference.rms_norm(x, config.norm.offset + params["scale"])
         return reference.layer_norm(x, params["scale"], params.get("bias", np.zeros(len(x))))
 
-    attention, head, window = config.attention, config.head, config.sliding_window
+    attention: Any = config.attention
+    head, window = config.head, config.sliding_window
     return reference.Transformer(
         params_of(config),
         num_heads=config.num_heads,

@@ -2,7 +2,8 @@
 
 import jax
 
-from flaxformer_lite.data.batch_plan import Bucket, Lengths
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer

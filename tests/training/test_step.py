@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import chex
 import jax
@@ -47,7 +48,8 @@ def some_records(number: int, seed: int = 0) -> list[TokenPair]:
 
 def stack(records: list[TokenPair], lengths: Lengths, rows: int = 0) -> Batch:
     """The records as a batch, with blank rows up to `rows`."""
-    examples = [CONFIG.objective.example(record, lengths) for record in records]
+    objective: Any = CONFIG.objective
+    examples = [objective.example(record, lengths) for record in records]
     examples += [jax.tree.map(np.zeros_like, examples[0])] * (rows - len(records))
     return jax.tree.map(lambda *x: np.stack(x), *examples)
 

@@ -1,5 +1,6 @@
 """Oracle: figures worked by hand for a plan of two shapes on devices that are not there."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +23,7 @@ def device(kind: str, platform: str, peak: int | None) -> SimpleNamespace:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(throughput.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(throughput, "zero_batch", lambda objective, bucket: bucket)
     monkeypatch.setattr(
         throughput, "training_flops", lambda model, params, bucket: (1e12 * bucket.lengths.source, 1e12)

@@ -1,6 +1,7 @@
 """Oracles: a state that is a pure function of its step, compared byte by byte; hand-worked lists of what is kept; real
 processes that are killed; files damaged on purpose; a float64 mean."""
 
+import dataclasses
 import itertools
 import logging
 import os
@@ -27,7 +28,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from flaxformer_lite.workdir import checkpoints as checkpoint_module
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.digests import unsealed
-from flaxformer_lite.workdir.orbax import CheckedTree
+from flaxformer_lite.workdir.orbax import CheckedTree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
 from tests.support.paths import ROOT
 
@@ -180,9 +181,9 @@ def test_after_wait_another_process_can_read_it(tmp_path):
 
 
 def test_a_tree_that_does_not_fit_is_an_error_that_names_the_leaf_and_no_damage(tmp_path):
-    wider = state_at(0).replace(params={**state_at(0).params, "out": {"bias": jnp.zeros((13,))}})
-    other_type = state_at(0).replace(step=jnp.float32(0))
-    fewer = state_at(0).replace(ema=None)
+    wider = dataclasses.replace(state_at(0), params={**state_at(0).params, "out": {"bias": jnp.zeros((13,))}})
+    other_type = dataclasses.replace(state_at(0), step=jnp.float32(0))
+    fewer = dataclasses.replace(state_at(0), ema=None)
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {})
         for wanted, message in [
@@ -429,8 +430,7 @@ def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(fold
     """As a run does that first asks whether there is anything to do, and then restores."""
     HARMS["flipped"](largest(folder / "3", FILES[0]))
     looked, said = [], []
-    look = checkpoint_module.why_damaged
-    monkeypatch.setattr(checkpoint_module, "why_damaged", lambda *place: looked.append(place[1]) or look(*place))
+    monkeypatch.setattr(checkpoint_module, "why_damaged", lambda *place: looked.append(place[1]) or why_damaged(*place))
     with open_checkpoints(folder, warn=said.append) as checkpoints:
         assert checkpoints.latest_valid() == checkpoints.restore(state_at(0))[0] == 2
     assert looked.count(2) == len(said) == 1

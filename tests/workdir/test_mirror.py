@@ -11,7 +11,7 @@ import pytest
 
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import Progress
-from flaxformer_lite.workdir import mirror, remote_run
+from flaxformer_lite.workdir import mirror
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import Mirror, follow_mirror, newest_valid, push_once, start_from_mirror
 from flaxformer_lite.workdir.orbax import why_damaged
@@ -232,7 +232,7 @@ def test_a_folder_never_has_half_a_file(tmp_path: Path, monkeypatch: pytest.Monk
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote_run.shutil, "copyfile", half)
+        patch.setattr(shutil, "copyfile", half)
         with pytest.raises(OSError, match="No space"):
             new_mirror(run, str(there)).push()
     assert contents(there) == {}

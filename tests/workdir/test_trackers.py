@@ -39,6 +39,7 @@ class Lines:
     """A tracker that keeps what it is given, and fails at one step."""
 
     fails_at = -1
+    last: "Lines"
 
     def __init__(self, folder: RunFolder, config: object) -> None:
         self.lines: list[object] = []

@@ -50,7 +50,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
         def __call__(self, **inputs: Any) -> Any:
             return answer(**inputs)
 
-    torch, transformers = ModuleType("torch"), ModuleType("transformers")
+    torch: Any = ModuleType("torch")
+    transformers: Any = ModuleType("transformers")
     torch.no_grad = lambda: jax.named_scope("no gradient")
     torch.tensor = np.asarray
     quiet = SimpleNamespace(set_verbosity_error=lambda: None, disable_progress_bar=lambda: None)

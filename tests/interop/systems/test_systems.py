@@ -6,6 +6,7 @@ import pytest
 
 from flaxformer_lite.interop.differences import FREE
 from flaxformer_lite.interop.systems import SYSTEMS
+from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.norms import RMSNorm
 from tests.support.oracles import WHOLE, load_case, whole_models
 from tests.support.seed_models import SYSTEM_OF
@@ -34,6 +35,7 @@ def test_dropout_that_shows_in_evaluation_is_no_free_setting() -> None:
 def test_equal_models_that_are_spelt_otherwise_are_the_same() -> None:
     config, _ = load_case(WHOLE["bert-tf"])
     model = SYSTEMS["bert-tf"].model_config(config)
+    assert isinstance(model.attention, DotProduct)
     attention = dataclasses.replace(model.attention, d_key=model.d_model // model.num_heads, out_bias=True)
     assert SYSTEMS["bert-tf"].config_for(dataclasses.replace(model, attention=attention)) == SYSTEMS[
         "bert-tf"

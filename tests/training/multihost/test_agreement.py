@@ -7,8 +7,8 @@ import sys
 
 import numpy as np
 import pytest
+from jax.experimental import multihost_utils
 
-from flaxformer_lite.training.multihost import agreement
 from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses, current_processes
 from flaxformer_lite.training.multihost.ending import SharedError
 from tests.support.paths import ROOT
@@ -58,7 +58,7 @@ def test_a_single_process_agrees_with_itself():
 def test_metrics_of_the_first_process_keep_their_bits(monkeypatch: pytest.MonkeyPatch):
     """Law: float64, although JAX computes in 32 bits."""
     sent = []
-    monkeypatch.setattr(agreement.multihost_utils, "broadcast_one_to_all", lambda bits: sent.append(bits.dtype) or bits)
+    monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda bits: sent.append(bits.dtype) or bits)
     values = {"bleu": 100 / 3, "chrf": float(np.nextafter(1, 2))}
     assert SeveralProcesses().metrics_of_first(list(values), lambda: values) == values
     assert sent == [np.uint32]
@@ -79,9 +79,7 @@ def test_a_stop_is_agreed_one_exchange_later():
 def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pytest.MonkeyPatch):
     """The service counts the calls of all processes, and answers all of them at the same one."""
     calls = []
-    monkeypatch.setattr(
-        agreement.multihost_utils, "reached_preemption_sync_point", lambda step: calls.append(step) or step == 2
-    )
+    monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", lambda step: calls.append(step) or step == 2)
     stop = SeveralProcesses().stop_request()
     for _ in range(3):
         assert not stop.agreed
