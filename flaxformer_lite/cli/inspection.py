@@ -5,6 +5,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Failure, Progress
-from flaxformer_lite.data.store import list_stores
+from flaxformer_lite.data.store import check_store, check_tokenizers, list_stores, stores_of
 from flaxformer_lite.interop.fitting import fitting_systems
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
@@ -121,8 +122,9 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
 
 
 def verify(path: str, as_json: bool) -> None:
-    """Prints what is wrong with each part of a run, if anything. Raises: Failure if something is."""
-    parts = examine(open_run(path))
+    """Prints what is wrong with each part of a run or of a folder of tokens, if anything. Raises: Failure if something is."""
+    parts = {} if is_url(path) else examine_stores(Path(path))
+    parts = parts or examine(open_run(path))
     damaged = [name for name, complaint in parts.items() if complaint]
     if as_json:
         print(json.dumps(parts, indent=2))
@@ -132,16 +134,29 @@ def verify(path: str, as_json: bool) -> None:
         raise Failure(f"{path}: {len(damaged)} of {len(parts)} parts are damaged or missing: {', '.join(damaged)}")
 
 
+def complaint(read: Callable[[], object]) -> str | None:
+    """Returns what is wrong with a part, by the function that reads it; None if it is as it was written."""
+    try:
+        read()
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def examine_stores(folder: Path) -> dict[str, str | None]:
+    """Returns what is wrong with each store of a folder of stores, or with the one that `folder` is; {} if it has none."""
+    stores = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
+    found = {str(store): complaint(partial(check_store, store)) for store in stores}
+    kept = sorted(folder.glob("tokenizer-*"))
+    return found | {str(one): complaint(partial(check_tokenizers, one)) for one in kept}
+
+
 def examine(folder: RunFolder) -> dict[str, str | None]:
     """Returns for each part of a run what is wrong with it; None for a part that is as it was written."""
     parts: dict[str, str | None] = {}
 
     def attempt(name: str, read: Callable[[], object]) -> None:
-        try:
-            read()
-            parts[name] = None
-        except ValueError as error:
-            parts[name] = str(error)
+        parts[name] = complaint(read)
 
     config = folder.config()  # without it, nothing is known
     attempt(
@@ -158,6 +173,11 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
         for done, step in enumerate(steps):
             progress.update(f"reading checkpoint {step}", done)
             parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
+    parts |= examine_stores(folder.path / ".tokens")
+    if config.data.store is not None and config.data.train is not None:
+        own = [part for _, part in config.data.train.parts("data.train")]
+        for store in stores_of(Path(config.data.store), own):
+            attempt(str(store), partial(check_store, store))
     if folder.metrics.exists():
         lines = len(folder.metrics.read_bytes().split(b"\n")) - 1
         lost = lines - len(folder.rows()) + (lines == 0)

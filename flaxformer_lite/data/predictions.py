@@ -1,19 +1,23 @@
 """A teacher's predictions for the targets of training pairs: a file that a student reads, pair by pair."""
 
 import hashlib
+import operator
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Integer, Shaped
 
 from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.data.records import SoftTargets, TaughtPair, TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")
 """The arrays of a file; `Predictions` describes them."""
+
+MOST_PROBABLE = 1 + 2**-10
+"""The largest sum of the probabilities of a position: float16 rounds each by up to 2**-11 of it."""
 
 
 def pair_key(record: TokenPair) -> int:
@@ -37,21 +41,27 @@ class Predictions:
         self,
         keys: Integer[np.ndarray, "P"],
         starts: Integer[np.ndarray, "_"],
-        ids: Integer[np.ndarray, "N K"],
-        probs: Float[np.ndarray, "_ _"],
+        ids: Shaped[np.ndarray, "N K"],
+        probs: Shaped[np.ndarray, "_ _"],
         vocab_size: int,
     ) -> None:
         self.keys, self.starts, self.ids, self.probs, self.vocab_size = keys, starts, ids, probs, vocab_size
         if not (
-            len(starts) == len(keys) + 1
+            (keys.dtype.str[1:], starts.dtype.kind, probs.dtype.kind, ids.ndim) == ("u8", "i", "f", 2)
+            and len(starts) == len(keys) + 1
             and ids.shape == probs.shape
             and len(ids) == starts[-1]
             and starts[0] == 0
             and (np.diff(starts) > 0).all()
             and (keys[1:] > keys[:-1]).all()
-            and (not ids.size or ids.max() < vocab_size)
         ):
             raise ValueError("keys, starts, ids and probs do not fit each other: write all of them together")
+        if ids.dtype.kind not in "iu" or (ids.size and not 0 <= ids.min() <= ids.max() < vocab_size):
+            raise ValueError(f"ids has numbers that are not token ids: they must be whole, from 0 to {vocab_size - 1}")
+        if not ((probs >= 0).all() and (probs.sum(-1, dtype=np.float64) <= MOST_PROBABLE).all()):
+            raise ValueError(
+                "probs has numbers that are not probabilities: each must be at least 0, their sum at most 1"
+            )
 
     @classmethod
     def of(cls, found: dict[int, SoftTargets], vocab_size: int) -> "Predictions":
@@ -72,7 +82,7 @@ class Predictions:
         try:
             with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
                 keys, starts, ids, probs, vocab_size = (file[name] for name in ARRAYS)
-            return cls(keys, starts, ids, probs, int(vocab_size))
+            return cls(keys, starts, ids, probs, operator.index(vocab_size[()]))
         except FileNotFoundError:
             raise ValueError(
                 f"data.predictions is {path!r}: there is no such file; `flaxformer-lite teach` writes it"

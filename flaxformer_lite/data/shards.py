@@ -3,7 +3,7 @@
     00017/ids.npy      all tokens, 16-bit numbers if they suffice
     00017/starts.npy   where each side starts, as in `TokenShard`
     00017/labels.npy   only if a record has a label
-    00017/shard.json   `ShardFacts`
+    00017/shard.json   `ShardFacts`, with the digest of the arrays
 
 A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards` tokenizes what it reads from standard input.
 """
@@ -16,16 +16,18 @@ import os
 import pickle
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.atomic_files import atomic_write, write_whole
 from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
+from flaxformer_lite.hardware import usable_cores
 from flaxformer_lite.text import Tokenizers, load_tokenizers
 
 if sys.platform != "win32":
@@ -38,13 +40,14 @@ MOST_FILES = 3
 
 
 class ShardFacts(NamedTuple):
-    """Counts of a shard, and the SHA-256 of each side's texts."""
+    """Counts of a shard, and the SHA-256 of each side's texts and of the arrays."""
 
     records: int
     source_tokens: int
     target_tokens: int
     source_texts: str
     target_texts: str
+    arrays: str
 
 
 def chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
@@ -78,14 +81,15 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
     sides = (encode[i](pair[i]) if pair[i] else empty[i] for pair in pairs for i in (0, 1))
     shard = TokenShard.of(sides, [pair.label for pair in pairs], np.uint16 if most < 2**16 else np.int32)
     sizes = np.diff(shard.starts)
-    facts = ShardFacts(len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum()), *text_digests(pairs))
     with atomic_write(folder) as unfinished:
         unfinished.mkdir()
         _save(unfinished / "ids.npy", shard.ids[:])
         _save(unfinished / "starts.npy", shard.starts)
         if shard.labels is not None:
             _save(unfinished / "labels.npy", shard.labels)
-        (unfinished / "shard.json").write_text(json.dumps(facts._asdict()), encoding="utf-8")
+        counts = len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum())
+        facts = ShardFacts(*counts, *text_digests(pairs), arrays_digest(unfinished))
+        write_checked(unfinished / "shard.json", facts._asdict())
         if folder.exists():
             shutil.rmtree(folder)
     return facts
@@ -99,13 +103,66 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def read_facts(folder: Path) -> ShardFacts | None:
-    """Returns the facts of a shard; None if it is not there."""
+    """Returns the facts of a shard; None if it is not there. Raises: ValueError if they are damaged."""
+    facts = read_checked(folder / "shard.json")
     try:
-        return ShardFacts(**json.loads((folder / "shard.json").read_bytes()))
+        return None if facts is None else ShardFacts(**facts)
+    except TypeError as error:
+        raise damaged(folder, error) from None
+
+
+def write_checked(path: Path, facts: Mapping[str, Any]) -> None:
+    """Writes a JSON object completely, or not at all, with a digest of itself."""
+    write_whole(path, json.dumps({**facts, "sha256": _digest(facts)}, indent=2) + "\n")
+
+
+def read_checked(path: Path) -> dict[str, Any] | None:
+    """Returns the object that `write_checked` wrote; None if there is no such file. Raises: ValueError if it is damaged."""
+    try:
+        facts = json.loads(path.read_bytes())
+        digest = facts.pop("sha256")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
+        reason = error if isinstance(error, ValueError) else "not an object with a digest"
+        raise damaged(path.parent, f"{path.name}: {reason}") from None
+    if digest != _digest(facts):
+        raise damaged(path.parent, f"{path.name} is not as it was written")
+    return facts
+
+
+def _digest(facts: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+def damaged(folder: Path, reason: object) -> ValueError:
+    """Returns the error for a folder of a token store that is not as it was written."""
+    return ValueError(f"{folder}: damaged ({reason}); delete this folder, and it is made again")
+
+
+def arrays_digest(folder: Path) -> str:
+    """Returns the SHA-256 of a shard's arrays, of their files as they are."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.npy")):
+        with open(path, "rb") as file:
+            digest.update(f"{path.name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def check_shards(digests: Mapping[Path, str]) -> None:
+    """Reads the arrays of shards on all cores. Raises: ValueError for the first folder whose arrays have another digest."""
+
+    def check(folder: Path) -> None:
+        try:
+            if arrays_digest(folder) != digests[folder]:
+                raise damaged(folder, "its arrays are not as they were written")
+        except OSError as error:
+            raise ValueError(f"{folder}: cannot be read: {error.strerror}") from None
+
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        list(threads.map(check, digests))
 
 
 def open_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
@@ -133,7 +190,7 @@ def open_shard(folder: Path, records: int) -> TokenShard:
             ) from None
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             raise ValueError(f"{folder}: cannot be read: {error.strerror}") from None
-        raise ValueError(f"{folder}: damaged ({error}); delete this folder, and it is made again") from None
+        raise damaged(folder, error) from None
     return TokenShard(ids, starts, labels)
 
 

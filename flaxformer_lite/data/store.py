@@ -2,7 +2,7 @@
 
 A folder of stores has one folder for each corpus with one tokenizer, named by a hash of the source's settings, the versions of
 its files and the tokenizer. Its shards (shards.py) are made by parallel processes. `store.json` is written last: it
-makes the store whole. A build that was stopped keeps its finished shards.
+makes the store whole. A build that was stopped keeps its finished shards. Every file is compared with its digest when it is used.
 """
 
 import contextlib
@@ -16,17 +16,26 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from flaxformer_lite.atomic_files import write_whole
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.shards import chunks, open_shards, read_facts, text_digests
+from flaxformer_lite.data.shards import (
+    ShardFacts,
+    check_shards,
+    chunks,
+    damaged,
+    open_shards,
+    read_checked,
+    read_facts,
+    text_digests,
+    write_checked,
+)
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress, Workers
 from flaxformer_lite.text import FromRun, Tokenizers, load_tokenizers
 
-FORMAT = 1
+FORMAT = 2
 """Changes with the layout of a store; others are made anew."""
 
 
@@ -73,7 +82,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
         settings = [FORMAT, repr(data.train), versions, repr(kinds), vocab_sizes]
         folder = Path(data.store, f"tokenizer-{_hash(settings)}")
-        with contextlib.suppress(ValueError):
+        if check_tokenizers(folder):
             return load_tokenizers(folder)
     if data.target_tokenizer is None:
         source = target = data.tokenizer.train((line for pair in pairs for line in pair[:2]), vocab_sizes[0])
@@ -83,7 +92,21 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     tokenizers = Tokenizers(source, target)
     if folder is not None:
         tokenizers.save(folder)
+        write_checked(folder / "files.json", tokenizer_files(folder))
     return tokenizers
+
+
+def check_tokenizers(folder: Path) -> bool:
+    """Returns whether a folder of stores keeps a trained tokenizer there. Raises: ValueError if it is not as it was written."""
+    kept = read_checked(folder / "files.json")
+    if kept is not None and kept != tokenizer_files(folder):
+        raise damaged(folder, "a tokenizer is not as it was written")
+    return kept is not None
+
+
+def tokenizer_files(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of each file of a tokenizer in a folder, by its name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*tokenizer.*"))}
 
 
 def _hash(settings: Any) -> str:
@@ -112,11 +135,8 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """The content of store.json; None if the store is not whole."""
-        file = self.folder / "store.json"
-        with contextlib.suppress(FileNotFoundError):
-            return json.loads(file.read_bytes())
-        return None
+        """The content of store.json; None if the store is not whole. Raises: ValueError if it is damaged."""
+        return read_checked(self.folder / "store.json")
 
     @property
     def is_current(self) -> bool:
@@ -126,8 +146,8 @@ class TokenStore:
 
     @property
     def records(self) -> StoredRecords:
-        """The tokenized records. Raises: ValueError if a shard is damaged."""
-        facts = self.facts
+        """The tokenized records. Raises: ValueError if a file is not as it was written."""
+        facts = check_store(self.folder)
         assert facts is not None
         return StoredRecords(self.folder, facts)
 
@@ -159,13 +179,13 @@ class TokenStore:
             return True
         trusted = self.key["versions"] is not None
         tokenizers.save(self.folder)
-        write_whole(self.folder / "key.json", json.dumps(self.key, indent=2) + "\n")
+        write_checked(self.folder / "key.json", self.key)
         number = kept = made = 0
         with contextlib.closing(Workers(self.folder, tokenizers)) as workers:
             for number, chunk in enumerate(chunks(iter(stream)), 1):
                 folder = self.folder / f"{number - 1:05}"
                 there = read_facts(folder)
-                keep = there is not None and (trusted or text_digests(chunk) == there[3:])
+                keep = there is not None and (trusted or text_digests(chunk) == there[3:5])
                 kept += keep
                 make = not keep and (number - 1) % part[1] == part[0]
                 made += make
@@ -187,10 +207,12 @@ class TokenStore:
         facts = [one for one in found if one is not None]
         if len(facts) < number:
             return False
+        check_shards({self.folder / f"{i:05}": one.arrays for i, one in enumerate(facts)})
         tokens = TokenArrays(open_shards(self.folder, [one.records for one in facts]))
         content = {
             **self.key,
             "shards": [one.records for one in facts],
+            "arrays": [one.arrays for one in facts],
             "records": sum(one.records for one in facts),
             "source_tokens": sum(one.source_tokens for one in facts),
             "target_tokens": sum(one.target_tokens for one in facts),
@@ -200,7 +222,7 @@ class TokenStore:
             ],
             "fingerprint": tokens.fingerprint(),
         }
-        write_whole(self.folder / "store.json", json.dumps(content, indent=2) + "\n")
+        write_checked(self.folder / "store.json", content)
         for left in self.folder.glob(".*.unfinished"):  # of a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         return True
@@ -228,9 +250,45 @@ def list_stores(folder: Path) -> list[dict[str, Any]]:
     return [_describe(store) for store in found]
 
 
+def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
+    """Returns the stores of these sources in a folder of stores, with any tokenizer, and those that do not say whose they are."""
+    names = {repr(source) for source in sources}
+
+    def concerned(folder: Path) -> bool:
+        try:
+            key = read_checked(folder / "key.json")
+        except ValueError:
+            return True
+        return key is None or key["source"] in names
+
+    return [folder for folder in sorted(stores.glob("tokens-*")) if concerned(folder)]
+
+
+def check_store(folder: Path) -> dict[str, Any] | None:
+    """Reads every file of a store; returns the content of store.json, None if the store is not whole.
+
+    Raises: ValueError if a file is not as it was written.
+    """
+    key, facts = read_checked(folder / "key.json"), read_checked(folder / "store.json")
+    if key is None or set(tokenizer_files(folder).values()) != set(key["tokenizers"]):
+        raise damaged(folder, "key.json is missing" if key is None else "a tokenizer is not as it was written")
+    found = {path: one.arrays for path, one in shards_in(folder)}
+    if facts is not None:
+        found |= {folder / f"{i:05}": digest for i, digest in enumerate(facts["arrays"])}
+    check_shards(found)
+    return facts
+
+
+def shards_in(folder: Path) -> list[tuple[Path, ShardFacts]]:
+    """Returns the shards that are in a store, with their facts."""
+    paths = sorted(folder.glob("[0-9]*"))
+    return [(path, facts) for path in paths if (facts := read_facts(path)) is not None]
+
+
 def _describe(folder: Path) -> dict[str, Any]:
-    key = json.loads((folder / "key.json").read_bytes())
-    facts = [facts for path in sorted(folder.glob("[0-9]*")) if (facts := read_facts(path)) is not None]
+    key, facts = read_checked(folder / "key.json"), [one for _, one in shards_in(folder)]
+    if key is None:
+        raise damaged(folder, "key.json is missing")
     return {
         "store": str(folder),
         "whole": (folder / "store.json").is_file(),

@@ -166,6 +166,7 @@ def stored_records(
         return shown
 
     tokenizers, made = processes.first_then_others(make)
+    progress.update("checking the tokens of data.train")
     facts, records = processes.on_all(
         lambda: ([store.facts or {} for store in made], [store.records for store in made])
     )

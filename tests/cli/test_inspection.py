@@ -13,7 +13,12 @@ import pytest
 
 from flaxformer_lite.cli import inspection
 from flaxformer_lite.cli.main import main
+from flaxformer_lite.data import ParallelText
+from flaxformer_lite.data.store import PairStream, TokenStore
+from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.text.characters import CharacterTokenizer
 from tests.support.experiments import tiny_config, write_config_file
+from tests.support.files import file
 from tests.support.paths import FIXTURES
 
 BIG_ENOUGH = dataclasses.replace(
@@ -47,7 +52,7 @@ def test_inspect_shows_how_a_config_is_cut(
     assert "do not make up 64 devices" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [None, "checkpoint", "metrics", "tokenizer"])
+@pytest.mark.parametrize("damage", [None, "checkpoint", "metrics", "tokenizer", "tokens"])
 def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsys: pytest.CaptureFixture):
     """Oracle: one byte of a run that an older release wrote, by hand."""
     run = Path(shutil.copytree(FIXTURES / "before_rebuild/run", tmp_path / "run"))
@@ -56,6 +61,11 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
         "metrics": run / "metrics.jsonl",
         "tokenizer": run / "tokenizer.characters.json",
     }
+    source = ParallelText(source=file(tmp_path, "x.a", "ab\nb\n"), target=file(tmp_path, "x.b", "b\na\n"))
+    tokenizer = CharacterTokenizer("ab")
+    store = TokenStore.of(run / ".tokens", source, Tokenizers(tokenizer, tokenizer))
+    store.build(PairStream(source, "data.train"), Tokenizers(tokenizer, tokenizer), lambda *_: None)
+    files["tokens"] = store.folder / "00000" / "ids.npy"
     if damage is not None:
         content = bytearray(files[damage].read_bytes())
         content[4] ^= 8
@@ -64,10 +74,14 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
         main(["inspect", str(run), "--verify"])
     out, err = capsys.readouterr()
     parts = {"checkpoint": "checkpoint 500", "metrics": "metrics.jsonl", "tokenizer": "tokenizers"}
+    parts["tokens"] = str(store.folder)
     for name, part in parts.items():
         assert (f"\n{part}: as it was written" in out) == (name != damage)
     if damage is not None:
-        assert end.value.code == 1 and f"1 of 4 parts are damaged or missing: {parts[damage]}" in err
+        assert end.value.code == 1 and f"1 of 5 parts are damaged or missing: {parts[damage]}" in err
+    with contextlib.nullcontext() if damage != "tokens" else pytest.raises(SystemExit):
+        main(["inspect", str(run / ".tokens"), "--verify"])
+    assert capsys.readouterr().out.startswith(f"{store.folder}: ")
 
 
 def test_a_run_that_has_just_begun_is_shown_without_weights(

@@ -110,6 +110,34 @@ def test_a_damaged_file_is_refused(tmp_path: Path, name: str):
         Predictions.read(str(path))
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ids", -1, "they must be whole, from 0 to 98"),
+        ("ids", 99, "they must be whole, from 0 to 98"),
+        ("ids", 0.5, "they must be whole, from 0 to 98"),
+        *(("probs", value, "each must be at least 0, their sum at most 1") for value in (np.nan, np.inf, -0.1, 0.6)),
+    ],
+)
+def test_numbers_that_no_teacher_writes_are_refused(tmp_path: Path, name: str, value: float, message: str):
+    """Law: ids are whole and in the table; probabilities are finite, at least 0, and at most 1 together (here 0.5 + 0.6)."""
+    arrays = {key: np.asarray(getattr(predictions(), key)) for key in ARRAYS}
+    arrays[name] = arrays[name].astype(float if name == "probs" or value % 1 else np.int32)
+    arrays[name][1, 0] = value
+    np.savez(tmp_path / "teacher.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        Predictions.read(str(tmp_path / "teacher.npz"))
+
+
+def test_probabilities_that_float16_rounded_up_are_read(tmp_path: Path):
+    """Law: any probabilities that sum to 1 in float32 are read back, though their float16 sum may be above 1."""
+    draws = np.random.default_rng(0).dirichlet(np.ones(5), 300).astype(np.float32)
+    soft = SoftTargets(np.tile(np.arange(5, dtype=np.int32), (300, 1)), draws)
+    assert draws.astype(np.float16).astype(float).sum(-1).max() > 1
+    Predictions.of({7: soft}, 5).write(tmp_path / "teacher.npz")
+    assert len(Predictions.read(str(tmp_path / "teacher.npz"))) == 1
+
+
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"a text\n"], ids=["empty", "zip", "text"])
 def test_another_file_is_refused(tmp_path: Path, content: bytes):
     path = tmp_path / "teacher.npz"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import chex
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -15,7 +16,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.store import PairStream, TokenStore, train_tokenizers
+from flaxformer_lite.data.store import PairStream, TokenStore, check_store, train_tokenizers
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
@@ -90,6 +91,67 @@ def test_a_build_that_was_stopped_keeps_its_shards(tmp_path: Path, source: Paral
     assert build(stores, source)[1:] == ([], True)
     shutil.rmtree(store.folder / "00001")  # as the message on a damaged shard advises
     assert build(stores, source)[1:] == (["00001"], True)
+
+
+def flip(path: Path) -> None:
+    """Flips one bit in the middle of a file's second half."""
+    content = bytearray(path.read_bytes())
+    content[-len(content) // 4] ^= 2
+    path.write_bytes(content)
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def reverse(path: Path) -> None:
+    np.save(path, np.load(path)[::-1])
+
+
+DAMAGE = {
+    "a bit of the ids": ("00002/ids.npy", flip),
+    "a bit of the starts": ("00002/starts.npy", flip),
+    "the order of the ids": ("00001/ids.npy", reverse),
+    "labels that were not there": ("00000/labels.npy", lambda path: np.save(path, np.array(["x"] * 4))),
+    "ids that are missing": ("00003/ids.npy", Path.unlink),
+    "another shard": ("00000", lambda path: shutil.copytree(path.with_name("00001"), path, dirs_exist_ok=True)),
+    "half a shard.json": ("00001/shard.json", halve),
+    "half a store.json": ("store.json", halve),
+    "a bit of store.json": ("store.json", flip),
+    "another store.json": ("store.json", lambda path: path.write_text("[]")),
+    "an empty store.json": ("store.json", lambda path: path.write_text("")),
+    "half a key.json": ("key.json", halve),
+    "no key.json": ("key.json", Path.unlink),
+    "a bit of the tokenizer": ("tokenizer.characters.json", flip),
+}
+
+
+@pytest.mark.usefixtures("one_core")
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_store_is_named_and_made_again(tmp_path: Path, source: ParallelText, name: str):
+    """Law: one changed byte of any file ends a start. Oracle: the fingerprint before, once the folder that is named is gone."""
+    store, *_ = build(tmp_path / "s", source)
+    before = store.records.fingerprint()
+    file, damage = DAMAGE[name]
+    damage(store.folder / file)
+    with pytest.raises(ValueError, match=r"^\S+: damaged \(.*\); delete this folder, and it is made again$") as caught:
+        assert build(tmp_path / "s", source)[0].records
+    folder = Path(str(caught.value).split(": damaged")[0])
+    assert folder == (store.folder / file if (store.folder / file).is_dir() else (store.folder / file).parent)
+    shutil.rmtree(folder)
+    assert build(tmp_path / "s", source)[0].records.fingerprint() == before
+
+
+@pytest.mark.usefixtures("one_core")
+def test_a_shard_that_is_damaged_before_the_store_is_whole_is_named(tmp_path: Path, source: ParallelText):
+    """Else the fingerprint of the damaged ids becomes that of the store."""
+    build(tmp_path / "s", source, (1, 2))
+    store = TokenStore.of(tmp_path / "s", source, BOTH)
+    flip(store.folder / "00001" / "ids.npy")
+    with pytest.raises(ValueError, match=f"^{store.folder}/00001: damaged"):
+        check_store(store.folder)
+    with pytest.raises(ValueError, match=f"^{store.folder}/00001: damaged"):
+        build(tmp_path / "s", source)
 
 
 @pytest.mark.usefixtures("one_core")
@@ -201,6 +263,10 @@ def test_tokenizers_are_found_in_the_folder_of_stores(tmp_path: Path, source: Pa
         train_tokenizers(two, (99, 99), [])
     train_tokenizers(two, (99, 99), PairStream(source, "data.train"))
     assert train_tokenizers(two, (99, 99), []).target is not None
+    for kept in (tmp_path / "stores").glob("tokenizer-*"):
+        flip(kept / "tokenizer.characters.json")
+    with pytest.raises(ValueError, match=r"tokenizer-\w+: damaged \(.*\); delete this folder, and it is made again$"):
+        train_tokenizers(data, (99, 99), [])
     os.utime(source.source, ns=(1, 1))
     with pytest.raises(ValueError, match="blank"):
         train_tokenizers(data, (99, 99), [])
