@@ -157,7 +157,8 @@ def train_step(
     if task.ema_decay is not None:
         # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
         decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
-        ema = optax.incremental_update(params, state.ema, 1 - decay)
+        # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
+        ema = jax.tree.map(lambda average, x: average + (1 - decay) * (x - average), state.ema, params)
     tokens = across(batch.weights.sum(), axis_name)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])

@@ -4,11 +4,13 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jaxtyping import PyTree
 
@@ -17,12 +19,13 @@ from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
-from flaxformer_lite.optim.optimizers import OptimizerConfig
-from flaxformer_lite.optim.schedules import Cosine
+from flaxformer_lite.optim.optimizers import AdamW, Algorithm, OptimizerConfig
+from flaxformer_lite.optim.schedules import Constant, Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
+from flaxformer_lite.tree_paths import leaf_path
 from tests.support.experiments import tiny_config
 from tests.support.small_models import NO_DROPOUT
 
@@ -35,6 +38,7 @@ CONFIG = dataclasses.replace(
     train=TrainConfig(steps=500),
 )
 BUCKET = Bucket(Lengths(7, 5), 16)
+ADAMW = AdamW()
 
 gradient = jax.jit(step_module.gradient, static_argnums=0)
 
@@ -194,6 +198,116 @@ def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Ru
     )
     assert float(measured["update_norm"]) == pytest.approx(sum(changes) ** 0.5, rel=1e-4)
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state.opt_state))
+
+
+# Steps of a model of three weights, whose output is weights · inputs · noise: a compiled Transformer shows the same in minutes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OnlyEven(AdamW):
+    """Trains `even` and leaves `odd` as it is, as many people freeze parameters."""
+
+    def direction(self) -> optax.GradientTransformation:
+        label = lambda params: jax.tree.map_with_path(lambda path, _: leaf_path(path).split("/")[0], params)  # noqa: E731
+        return optax.partition({"even": super().direction(), "odd": optax.set_to_zero()}, label)
+
+
+def toy(num_micro_batches: int = 1, *, algorithm: Algorithm = ADAMW, noise: bool = True, root: bool = False) -> Mock:
+    """A task of the toy model with 64 rows of one number; the loss of a row is its output, or the root of that."""
+
+    def apply(variables: PyTree, inputs: jax.Array, rngs: dict[str, jax.Array]) -> jax.Array:
+        kept = jax.random.bernoulli(rngs["dropout"], 0.5, inputs.shape) if noise else 1
+        return (variables["params"]["even"]["kernel"] + variables["params"]["odd"]["kernel"]) * inputs * kept
+
+    def loss(outputs: jax.Array, batch: Batch) -> dict[str, LossTerm]:
+        per_row = jnp.sqrt(outputs) if root else outputs
+        return {"a": LossTerm(jnp.sum(per_row * batch.weights), jnp.sum(batch.weights), 2.0)}
+
+    optimizer = OptimizerConfig(algorithm=algorithm, schedule=Constant(peak_rate=0.3), weight_decay=0.1)
+    task = Mock(spec=TrainTask, num_micro_batches=num_micro_batches, seed=0, ema_decay=0.9)
+    task.optimizer = optimizer.build(total_steps=9, d_model=1)
+    task.inputs = lambda batch: batch.inputs
+    task.model, task.objective = Mock(apply=apply), Mock(drawn_answers=None, loss=loss)
+    task.objective.training_batch = lambda batch, drawn: batch
+    return task
+
+
+def toy_state(task: Mock) -> TrainState:
+    params = {"even": {"kernel": jnp.array([0.3, -1.7, 0.11])}, "odd": {"kernel": jnp.array([0.7, 1.3, 1.9])}}
+    return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), params)
+
+
+def toy_batch(num_rows: int = 64) -> Batch:
+    rng = np.random.default_rng(0)
+    return Batch(
+        rng.normal(size=(num_rows, 1)), np.zeros((num_rows, 1), np.int32), rng.integers(1, 9, (num_rows, 1)) / 4
+    )
+
+
+def on_one_device(task: Mock, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    return jax.jit(functools.partial(train_step, task))(state, batch)
+
+
+def on_two_devices(task: Mock, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+    """A step of two devices as `pmap` makes it, here by `vmap`; each has the rows of its micro-batches."""
+    cut = lambda x: x.reshape(-1, 2, task.num_micro_batches, 1).swapaxes(0, 1).reshape(2, -1, 1)  # noqa: E731
+    both = jax.vmap(
+        lambda state, part: train_step(task, state, part, "devices"), in_axes=(None, 0), axis_name="devices"
+    )
+    found = jax.jit(both)(state, jax.tree.map(cut, batch))
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda x, i=i: x[i], found) for i in (0, 1)))
+    return jax.tree.map(lambda x: x[0], found)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_two_devices_are_as_many_micro_batches_of_one_with_noise(parts: int):
+    """Law: the same loss, gradient, tokens and update."""
+    batch, one, each = toy_batch(), toy(2 * parts), toy(parts)
+    chex.assert_trees_all_close(
+        on_two_devices(each, toy_state(each), batch), on_one_device(one, toy_state(one), batch), rtol=2e-6
+    )
+
+
+def test_groups_of_rows_draw_different_noise():
+    """Law: no two groups of rows have the same key, nor two steps."""
+    batch, seen = jax.tree.map(np.ones_like, toy_batch()), []
+    for task in (toy(1), toy(2)):
+
+        def apply(variables: PyTree, inputs: jax.Array, rngs: dict[str, jax.Array]) -> jax.Array:
+            jax.debug.callback(
+                lambda key: seen.append(tuple(np.asarray(key).tolist())), jax.random.key_data(rngs["dropout"])
+            )
+            return variables["params"]["even"]["kernel"] * inputs
+
+        task.model = Mock(apply=apply)
+        state, _ = on_one_device(task, toy_state(task), batch)
+        on_one_device(task, state, batch)
+        on_two_devices(task, toy_state(task), batch)
+    jax.effects_barrier()
+    # The step's own key for one group, in two steps; groups 0 to 3 of the first step, 0 and 1 of the second.
+    assert len(set(seen)) == 2 + 4 + 2
+
+
+def test_a_gradient_that_is_not_finite_skips_the_update_though_the_loss_is_finite():
+    """Oracle: by hand; the root of 0 is 0, and its slope infinite. Only the step's number changes."""
+    task, batch = toy(noise=False, root=True), jax.tree.map(np.ones_like, toy_batch())
+    still = {"even": {"kernel": jnp.zeros(3)}, "odd": {"kernel": jnp.zeros(3)}}
+    before = toy_state(task)._replace(params=still, ema=still)
+    state, measured = on_one_device(task, before, batch)
+    assert float(measured["loss"]) == 0 and np.isinf(float(measured["gradient_norm"])) and measured["update_norm"] == 0
+    chex.assert_trees_all_equal(state, before._replace(step=1))
+
+
+@pytest.mark.parametrize(("devices", "parts"), [(1, 1), (1, 4), (2, 2)])
+def test_frozen_parameters_and_their_average_keep_their_bits(devices: int, parts: int):
+    """Law: with decay, noise, micro-batches and several devices, for three steps; the others move, and so does their average."""
+    task = toy(parts, algorithm=OnlyEven())
+    before = state = toy_state(task)
+    for _ in range(3):
+        state, _ = (on_one_device if devices == 1 else on_two_devices)(task, state, toy_batch())
+    for found, first in ((state.params, before.params), (state.ema, before.ema)):
+        chex.assert_trees_all_equal(found["odd"], first["odd"])
+        assert (np.asarray(found["even"]["kernel"]) != first["even"]["kernel"]).all()
 
 
 def test_random_keys_differ_by_seed_purpose_and_step():
