@@ -1,7 +1,7 @@
 """The guard before all endpoints: who may ask, and from which page. It also counts every request.
 
 A browser sends a page's requests to any address, also to a loopback one. Two checks keep strange pages out: the Host header must be
-a name of this server (a name that an attacker's DNS points to 127.0.0.1 is none), and so must the origin of the page.
+a name of this server (a name that an attacker's DNS points to 127.0.0.1 is none), and the origin of the page must be this server.
 """
 
 import hmac
@@ -13,10 +13,12 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flaxformer_lite.serve.limits import CONNECTIONS
+from flaxformer_lite.serve.limits import CONNECTIONS, LOOPBACK
 from flaxformer_lite.serve.metrics import CLIENT_GONE, Metrics
 from flaxformer_lite.serve.refusals import Refusal
 
+PORTS = {"http": 80, "https": 443}
+"""The port of a URL without one, by its scheme."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no token: the page holds no secret, and those who watch a server ask for its health."""
 
@@ -80,17 +82,43 @@ class Guard:
             )
             raise Refusal(503, message, code="too_many_connections", retry_after=1)
         if self.hosts is not None:
-            names = [host_name(headers.get("host", ""))]
-            if "origin" in headers:
-                names.append(host_name(headers["origin"].partition("//")[2]))
-            for name in names:
+            host, origin = headers.get("host", ""), headers.get("origin")
+            for name in (host_name(host), *([] if origin is None else [host_name(origin.partition("//")[2])])):
                 if name not in self.hosts:
                     message = f"{name!r} is no name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
                     raise Refusal(403, message, code="host_not_allowed")
+            if origin is not None and not is_own_page(origin, host):
+                message = (
+                    f"{origin} is not this server, which the request names as {host}: open its own page; a proxy has to pass the "
+                    "Host header on with its port"
+                )
+                raise Refusal(403, message, code="origin_not_allowed")
         if self.token is not None and scope["path"] not in OPEN_PATHS:
             kind, _, given = headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
                 raise Refusal(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
+
+
+def is_own_page(origin: str, host: str) -> bool:
+    """Returns whether an origin, which has a name of this server, is that of its page; `host` is the Host header.
+
+    The server speaks HTTP and is known by the port in the header. A proxy before it may have TLS, and seldom another port than its
+    scheme's; then it passes on the port.
+    """
+    scheme, _, address = origin.lower().partition("://")
+    own_port = PORTS.get(scheme)
+    port = port_of(address) or own_port
+    if host_name(address) in LOOPBACK:
+        return scheme == "http" and port == (port_of(host) or own_port)
+    return own_port is not None and port in (own_port, port_of(host))
+
+
+def port_of(host: str) -> int | None:
+    """Returns the port in a Host header; None where it has none, or is malformed."""
+    try:
+        return urlsplit(f"//{host}").port
+    except ValueError:
+        return None
 
 
 def host_name(host: str) -> str:

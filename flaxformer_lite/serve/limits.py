@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""Addresses that only this machine reaches."""
 CONNECTIONS = "connections"
 """Names the number of open connections in the state of a request."""
 

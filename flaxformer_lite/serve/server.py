@@ -11,15 +11,13 @@ from typing import Any
 
 from flaxformer_lite.run import load
 from flaxformer_lite.run.plots import run_names
-from flaxformer_lite.serve.limits import CONNECTIONS, Limits
+from flaxformer_lite.serve.limits import CONNECTIONS, LOOPBACK, Limits
 
 EXTRA = 'pip install "flaxformer-lite[serve]"'
 TOKEN = "FLAXFORMER_LITE_TOKEN"
 """Names the environment variable with the token. A command line would show it to every user of the machine."""
 MIN_TOKEN = 16
 """Characters of the shortest token."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""Addresses that only this machine reaches."""
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 HEADER_SECONDS = 20.0

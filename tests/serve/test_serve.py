@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import threading
@@ -331,7 +332,7 @@ def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
         ("[", 403),
     ):
         assert get("/health", headers={"host": host}).status_code == status, host
-    for origin, status in (("http://localhost:8000", 200), ("https://evil.example", 403), ("null", 403)):
+    for origin, status in (("http://localhost", 200), ("https://evil.example", 403), ("null", 403)):
         assert get("/api/runs", headers=bearer | {"origin": origin}).status_code == status, origin
     assert get("/").status_code == get("/health").status_code == 200
     for headers in (
@@ -346,6 +347,51 @@ def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
     assert get("/wp-login.php", headers=bearer).status_code == 404
     assert b'path="other",status="404"' in get("/metrics", headers=bearer).content
     served.service.worker.close(5)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "own"),
+    [
+        ("localhost:8000", "http://localhost:8000", True),
+        ("127.0.0.1:8000", "http://localhost:8000", True),
+        ("[::1]:8000", "http://[::1]:8000", True),
+        ("localhost:9000", "http://localhost:9000", True),  # a forwarded port
+        ("localhost", "http://localhost", True),
+        ("localhost:80", "http://localhost", True),
+        ("localhost:8000", "http://localhost:3000", False),
+        ("localhost:8000", "http://127.0.0.1:3000", False),
+        ("[::1]:8000", "http://[::1]:8001", False),
+        ("localhost:8000", "http://localhost", False),
+        ("localhost:8000", "https://localhost:8000", False),
+        ("localhost", "https://localhost", False),
+        ("localhost", "http://localhost:3000", False),
+        ("localhost:8000", "file://localhost", False),
+        ("localhost:8000", "http://localhost:99999", False),
+        ("localhost:8000", "http://localhost:x", False),
+        ("proxy.example", "https://proxy.example", True),
+        ("proxy.example", "http://proxy.example", True),
+        ("proxy.example:8443", "https://proxy.example:8443", True),
+        ("127.0.0.1:8000", "https://proxy.example", True),  # a proxy that passes no name on
+        ("proxy.example", "https://proxy.example:3000", False),
+        ("proxy.example:8443", "https://proxy.example:3000", False),
+        ("proxy.example", "ftp://proxy.example", False),
+        ("proxy.example", "http://localhost:3000", False),
+    ],
+)
+def test_a_page_is_the_servers_own_by_scheme_host_and_port(host: str, origin: str, own: bool):
+    """Law: an origin is the server's own as browsers compare them: RFC 6454, section 5; behind a proxy it is the proxy's."""
+    from flaxformer_lite.serve.guard import Guard
+    from flaxformer_lite.serve.metrics import Metrics
+    from flaxformer_lite.serve.refusals import Refusal
+
+    async def app(*arguments: Any) -> None: ...
+
+    hosts = ("127.0.0.1", "localhost", "::1", "proxy.example")
+    guard = Guard(app, token=None, hosts=hosts, paths=["/"], metrics=Metrics(), connections=1)
+    scope = {"type": "http", "path": "/", "headers": [(b"host", host.encode()), (b"origin", origin.encode())]}
+    with contextlib.nullcontext() if own else pytest.raises(Refusal, match="is not this server") as caught:
+        guard.check(scope)
+    assert own or caught.value.status == 403
 
 
 def test_a_full_queue_and_a_late_answer_have_their_status_and_free_their_places(three_runs: dict[str, Run]):
