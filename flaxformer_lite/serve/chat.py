@@ -1,14 +1,19 @@
 """Chat templates: the text of a conversation as an imported model was trained on it.
 
-A template is a program from a stranger, so it runs in Jinja's sandbox.
+A template is a program from a stranger, so each has a process of its own (`chat_process.py`), with limits of time and memory.
 """
 
-import functools
+import contextlib
 import json
+import os
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flaxformer_lite.serve.refusals import Refusal
 from flaxformer_lite.text import Tokenizer
@@ -16,23 +21,104 @@ from flaxformer_lite.text import Tokenizer
 FOLDERS = ("", "huggingface")
 """Folders of a run that may have a template: its own, and the files that came with imported weights."""
 TOKENS = ("bos_token", "eos_token", "pad_token", "unk_token")
-"""Special tokens that a template may write."""
+"""Special tokens that a template may write, by the roles of a tokenizer."""
+FURTHER_TOKENS = ("sep_token", "cls_token", "mask_token")
+"""Special tokens that only a folder names."""
+SECONDS = 10.0
+"""The time that a template may take."""
+PROGRAM = Path(__file__).with_name("chat_process.py")
+ENVIRONMENT = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "TZ", "LANG", "LC_ALL")
+"""Variables that the process gets. The others may hold secrets."""
 
 
-class ChatTemplate(NamedTuple):
-    """A template and the special tokens that it may write."""
+class ChatTemplate:
+    """A template, the special tokens that it may write, and the process that renders it.
 
-    source: str
-    tokens: Mapping[str, str]
+    The process starts with the first prompt, and again after it was killed. One thread asks it, so prompts wait for one another.
+    """
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Returns the prompt that the next message of the assistant continues. Raises: Refusal if the template refuses."""
-        try:
-            template = compiled(self.source)
-            text: str = template.render(messages=messages, add_generation_prompt=True, tools=None, **self.tokens)
-        except Exception as error:  # a program may raise anything
-            raise Refusal(422, f"the chat template refuses these messages: {error}", param="messages") from None
-        return text
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        self.source, self.tokens = source, tokens
+        self.thread = ThreadPoolExecutor(1, "chat template")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def problem(self) -> str:
+        """Returns the reason why the template cannot be compiled; "" if it can."""
+        return self.thread.submit(self.ask, None, time.monotonic() + SECONDS).result().get("error", "")
+
+    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Returns the prompt that the next message of the assistant continues. Raises: Refusal if the template gives none."""
+        return self.submit(messages, time.monotonic() + SECONDS).result()
+
+    def submit(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        deadline: float,
+        *,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> Future[str]:
+        """Returns what `render` will return, or raise, until the time `deadline` of the monotonic clock."""
+        variables = {"tools": None, "documents": documents, "add_generation_prompt": add_generation_prompt}
+        variables |= {name: token for name, token in self.tokens.items() if token}
+
+        def prompt() -> str:
+            found = self.ask(messages, deadline, continues=continue_final_message, variables=variables)
+            if "error" in found:
+                raise Refusal(422, f"the chat template refuses these messages: {found['error']}", param="messages")
+            return found["text"]
+
+        return self.thread.submit(prompt)
+
+    def ask(self, messages: Sequence[Mapping[str, Any]] | None, deadline: float, **options: Any) -> dict[str, str]:
+        """Returns the answer of the process; the reason in place of one that did not come, of a process that is killed then."""
+        process, started = self.process or self.start(), time.monotonic()
+        seconds = max(0.0, min(SECONDS, deadline - started))
+        asked = {"source": self.source, "messages": messages, "seconds": seconds, **options}
+        timer = threading.Timer(seconds, process.kill)
+        timer.daemon = True
+        timer.start()
+        line = b""
+        with contextlib.suppress(OSError):  # of a process that has ended
+            process.stdin.write(json.dumps(asked).encode() + b"\n")  # type: ignore[union-attr]
+            process.stdin.flush()  # type: ignore[union-attr]
+            line = process.stdout.readline()  # type: ignore[union-attr]
+        timer.cancel()
+        late = time.monotonic() - started >= seconds
+        if late or not line.endswith(b"\n"):
+            self.stop()
+        if line.endswith(b"\n"):
+            found: dict[str, str] = json.loads(line)
+            return found
+        return {"error": f"it did not end within {seconds:.3g} seconds" if late else "its process has crashed"}
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        """Starts the process, and returns it."""
+        environment = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(PROGRAM)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, env=environment, start_new_session=True,  # Ctrl-C is for the server alone
+        )  # fmt: skip
+        return self.process
+
+    def stop(self) -> None:
+        """Ends the process; the next prompt starts another one."""
+        process, self.process = self.process, None
+        if process is not None:
+            process.kill()
+            with contextlib.suppress(OSError), process:  # closes the pipes, and waits
+                pass
+
+    def close(self) -> None:
+        """Ends the process and the thread. Prompts that wait are cancelled."""
+        if (process := self.process) is not None:
+            process.kill()
+        self.thread.shutdown(cancel_futures=True)
+        self.stop()
+
+    def __del__(self) -> None:
+        self.stop()
 
 
 def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | None:
@@ -42,8 +128,10 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
     """
     named_tokens: dict[str, Any] = {}
     documents = {part: read_object(folder / part / "tokenizer_config.json") for part in FOLDERS}
-    for settings in reversed(documents.values()):
-        named_tokens |= {name: settings[name] for name in TOKENS if name in settings}
+    for part, settings in reversed(documents.items()):
+        if "added_tokens_decoder" not in settings:  # else the library reads no further file
+            settings = settings | read_object(folder / part / "special_tokens_map.json")
+        named_tokens |= {name: settings[name] for name in (*TOKENS, *FURTHER_TOKENS) if name in settings}
     for part, settings in documents.items():
         own, file = settings.get("chat_template"), folder / part / "chat_template.jinja"
         if isinstance(own, list):  # several by name
@@ -52,8 +140,8 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
         if file.is_file():
             own = file.read_text(encoding="utf-8")
         if isinstance(own, str):
-            tokens = own_tokens(tokenizer) | named_tokens
-            return ChatTemplate(own, {name: token_text(tokens.get(name)) for name in TOKENS})
+            tokens = dict.fromkeys(TOKENS) | own_tokens(tokenizer) | named_tokens
+            return ChatTemplate(own, {name: token_text(token) for name, token in tokens.items()})
     return None
 
 
@@ -77,21 +165,3 @@ def token_text(token: object) -> str:
     """Returns a special token as text: the file has a string, or an object with its content."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else ""
-
-
-@functools.lru_cache(8)
-def compiled(source: str) -> Any:
-    """Returns the template, compiled in a sandbox without access to Python's attributes, and with blocks trimmed as in Hugging
-    Face's library."""
-    import jinja2
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    def refuse(message: str) -> None:
-        raise jinja2.TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-    )
-    environment.globals |= {"raise_exception": refuse, "strftime_now": time.strftime}
-    environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)  # Jinja's own is for HTML
-    return environment.from_string(source)

@@ -199,7 +199,7 @@ class Message(BaseModel):
     def as_dict(self) -> dict[str, str]:
         """Returns the message as templates read it."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": self.role, "content": text}
+        return {"role": self.role, "content": text} | ({} if self.name is None else {"name": self.name})
 
 
 class ChatRequest(Sampled):
@@ -211,6 +211,23 @@ class ChatRequest(Sampled):
     logprobs: Literal[False] | None = None
     top_logprobs: None = None
     tools: Annotated[list[Any], MaxLen(0)] | None = None
+    documents: list[dict[str, Any]] | None = None
+    """Texts for templates that read them."""
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool = False
+    """Whether the answer goes on with the last message, in place of a new one."""
+
+    @property
+    def template_options(self) -> dict[str, Any]:
+        """The fields that the chat template reads. Raises: Refusal for two that exclude each other."""
+        if self.continue_final_message and self.add_generation_prompt:
+            raise Refusal(422, "continue_final_message and add_generation_prompt are both true: leave one of them out")
+        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        return {
+            "documents": self.documents,
+            "add_generation_prompt": begins,
+            "continue_final_message": self.continue_final_message,
+        }
 
 
 class EmbeddingsRequest(Asked):

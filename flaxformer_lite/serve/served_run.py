@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.console import warn
 from flaxformer_lite.inference.batches import ROWS_FACTOR
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
@@ -92,6 +93,11 @@ class ServedRun:
         self.about = describe_model(run.config.model, run.params)
         generates, path = "generate" in self.tasks, run.folder.path
         self.chat: ChatTemplate | None = read_chat_template(path, self.tokenizers.target) if generates else None
+        if self.chat is not None and (problem := self.chat.problem()):
+            warn(
+                f"{path}: the chat template cannot be compiled ({problem}), so the run has no chat: correct the template"
+            )
+            self.chat = None
 
     @functools.cached_property
     def example(self) -> str:

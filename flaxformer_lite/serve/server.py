@@ -124,7 +124,7 @@ def serve(
         try:
             server.run(sockets=[listener])
         finally:
-            stopped: bool = app.state.service.worker.close(LAST_CALL)
+            stopped: bool = app.state.service.close(LAST_CALL)
             say(f"stopped; {app.state.service.metrics.summary()}")
             for number, handler in before.items():
                 signal.signal(number, handler)

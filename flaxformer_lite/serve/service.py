@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 
 from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.run import Run
+from flaxformer_lite.serve.chat import ChatTemplate
 from flaxformer_lite.serve.job_queue import Job, QueueFull
 from flaxformer_lite.serve.limits import Limits
 from flaxformer_lite.serve.metrics import Metrics
@@ -48,11 +49,19 @@ class Service:
         )
         self.metrics.watch(self.worker)
 
+    def close(self, seconds: float) -> bool:
+        """Ends the worker and the chat templates, and returns whether the worker ended within `seconds`."""
+        for run in self.runs.by_name.values():
+            if run.chat is not None:
+                run.chat.close()
+        return self.worker.close(seconds)
+
     async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
         """Returns the body of a request. Raises: Refusal if it is too long, too slow, or of another shape."""
         chunks, size = [], 0
+        request.state.deadline = asyncio.get_running_loop().time() + self.limits.seconds
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout_at(request.state.deadline):
                 async for chunk in request.stream():
                     chunks.append(chunk)
                     size += len(chunk)
@@ -91,10 +100,19 @@ class Service:
         self.submit(job)
         answer = asyncio.wrap_future(job.future)
         try:
-            return await self.before(request, answer, self.limits.seconds)
+            return await self.before(request, answer)
         finally:
             answer.cancel()
             self.worker.abandon(job)
+
+    async def prompt(self, request: Request, chat: ChatTemplate, messages: Sequence[Any], **options: Any) -> str:
+        """Returns the prompt of a conversation. Raises: Refusal if the template gives none, or not in time; ClientDisconnect."""
+        seconds = request.state.deadline - asyncio.get_running_loop().time()
+        made = asyncio.wrap_future(chat.submit(messages, time.monotonic() + seconds, **options))
+        try:
+            return await self.before(request, made)
+        finally:
+            made.cancel()
 
     def submit(self, job: Job) -> None:
         """Passes a job to the worker. Raises: Refusal if there is no room, or the server stops."""
@@ -106,9 +124,9 @@ class Service:
         except Stopped:
             raise stopping() from None
 
-    async def before(self, request: Request, answer: asyncio.Future[Result], seconds: float) -> Result:
+    async def before(self, request: Request, answer: asyncio.Future[Result]) -> Result:
         """Returns an answer if it comes in time and before the client goes. Raises: Refusal, ClientDisconnect."""
-        gone = asyncio.ensure_future(disconnected(request))
+        gone, seconds = asyncio.ensure_future(disconnected(request)), request.state.deadline - answer.get_loop().time()
         try:
             waited: set[asyncio.Future[Any]] = {answer, gone}
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -148,7 +166,6 @@ class Service:
         """Returns a response of server-sent events. Errors before the first part have a status of their own."""
         loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
         job.emit = lambda text: void(loop.call_soon_threadsafe(parts.put_nowait, text))
-        deadline = loop.time() + self.limits.seconds
         job.future.add_done_callback(lambda _: void(loop.call_soon_threadsafe(parts.put_nowait, OVER)))
 
         async def events() -> AsyncIterator[str]:
@@ -158,7 +175,7 @@ class Service:
                 while text is not OVER:
                     if text:
                         yield part(text)
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(request.state.deadline):
                         text = await parts.get()
                 yield last(job.future.result())
             except TimeoutError:
@@ -174,7 +191,7 @@ class Service:
         self.submit(job)
         waiting = asyncio.ensure_future(parts.get())
         try:
-            begin = await self.before(request, waiting, self.limits.seconds)
+            begin = await self.before(request, waiting)
             if begin is OVER:
                 job.future.result()  # raises what went wrong
         except BaseException:

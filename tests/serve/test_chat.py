@@ -1,17 +1,21 @@
 """Chat templates: where they are found, what they may write, and that a stranger's program reaches nothing."""
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
 
+from flaxformer_lite.serve import chat
 from flaxformer_lite.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.serve.refusals import Refusal
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from tests.support import needs
-from tests.support.served import TEMPLATE
+from tests.support.paths import FIXTURES
+from tests.support.served import ENDLESS, TEMPLATE
 from tests.support.tokenizers import NAMES, bytes_joined
 
 BYTES = Bytes().train([], 260)
@@ -77,6 +81,23 @@ def test_texts_stay_as_they_are_and_blocks_leave_no_lines():
 
 
 @needs.starlette
+def test_prompts_are_those_of_the_library():
+    """Oracle: transformers 5.24 (`tests/makers/make_chat_reference.py`): the prompt, or that it raises an error."""
+    template = ChatTemplate("", {"bos_token": "", "eos_token": "</s>"})
+    for row in json.loads((FIXTURES / "chat_templates.json").read_text(encoding="utf-8")):
+        template.source = row["source"]  # one process for all
+        if row["prompt"] is None:
+            with pytest.raises(Refusal):
+                prompt(template, row["messages"], **row["options"])
+        else:
+            assert prompt(template, row["messages"], **row["options"]) == row["prompt"], row["source"]
+
+
+def prompt(template: ChatTemplate, messages: Any, **options: Any) -> str:
+    return template.submit(messages, time.monotonic() + 60, **options).result()
+
+
+@needs.starlette
 @pytest.mark.parametrize(
     "source",
     [
@@ -93,3 +114,51 @@ def test_a_template_that_reaches_out_or_fails_is_refused(source: str):
     with pytest.raises(Refusal) as caught:
         ChatTemplate(source, {}).render(USER)
     assert caught.value.status == 422
+
+
+@needs.starlette
+def test_a_template_without_end_or_beyond_the_memory_is_refused_and_the_next_prompt_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Law: time, memory, recursion and size are limited, in rendering and in the constants of compiling; a killed process is
+    replaced by another one."""
+    template = ChatTemplate("", {})
+    for source, reason in (
+        ("{{ 'x' * 10**10 }}", "it needs more than 512 MiB of memory"),
+        ("{% set n = namespace(i=10) %}{{ 'x' * n.i**10 }}", "it needs more than 512 MiB of memory"),
+        ("{{ 'x' * 5000000 }}", "it writes 5,000,000 bytes, more than 4,194,304"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
+        ("{{ " + "(" * 9999, "recursion"),
+        ("{{ raise_exception('one\\ntwo ' ~ 'x' * 9999) }}", "one two xxx"),
+        ("{{ '\\ud800' }}", "surrogates"),
+    ):
+        template.source = source
+        with pytest.raises(Refusal, match=reason) as caught:
+            template.render(USER)
+        assert len(caught.value.message) < 600 and "\n" not in caught.value.message
+    first = template.process
+    monkeypatch.setattr(chat, "SECONDS", 0.5)
+    for source in (ENDLESS, "{{ 10 ** (10**9) }}"):  # the second is computed in C, which heeds no signal
+        template.source = source
+        with pytest.raises(Refusal, match=r"it did not end within 0\.5 seconds"):
+            template.render(USER)
+    monkeypatch.undo()
+    template.source = "{{ messages[0].role }}"
+    assert template.render(USER) == "user" and template.process is not first
+    template.process.kill()  # type: ignore[union-attr]
+    with pytest.raises(Refusal, match="its process has crashed"):
+        template.render(USER)
+    assert template.render(USER) == "user"
+
+
+@needs.starlette
+def test_the_process_knows_no_secret_and_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FLAXFORMER_LITE_TOKEN", "a-secret-of-this-test")
+    template = ChatTemplate("a", {})
+    assert template.render(USER) == "a"
+    process = template.process
+    assert process is not None and process.poll() is None
+    if (environment := Path(f"/proc/{process.pid}/environ")).exists():  # Linux
+        assert b"PATH=" in environment.read_bytes() and b"a-secret" not in environment.read_bytes()
+    template.close()
+    assert process.poll() is not None
