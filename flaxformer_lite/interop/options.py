@@ -6,10 +6,12 @@ of the other system; "settings" are ours.
 
 import json
 import sys
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from flaxformer_lite.bounds import cut
+
+T = TypeVar("T")
 
 
 class Options:
@@ -19,14 +21,19 @@ class Options:
     """
 
     def __init__(self, values: Mapping[str, Any], where: str = "config.json: ") -> None:
-        self.values = dict(values)
+        self._values = dict(values)
         self._where = where
         self._asked: set[str] = set()
         self._groups: dict[str, Options] = {}
 
     def has(self, name: str) -> bool:
         """Returns whether the option is present and not null."""
-        return self.values.get(name) is not None
+        return self._values.get(name) is not None
+
+    def raw(self, name: str, absent: Any = None) -> Any:
+        """Returns the value whatever it is, and `absent` where the option is missing."""
+        self._asked.add(name)
+        return self._values.get(name, absent)
 
     def integer(self, name: str, default: int | None = None) -> int:
         return int(self._value(name, (int,), default))
@@ -47,15 +54,23 @@ class Options:
             raise self.wrong(name, f"it should be one of {', '.join(among)}")
         return value
 
+    def one_of(self, name: str, among: Sequence[T], default: T) -> T:
+        """Returns one of the values `among`, which may be of several types."""
+        value: T | None = self.raw(name)
+        value = default if value is None else value
+        if not any(equal(value, known) for known in among):
+            raise self.wrong(name, f"it should be {' or '.join(map(json.dumps, among))}")
+        return value
+
     def optional_integer(self, name: str, absent: int | None = None) -> int | None:
         """Returns an integer, None for null, and `absent` where the option is missing."""
         self._asked.add(name)
-        return self.integer(name) if self.has(name) else None if name in self.values else absent
+        return self.integer(name) if self.has(name) else None if name in self._values else absent
 
     def optional_number(self, name: str, absent: float | None = None) -> float | None:
         """Returns a number, None for null, and `absent` where the option is missing."""
         self._asked.add(name)
-        return self.number(name) if self.has(name) else None if name in self.values else absent
+        return self.number(name) if self.has(name) else None if name in self._values else absent
 
     def items(self, name: str) -> list[Any]:
         """Returns a list, empty where the option is absent or null."""
@@ -74,7 +89,7 @@ class Options:
     def only(self, name: str, *allowed: Any) -> None:
         """Refuses the option where it has another value than these. Null is always allowed."""
         self._asked.add(name)
-        if self.has(name) and not any(equal(self.values[name], value) for value in allowed):
+        if self.has(name) and not any(equal(self._values[name], value) for value in allowed):
             values = " or ".join(json.dumps(value) for value in allowed)
             raise self.wrong(name, f"only {values} is implemented" if values else "that is not implemented")
 
@@ -96,13 +111,13 @@ class Options:
                 self.only(name, value)
         for group in self._groups.values():
             group.finish()
-        for name in sorted(self.values.keys() - self._asked - set(harmless)):
+        for name in sorted(self._values.keys() - self._asked - set(harmless)):
             if self.has(name):
                 raise self.wrong(name, "this option is not implemented here, and the model may differ by it")
 
     def wrong(self, name: str, rule: str) -> ValueError:
         """Returns the error to raise for an option: its name, its value and the rule."""
-        return ValueError(f"{self._where}{cut(name)} is {cut(json.dumps(self.values.get(name)))}: {rule}")
+        return ValueError(f"{self._where}{cut(name)} is {cut(json.dumps(self._values.get(name)))}: {rule}")
 
     def _value(self, name: str, kinds: tuple[type, ...], default: Any) -> Any:
         self._asked.add(name)
@@ -110,7 +125,7 @@ class Options:
             if default is None:
                 raise ValueError(f"{self._where}{cut(name)} is missing: this system needs it")
             return default
-        value = self.values[name]
+        value = self._values[name]
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
             names = {int: "a whole number", float: "a number", bool: "true or false", str: "a word"}
             names |= {list: "a list", dict: "an object"}

@@ -1,15 +1,16 @@
 """Settings of decoding in a Hugging Face folder, as a DecodeConfig and back.
 
-They are in `generation_config.json`, or in older folders in `config.json`. Most are rows of a two-way table; those that depend on
-the model, and on each other, are functions.
+They are in `generation_config.json`; an older folder without this file has them in `config.json`. Most are rows of a two-way table;
+those that depend on the model, and on each other, are functions.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Literal
 
+from flaxformer_lite.bounds import cut
 from flaxformer_lite.inference import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
-from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Kind, option, read_table, write_table
+from flaxformer_lite.interop.option_table import Kind, option, read_table, write_table
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
 
@@ -45,18 +46,14 @@ HARMLESS = (
 TEMPLATE = DecodeConfig(early_stopping=False, at_limit="end")
 """The library's defaults."""
 
-EARLY_STOPPING = Kind(
-    lambda options, name, default: (
-        "never" if options.values.get(name) == "never" else options.flag(name, default)  # true, false or "never"
-    )
-)
+STOPPING: tuple[bool | Literal["never"], ...] = (True, False, "never")
+EARLY_STOPPING = Kind(lambda options, name, default: options.one_of(name, STOPPING, default))
 
 TABLE = (
     option("num_beams", "beam_size"),
     option("length_penalty", "alpha"),
     option("early_stopping", "early_stopping", kind=EARLY_STOPPING),
     option("num_return_sequences", "num_hypotheses"),
-    option("forced_eos_token_id", "forced_eos_id", kind=OPTIONAL_INTEGER),
     option("no_repeat_ngram_size", "no_repeat_ngram"),
     option("repetition_penalty", "repetition_penalty"),
     option("renormalize_logits", "renormalize"),
@@ -71,113 +68,130 @@ SAMPLING_TABLE = (
 
 
 def decode_config(
-    config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig, special: SpecialIds
-) -> DecodeConfig:
-    """Returns the settings of decoding.
+    config: Mapping[str, Any], generation: Mapping[str, Any] | None, model: ModelConfig, special: SpecialIds
+) -> tuple[DecodeConfig, list[str]]:
+    """Returns the settings of decoding, and notes for the user: what the folder has and the settings cannot express.
 
     Args:
-        config: `config.json`. Its options count only if `generation` is empty.
-        generation: `generation_config.json`.
+        config: `config.json`. Its special ids count where `generation` lacks them, its other options only without that file.
+        generation: `generation_config.json`; None: the folder has no such file.
         model: The model of the folder.
         special: The special ids for those that neither file has.
 
     Raises: ValueError that names an option that is not implemented.
     """
     inherited = {name: config[name] for name in SPECIAL_IDS if name in config}
-    older = {name: config[name] for name in GENERATION if name in config}
-    present = {name: value for name, value in (generation or older).items() if value is not None}
-    options = Options(inherited | present, f"{'generation_config.json' if generation else 'config.json'}: ")
-    pad = one_id(options, "pad_token_id", special.pad)
+    rules = {name: config[name] for name in GENERATION if name in config} if generation is None else generation
+    present = {name: value for name, value in rules.items() if value is not None}
+    options = Options(inherited | present, f"{'config' if generation is None else 'generation_config'}.json: ")
+    notes: list[str] = []
+    pad = one_id(options, "pad_token_id", min(model.vocab_sizes), notes, special.pad)
     if model.num_decoder_layers == 0:
-        return DecodeConfig(pad_id=(special.pad or 0) if pad is None else pad)
+        usual = special.pad if special.pad is not None and special.pad < model.vocab_size else 0
+        return DecodeConfig(pad_id=usual if pad is None else pad), notes
     for name, value in NEUTRAL.items():
         options.only(name, value)
     options.ignore(*HARMLESS, *SPECIAL_IDS)
-    end = options.values.get("eos_token_id", special.eos)
-    ends = () if end is None else token_ids(options, "eos_token_id", end)
+    end = options.raw("eos_token_id", special.eos)
+    ends = () if end is None else checked_ids(options, "eos_token_id", end)
+    ends = in_table("eos_token_id", ends, model.output_size, notes)
     draft = read_table(TABLE, options, TEMPLATE)
     draft["sampling"] = read_sampling(options, draft["beam_size"])
-    draft["max_new_tokens"], draft["min_new_tokens"] = read_lengths(options, model)
-    draft["suppress_ids"] = suppress_ids(options, ends)
-    draft["forced_bos_id"] = forced_bos_id(options, model)
+    draft["max_new_tokens"], draft["min_new_tokens"] = read_lengths(options, model, notes)
+    draft["suppress_ids"] = suppress_ids(options, ends, model.output_size, notes)
+    draft["forced_eos_id"] = one_id(options, "forced_eos_token_id", model.output_size, notes)
     draft["pad_id"] = pad if pad is not None else next(iter(ends), 0)
-    draft["bos_id"] = start_id(options, model, special, ends)
+    draft["bos_id"] = start_id(options, model, special, ends, notes)
+    draft["forced_bos_id"] = forced_bos_id(options, model, notes)
+    if generation is None and config.get("force_bos_token_to_be_generated") is True:  # BART's first word for it
+        draft["forced_bos_id"] = one_id(options, "bos_token_id", model.output_size, [], special.bos)
     draft["eos_ids"] = ends
     options.finish()
     found: DecodeConfig = draft.build()
-    return found
+    return found, notes
 
 
-def token_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
-    """Returns the value of an option: one token id or several. Raises: ValueError for another value."""
+def checked_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
+    """Returns one id, or a list of ids, as a tuple. Raises: ValueError for another value of the option."""
     found = tuple(value) if isinstance(value, list) else (value,)
-    if not found or any(not isinstance(i, int) or isinstance(i, bool) or i < 0 for i in found):
-        raise options.wrong(name, "it should be a token id, at least 0, or a list of such, or null for none")
+    if not found or any(not isinstance(i, int) or isinstance(i, bool) for i in found):
+        raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
     return found
 
 
-def one_id(options: Options, name: str, absent: int | None) -> int | None:
-    """Returns a token id; None where there is none, which the first Llama folders write as -1."""
-    value = options.values.get(name, absent)
-    if value is None or value == -1:
-        return None
+def in_table(name: str, ids: Iterable[int], size: int, notes: list[str]) -> tuple[int, ...]:
+    """Returns the ids that the model has, below `size`. The others stand in no text: they are left out, with a note.
+
+    -1 stands for none in the first Llama folders.
+    """
+    ids = tuple(ids)
+    if outside := [str(i) for i in ids if not -1 <= i < size]:
+        notes.append(f"{name} has {cut(', '.join(outside))}, and the model's ids are 0 to {size - 1}: it was left out")
+    return tuple(i for i in ids if 0 <= i < size)
+
+
+def one_id(options: Options, name: str, size: int, notes: list[str], absent: int | None = None) -> int | None:
+    """Returns a token id of the model; None where there is none. `absent` is the value of a missing option."""
+    value = options.raw(name, absent)
     if isinstance(value, list):
-        raise options.wrong(name, "it should be one token id, at least 0, or null for none")
-    return token_ids(options, name, value)[0]
+        raise options.wrong(name, "it should be one token id, or null for none")
+    return None if value is None else next(iter(in_table(name, checked_ids(options, name, value), size, notes)), None)
 
 
-def start_id(options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...]) -> int | None:
+def start_id(
+    options: Options, model: ModelConfig, special: SpecialIds, ends: tuple[int, ...], notes: list[str]
+) -> int | None:
     """Returns the first token of answers. A prompt without tokens starts from an end token if there is no other id.
 
     A decoder alone may have none: only a prompt without tokens needs it.
 
-    Raises: ValueError where no option has it.
+    Raises: ValueError where an encoder–decoder has none, or one that is not in its table.
     """
-    found = one_id(options, "bos_token_id", special.bos)
-    if model.num_encoder_layers:
-        own = one_id(options, "decoder_start_token_id", special.start)
-        found = found if own is None else own
-        if found is None:
-            raise options.wrong(
-                "decoder_start_token_id", "an answer starts from it, or from bos_token_id: set one to a token id"
-            )
-    return next(iter(ends), None) if found is None else found
+    size, name = model.output_size, "decoder_start_token_id"
+    found = one_id(options, "bos_token_id", size, notes, special.bos)
+    if model.num_encoder_layers == 0:
+        return next(iter(ends), None) if found is None else found
+    outside: list[str] = []
+    own = one_id(options, name, size, outside, special.start)
+    if outside:
+        raise options.wrong(
+            name, f"an answer starts from it, and {outside[0].partition(': ')[0]}: set it to one of these"
+        )
+    if own is None and found is None:
+        raise options.wrong(name, f"an answer starts from it, or from bos_token_id: set one to a token id below {size}")
+    return found if own is None else own
 
 
-def forced_bos_id(options: Options, model: ModelConfig) -> int | None:
+def forced_bos_id(options: Options, model: ModelConfig, notes: list[str]) -> int | None:
     """Returns the forced first token. Raises: ValueError where the library would force it after prompts of one token only."""
-    if model.num_encoder_layers == 0 and options.has("forced_bos_token_id"):
+    found = one_id(options, "forced_bos_token_id", model.output_size, notes)
+    if model.num_encoder_layers == 0 and found is not None:
         raise options.wrong(
             "forced_bos_token_id", "the library forces it after prompts of one token only; leave it out"
         )
-    return one_id(options, "forced_bos_token_id", None)
+    return found
 
 
-def notes(config: Mapping[str, Any], generation: Mapping[str, Any], model: ModelConfig) -> list[str]:
-    """Returns notes for the user: options of the folder that a DecodeConfig cannot express."""
-    longest = (generation or config).get("max_length")
-    if longest is None or model.num_encoder_layers or not model.num_decoder_layers:
-        return []
-    where = "generation_config.json" if generation else "config.json"
-    return [
-        f"{where}: max_length is {longest} and counts the prompt; it was skipped: decode.max_new_tokens limits the answer alone"
-    ]
-
-
-def read_lengths(options: Options, model: ModelConfig) -> tuple[int | None, int]:
+def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tuple[int | None, int]:
     """Returns the largest and the smallest number of new tokens. Their lengths also count the token that an answer starts from.
+
+    Where both are given, `max_new_tokens` and `min_new_tokens` count.
 
     Raises: ValueError where a smallest length counts the prompt too.
     """
     longest, shortest = options.optional_integer("max_length"), options.integer("min_length", 0)
-    most, least = options.optional_integer("max_new_tokens"), options.integer("min_new_tokens", 0)
+    most, least = options.optional_integer("max_new_tokens"), options.optional_integer("min_new_tokens")
     if model.num_encoder_layers == 0:
-        if shortest > 0:
+        if longest is not None:
+            notes.append(
+                f"max_length is {longest} and counts the prompt; it was skipped: decode.max_new_tokens limits the answer alone"
+            )
+        if shortest > 0 and least is None:
             raise options.wrong("min_length", "it counts the prompt, which is not implemented; min_new_tokens is")
-        return most, least
+        return most, least or 0
     if longest is not None and most is None:
         most = max(1, longest - 1)
-    return most, max(least, shortest - 1)
+    return most, max(shortest - 1, 0) if least is None else least
 
 
 def read_sampling(options: Options, beam_size: int) -> Sampling | None:
@@ -192,14 +206,16 @@ def read_sampling(options: Options, beam_size: int) -> Sampling | None:
     return found
 
 
-def suppress_ids(options: Options, ends: Collection[int]) -> tuple[int, ...]:
+def suppress_ids(options: Options, ends: Collection[int], size: int, notes: list[str]) -> tuple[int, ...]:
     """Returns the tokens that are never chosen. As in the library, end tokens stay allowed."""
     words = options.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise options.wrong("bad_words_ids", "only words of one token are implemented")
-    bad = {i for word in words for i in token_ids(options, "bad_words_ids", word)} - set(ends)
-    suppressed = options.items("suppress_tokens")
-    return tuple(sorted(bad.union(token_ids(options, "suppress_tokens", suppressed) if suppressed else ())))
+    bad = [i for word in words for i in checked_ids(options, "bad_words_ids", word)]
+    given = options.items("suppress_tokens")
+    suppressed = checked_ids(options, "suppress_tokens", given) if given else ()
+    kept = in_table("suppress_tokens", suppressed, size, notes)
+    return tuple(sorted({*in_table("bad_words_ids", bad, size, notes)} - {*ends} | {*kept}))
 
 
 # Back ------------------------------------------------------------------------------------------------------------------
@@ -222,7 +238,7 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
     Raises: ValueError for a length penalty that the library does not have.
     """
     if decode.length_penalty == "gnmt":
-        raise ValueError("decode.length_penalty is 'gnmt' (there: average, with any exponent)")
+        raise ValueError("decode.length_penalty is 'gnmt', which Hugging Face's library lacks: choose average or none")
     sampling = decode.sampling if decode.sampling is not None and decode.sampling.temperature else None
     longest = decode.max_new_tokens
     if model.num_encoder_layers:
@@ -235,6 +251,7 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
         "max_new_tokens": longest,
         "min_new_tokens": decode.min_new_tokens,
         "forced_bos_token_id": decode.forced_bos_id,
+        "forced_eos_token_id": decode.forced_eos_id,
         "suppress_tokens": list(decode.suppress_ids) or None,
     }
     if sampling is not None:

@@ -39,7 +39,7 @@ def activation(name: str) -> Entry:
     """
 
     def meant(options: Options, name: str) -> Activation:
-        old = name == "hidden_act" and options.values.get(name) == "gelu"
+        old = name == "hidden_act" and options.raw(name) == "gelu"
         return GATED["gelu_tanh"] if old else read_gated(options, name, TANH)
 
     def read(options: Options, draft: Draft) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from jaxtyping import PyTree
 
 from flaxformer_lite.inference import DecodeConfig
-from flaxformer_lite.interop.hf.decoding import decode_config, notes
+from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
@@ -33,8 +33,8 @@ class Imported(NamedTuple):
     """The class that the tensors make up."""
     config: dict[str, Any]
     """`config.json`."""
-    generation: dict[str, Any]
-    """`generation_config.json`, empty where there is none."""
+    generation: dict[str, Any] | None
+    """`generation_config.json`; None: there is none."""
     names: list[WeightName]
     max_length: int | None
     """The longest text that the model reads, in tokens; None: the folder states no limit."""
@@ -47,13 +47,14 @@ class Imported(NamedTuple):
 def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
     check_links(folder)
-    config, generation = read_config(folder), read_json(folder / "generation_config.json")
+    config, rules = read_config(folder), folder / "generation_config.json"
+    generation = read_json(rules) if rules.is_file() else None
     family = family_of(config.get("model_type"), families)
     tensors = family.full_names(read_tensors(folder))
     options = Options(config)
     model = dataclasses.replace(family.model_config(options, tensors), sentence_embedding=read_embedding(folder))
     options.finish(HARMLESS, ONLY)
-    decode = decode_config(config, generation, model, family.special)
+    decode, notes = decode_config(config, generation, model, family.special)
     architecture = family.architecture(model, tensors.keys())
     names = family.name_map(model, architecture)
     needed, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
@@ -68,7 +69,7 @@ def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
         names=names,
         max_length=max_length(folder, config, model),
         skipped=skipped,
-        notes=notes(config, generation, model),
+        notes=notes,
     )
 
 

@@ -35,10 +35,8 @@ ACTIVATION = choice(ACTIVATIONS, THEIR_ACTIVATIONS)
 
 def read_gated(options: Options, name: str, default: str) -> Activation:
     """Returns the gated feed-forward layer with the activation that an option names."""
-    found = ACTIVATIONS[options.text(name, default, ACTIVATIONS)]
-    if found not in GATED:
-        raise options.wrong(name, f"of gated feed-forward layers there are only those with {', '.join(GATED)}")
-    return GATED[found]
+    known = {theirs: GATED[ours] for theirs, ours in ACTIVATIONS.items() if ours in GATED}
+    return known[options.text(name, default, known)]
 
 
 def their_gated(activation: Activation) -> str:
@@ -65,8 +63,8 @@ class SpecialIds(NamedTuple):
 
 
 SPECIAL_IDS = (
-    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_bos_token_id"),
-    *("forced_eos_token_id", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"),
+    *("unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id"),
 )
 
 GENERATION = (
@@ -76,8 +74,9 @@ GENERATION = (
     *("bad_words_ids", "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values"),
     "renormalize_logits",
     *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation"),
+    *("forced_bos_token_id", "forced_eos_token_id", "encoder_repetition_penalty"),
 )
-"""Options of decoding. `decoding.py` reads them from `generation_config.json`, or in older folders from `config.json`."""
+"""Options of decoding. `decoding.py` reads them from `generation_config.json`; without this file, from `config.json`."""
 
 HARMLESS = frozenset(
     {
@@ -127,7 +126,7 @@ def num_labels(options: Options) -> int:
     Raises: ValueError where `problem_type` names another problem.
     """
     count = len(options.mapping("id2label")) or options.integer("num_labels", 2)
-    problem = options.values.get("problem_type")
+    problem = options.raw("problem_type")
     if problem == "multi_label_classification":
         raise options.wrong("problem_type", "only single-label classification is implemented, not any number of labels")
     if problem == "regression" and count != 1:

@@ -48,7 +48,7 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
     pooling_file = f"{path}/config.json"
     options = Options(read_json(folder / pooling_file), f"{pooling_file}: ")
     flags = [name for name in OLDER if options.flag(name, False)]
-    if "pooling_mode" in options.values or not flags:
+    if options.has("pooling_mode") or not flags:
         mode = options.text("pooling_mode", "mean", POOLINGS)
     else:
         mode = OLDER[flags[0]]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flaxformer_lite.interop.hf.decoding import decode_config, notes
+from flaxformer_lite.interop.hf.decoding import decode_config
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.name_map import our_shapes
@@ -35,11 +35,11 @@ def test_a_published_checkpoint_is_read(name: str) -> None:
     model = family.model_config(options, tensors)
     options.finish(HARMLESS, ONLY)
     assert sum(map(math.prod, our_shapes(model).values())) == given["parameters"]
-    decode = decode_config(config, generation, model, family.special)
+    decode, notes = decode_config(config, generation or None, model, family.special)
     found: dict[str, Any] = {setting: getattr(decode, setting) for setting in given["decode"]}
     if decode.sampling is not None:
         found["sampling"] = {
             setting: getattr(decode.sampling, setting) for setting in ("temperature", "top_k", "top_p")
         }
     assert json.loads(json.dumps(found)) == given["decode"]
-    assert bool(notes(config, generation, model)) == (model.num_encoder_layers == 0 and "max_length" in generation)
+    assert bool(notes) == (model.num_encoder_layers == 0 and "max_length" in generation)
