@@ -15,7 +15,7 @@ Vary it:  --train.steps 16000 goes on; residual=POST_NORM is the paper's own for
 
 from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig, ParallelText
-from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.model import PRE_NORM, DropoutRates, ModelConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim import AdamW, InverseSquareRoot, OptimizerConfig
@@ -51,7 +51,6 @@ def get_config() -> Config:
             bucket_lengths=(10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 64),
             max_source_length=64,
             max_target_length=64,
-            tokenized=True,
         ),
         optimizer=OptimizerConfig(
             algorithm=AdamW(b2=0.98, eps=1e-9),
@@ -66,6 +65,7 @@ def get_config() -> Config:
             best_metric="bleu",
             text_metrics=("bleu",),
         ),
+        metrics=MetricConfig(bleu_tokenizer="none"),  # the text is tokenized already
         decode=DecodeConfig(beam_size=5, length_penalty="average", alpha=1.0),
         weights="average:10",
     )

@@ -13,6 +13,7 @@ import dataclasses
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import ParallelText
+from flaxformer_lite.inference import MetricConfig
 
 FOLDER = "data/multi30k"
 
@@ -26,8 +27,7 @@ def get_config() -> Config:
     return dataclasses.replace(
         config,
         model=dataclasses.replace(config.model, d_model=160, d_ff=320, dropout=dropout),
-        data=dataclasses.replace(
-            config.data, train=pairs("train"), eval=pairs("val"), test=pairs("test_2016_flickr"), tokenized=False
-        ),
+        data=dataclasses.replace(config.data, train=pairs("train"), eval=pairs("val"), test=pairs("test_2016_flickr")),
+        metrics=MetricConfig(),
         train=dataclasses.replace(config.train, steps=10_700),
     )

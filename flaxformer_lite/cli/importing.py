@@ -1,6 +1,7 @@
 """The work of `import`: a run folder from the weights of another system."""
 
 import argparse
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from flaxformer_lite.atomic_files import atomic_write, require_absent
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, note
 from flaxformer_lite.data import DataConfig
-from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.inference import DecodeConfig, MetricConfig
+from flaxformer_lite.inference.metrics import language_of
 from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
-from flaxformer_lite.interop.hf.folder import copy_companions
+from flaxformer_lite.interop.hf.folder import copy_companions, read_json
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
@@ -98,6 +100,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         objective=objective(found, tokenizers),
         data=data_config(found, tokenizers, str(output.path)),
         decode=found.decode,
+        metrics=MetricConfig(language=target_language(folder, source, found)),
     )
     origin = {
         "system": "hf",
@@ -136,6 +139,18 @@ def missing_mask(found: Imported, tokenizers: Tokenizers | None) -> int | None:
     if tokenizers is None or tokenizers.source.mask_id is not None or type(mask) is not int:
         return None
     return mask if tokenizers.source.vocab_size <= mask < found.model.vocab_size else None
+
+
+def target_language(folder: Path, source: str, found: Imported) -> str | None:
+    """Returns the language of a translation model's answers, by its tokenizer's settings or a name such as opus-mt-en-zh.
+
+    None: a language that is written with spaces, one that nothing names, or another model.
+    """
+    settings = read_json(folder / "tokenizer_config.json")
+    codes = [str(settings.get(name)) for name in ("target_lang", "tgt_lang")]
+    for name in (source, str(found.config.get("_name_or_path"))):
+        codes += re.findall(r"-[a-z]{2,3}-([a-z]{2,3})$", name.rstrip("/"))
+    return next(filter(None, map(language_of, codes)), None) if found.model.has_two_stacks else None
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,9 +12,10 @@ from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, note, warn
-from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.data import DataSource, Pair, ParallelText
 from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match
+from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match, resolve, with_language
 from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
@@ -27,8 +29,8 @@ class ScoredData(NamedTuple):
     pairs: list[Pair]
     parts: dict[str, slice]
     """The pairs of each source of a mixture, by its name."""
-    tokenized: bool
-    """`data.tokenized`."""
+    metrics: MetricConfig
+    """Settings of BLEU and chrF for these targets."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -55,8 +57,10 @@ def score(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple
     hypotheses: list[str] | None = None
     if loaded.config.objective.translates:
         hypotheses, scores = evaluate(loaded, data, decode, arguments)
-    elif decode:
-        raise ValueError("--beam and --alpha are for translations, which this run does not make: leave them out")
+    elif decode or arguments.bleu_tokenizer:
+        raise ValueError(
+            "--beam, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
+        )
     else:
         with Progress(len(data.pairs)) as progress:
             progress.within("scoring")
@@ -107,7 +111,7 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
         save(loaded, report, data.pairs, hypotheses)
         reports.append(report)
         systems[path] = hypotheses or []
-    compared = compare(systems, [pair.target for pair in data.pairs], tokenized=data.tokenized)
+    compared = compare(systems, [pair.target for pair in data.pairs], data.metrics)
     note_table(compared)
     comparison = [found._asdict() for found in compared]
     return {"split": data.name, "sentences": len(data.pairs), "runs": reports, "comparison": comparison}
@@ -134,12 +138,15 @@ def same_data(paths: list[str], arguments: argparse.Namespace) -> ScoredData:
         if not config.objective.translates:
             raise ValueError(f"{path} makes no translations, which are what is compared: evaluate it by itself")
         here = chosen_data(config, arguments)
-        if found is not None and here != found:
-            only_tokens = here._replace(tokenized=found.tokenized) == found
-            what = "data.tokenized" if only_tokens else f"data.{here.name}: {difference(found.pairs, here.pairs)}"
+        if found is not None and here._replace(metrics=found.metrics) != found:
             raise ValueError(
-                f"{path} and {paths[0]} differ in {what}. Scores on different data cannot be compared: give the same files to all "
-                "by --source and --target, or another --split"
+                f"{path} and {paths[0]} differ in data.{here.name}: {difference(found.pairs, here.pairs)}. Scores on different "
+                "data cannot be compared: give the same files to all by --source and --target, or another --split"
+            )
+        if found is not None and here != found:
+            raise ValueError(
+                f"metrics of {path} are {here.metrics}, but those of {paths[0]} are {found.metrics}: make them equal in "
+                "config.json, or add --bleu-tokenizer NAME"
             )
         found = found or here
     assert found is not None
@@ -184,8 +191,8 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
             raise ValueError(
                 "--source and --target are for translations, which this run does not make: set data.test in the config"
             )
-        pairs = list(ParallelText(source=arguments.source, target=arguments.target).open())
-        return ScoredData("files", pairs, {}, config.data.tokenized)
+        files = ParallelText(source=arguments.source, target=arguments.target)
+        return scored_data("files", list(files.open()), {}, config, arguments, files)
     data = config.data
     split = arguments.split or ("test" if data.test is not None else "eval")
     source = getattr(data, split)
@@ -194,7 +201,25 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
     pairs, parts = open_parts(source, f"data.{split}")
     if not pairs:
         raise ValueError(f"data.{split} has no rows: correct it, or give --source and --target, or another --split")
-    return ScoredData(split, pairs, parts, data.tokenized)
+    return scored_data(split, pairs, parts, config, arguments, source)
+
+
+def scored_data(
+    name: str,
+    pairs: list[Pair],
+    parts: dict[str, slice],
+    config: Config,
+    arguments: argparse.Namespace,
+    source: DataSource,
+) -> ScoredData:
+    """Returns the data with its metrics. Raises: ValueError, before anything is translated, if BLEU cannot be computed."""
+    metrics = with_language(config.metrics, source.target_names())
+    if arguments.bleu_tokenizer is not None:
+        metrics = replace(metrics, bleu_tokenizer=arguments.bleu_tokenizer)
+    if config.objective.translates:
+        resolved = resolve(metrics, [pair.target for pair in pairs])
+        metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
+    return ScoredData(name, pairs, parts, metrics)
 
 
 def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
@@ -217,7 +242,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     if arguments.split == "test":
         raise ValueError("--split is test, but --tune-alpha chooses on data.eval: leave --split out")
     arguments.split = "eval"
-    name, pairs, _, tokenized = chosen_data(loaded.config, arguments)
+    name, pairs, _, metrics = chosen_data(loaded.config, arguments)
     decode, scores = decode_settings(loaded, arguments), []
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for alpha in alphas:
@@ -229,7 +254,7 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
                 warn=lambda line: None,
                 **decode | {"alpha": alpha},
             )
-        score = bleu([best[0].text for best in answers], references, tokenized=tokenized)
+        score = bleu([best[0].text for best in answers], references, metrics)
         scores.append({"alpha": alpha, "bleu": score.value, "hypothesis_words": score.hypothesis_words})
         note(f"alpha {alpha:g}  BLEU {score.value:.2f}  words {score.hypothesis_words:,}")
     best = max(scores, key=lambda found: found["bleu"])
@@ -242,7 +267,7 @@ def evaluate(
     loaded: Run, data: ScoredData, decode: dict[str, Any], arguments: argparse.Namespace
 ) -> tuple[list[str], dict[str, Any]]:
     """Returns the run's translations of the data, and all their scores."""
-    name, pairs, parts, tokenized = data
+    name, pairs, parts, settings = data
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with Progress(len(pairs)) as progress:
         metrics = {}
@@ -259,20 +284,24 @@ def evaluate(
         answers = loaded.hypotheses(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
-    hypotheses = [best[0].text for best in chosen(loaded, answers, arguments)]
-    scores = text_scores(hypotheses, references, tokenized=tokenized) | metrics
+    hypotheses = [best[0].text for best in chosen(answers, arguments, settings)]
+    scores = text_scores(hypotheses, references, settings) | metrics
     for part, where in parts.items():
-        of_part = text_scores(hypotheses[where], references[where], tokenized=tokenized)
-        scores |= {f"{part}/{metric}": score for metric, score in of_part.items() if not metric.endswith("_signature")}
+        of_part = text_scores(hypotheses[where], references[where], settings)
+        scores |= {
+            f"{part}/{metric}": score
+            for metric, score in of_part.items()
+            if not (metric.endswith("_signature") and score == scores[metric])
+        }
     return hypotheses, scores
 
 
-def text_scores(hypotheses: list[str], references: list[str], *, tokenized: bool) -> dict[str, Any]:
+def text_scores(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
     """Returns the text metrics of translations, with their signatures."""
     scores = {
-        "bleu": bleu(hypotheses, references, tokenized=tokenized),
-        "bleu_lowercase": bleu(hypotheses, references, tokenized=tokenized, lowercase=True),
-        "chrf": chrf(hypotheses, references),
+        "bleu": bleu(hypotheses, references, config),
+        "bleu_lowercase": bleu(hypotheses, references, config, lowercase=True),
+        "chrf": chrf(hypotheses, references, config),
     }
     return {
         "sentences": len(references),

@@ -5,8 +5,9 @@ from typing import Any
 
 from flaxformer_lite.cli.input_lines import LineChunk
 from flaxformer_lite.cli.options import chosen_weights, typed_settings
-from flaxformer_lite.inference import ScoredText
-from flaxformer_lite.inference.config import Sampling
+from flaxformer_lite.config import Config
+from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
+from flaxformer_lite.inference.metrics import resolve, with_language
 from flaxformer_lite.inference.minimum_risk import minimum_risk
 from flaxformer_lite.run import Run, load, load_ensemble
 
@@ -62,11 +63,17 @@ def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> lis
     return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 
 
-def chosen(loaded: Run, answers: list[list[ScoredText]], arguments: argparse.Namespace) -> list[list[ScoredText]]:
+def metrics_of(config: Config) -> MetricConfig:
+    """Returns the settings of metrics for texts like the targets that the run was trained on."""
+    source = config.data.test or config.data.eval or config.data.train
+    return config.metrics if source is None else with_language(config.metrics, source.target_names())
+
+
+def chosen(
+    answers: list[list[ScoredText]], arguments: argparse.Namespace, metrics: MetricConfig
+) -> list[list[ScoredText]]:
     """Returns the answers, best first: as they are, or by `--minimum-risk`."""
     if not arguments.minimum_risk:
         return answers
-    tokenized = loaded.config.data.tokenized
-    return [
-        minimum_risk([text for text, _ in answer], arguments.minimum_risk, tokenized=tokenized) for answer in answers
-    ]
+    metrics = resolve(metrics, [text for answer in answers for text, _ in answer])
+    return [minimum_risk([text for text, _ in answer], arguments.minimum_risk, metrics) for answer in answers]

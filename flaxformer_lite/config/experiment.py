@@ -8,7 +8,7 @@ import jax
 
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data import DataConfig
-from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.decoder import check_vocabulary
 from flaxformer_lite.model.config import ModelConfig, SavedAs
 from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
@@ -26,6 +26,7 @@ class Config:
     model: ModelConfig
     objective: Annotated[BaseObjective, SavedAs(Objective)] = Seq2Seq()
     decode: DecodeConfig = DecodeConfig()
+    metrics: MetricConfig = MetricConfig()
     weights: str = "last"
     """Parameters that the commands use: last, best, ema, or average:N, the mean of the newest N checkpoints, or of all
     if there are fewer."""

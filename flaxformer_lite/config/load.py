@@ -28,7 +28,7 @@ file's in brackets:
 {variants}
 
 A group that is None in the file, for example model.pooler, is set there too. `flaxformer-lite train --help` lists the options that
-are no settings, such as --workdir. The groups below are data, train, optimizer, model, objective and decode.
+are no settings, such as --workdir. The groups below are data, train, optimizer, model, objective, decode and metrics.
 """
 
 

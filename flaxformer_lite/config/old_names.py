@@ -27,6 +27,9 @@ RENAMED = {
 MERGED: dict[str, dict[str, Any]] = {"decode.eos_ids": {"decode.eos_id": 3, "decode.more_eos_ids": []}}
 """Settings that became one list: the list's path → old path of each → its old default. None adds nothing to the list."""
 
+CHANGED: dict[str, tuple[str, dict[Any, Any]]] = {"data.tokenized": ("metrics.bleu_tokenizer", {True: "none"})}
+"""Old path → new path, and the new value of old ones. Other old values are the default of today."""
+
 REMOVED: dict[str, tuple[Any, str]] = {
     "train.coordinator": (None, "set it with the option --coordinator"),
     "train.num_processes": (None, "set it with the option --num-processes"),
@@ -52,14 +55,18 @@ def modernize(tree: dict[str, Any], name: str = "config.json") -> dict[str, Any]
                 new,
                 [i for part in parts if part is not None for i in (part if isinstance(part, list) else [part])],
             )
+    for old, (new, values) in CHANGED.items():
+        if _has(tree, old) and not _has(tree, new) and (value := _pop(tree, old)) in values:
+            _put(tree, new, values[value])
     return tree
 
 
 def renamed_setting(path: str) -> str | None:
     """Returns the path that a setting of an older release has now; None where there never was one, or it was removed."""
     merged = {old: new for new, olds in MERGED.items() for old in olds}
+    changed = {old: new for old, (new, _) in CHANGED.items()}
     now = path
-    for old, new in (RENAMED | merged).items():
+    for old, new in (RENAMED | merged | changed).items():
         if now == old or now.startswith(f"{old}."):
             now = new + now[len(old) :]
     return None if now == path else now

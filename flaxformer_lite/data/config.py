@@ -56,8 +56,6 @@ class DataConfig(Checked, at="data"):
     embed."""
     max_target_length: Length = 256
     """Longest target, in tokens with EOS; also the length of a decoder row filled with documents."""
-    tokenized: bool = False
-    """Whether the text is already split into words and punctuation: BLEU then splits at spaces only (sacreBLEU's `none`)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -91,6 +91,9 @@ class Mixture(StreamedSource):
 
             yield from source.stream(setting and at, report)
 
+    def target_names(self) -> list[str]:
+        return [name for source in self.sources for name in source.target_names()]
+
     def versions(self) -> list[str] | None:
         versions = [source.versions() for source in self.sources]
         return None if None in versions else [version for some in versions for version in some or ()]

@@ -51,6 +51,10 @@ class DataSource(ABC):
         name = f"{setting} {getattr(self, 'path', self.kind)}"
         return name, name
 
+    def target_names(self) -> list[str]:
+        """Returns the names of the files or fields of the target texts, which may end in their language: `train.zh`."""
+        return []
+
     def versions(self) -> list[str] | None:
         """Returns what the pairs depend on besides the settings, such as the size and time of change of each file.
 
@@ -142,6 +146,9 @@ class FieldSource(TextSource):
     @property
     def _origins(self) -> tuple[str | None, str]:
         return None if self.source_field is None else self.path, self.path
+
+    def target_names(self) -> list[str]:
+        return [self.target_field]
 
     def versions(self) -> list[str] | None:
         return file_versions(self.path)

@@ -41,6 +41,9 @@ class ParallelText(LineSource):
     def text_names(self, setting: str) -> tuple[str, str]:
         return f"{setting}.source {self.source}", f"{setting}.target {self.target}"
 
+    def target_names(self) -> list[str]:
+        return [self.target]
+
     def versions(self) -> list[str] | None:
         return file_versions(self.source) + file_versions(self.target)
 

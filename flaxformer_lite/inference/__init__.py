@@ -6,7 +6,7 @@ and `generation.py` add text. `encoder.py` does the same for models that predict
 given arrays, `metrics.py` compares translations with references.
 """
 
-from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.config import DecodeConfig, MetricConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText
 from flaxformer_lite.inference.encoder import BatchPredictor
 from flaxformer_lite.inference.forward import ModelOutput
@@ -18,6 +18,7 @@ __all__ = [
     "DecodeConfig",
     "Decoder",
     "Hypothesis",
+    "MetricConfig",
     "ModelOutput",
     "Sampling",
     "ScoredText",

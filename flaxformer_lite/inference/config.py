@@ -1,6 +1,7 @@
-"""The settings of decoding: search or sampling, the rules that answers obey, scores, lengths, batches."""
+"""The settings of decoding (search or sampling, the rules that answers obey, scores, lengths, batches), and those of metrics."""
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -12,6 +13,7 @@ from flaxformer_lite.bounds import Checked, FiniteFloat, NonNegativeFloat, NonNe
 from flaxformer_lite.console import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
+BleuTokenizer = Literal["13a", "none", "intl", "zh", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200"]
 PromptAttention = Literal["causal", "full"]
 """Attention inside a prompt. causal: each token attends to itself and those before it; full: to the whole prompt."""
 
@@ -172,3 +174,27 @@ class DecodeConfig(Checked, at="decode"):
             return log_prob
         length = length.astype(log_prob.dtype)
         return log_prob / (length if self.length_penalty == "average" else (5 + length) / 6) ** self.alpha
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricConfig(Checked, at="metrics"):
+    """BLEU and chrF of translations: in training, in the command `evaluate`, in reports, and as utility of --minimum-risk."""
+
+    language: str | None = None
+    """Code of the target language, such as zh, ja_XX or tha_Thai, which chooses the tokenizer of BLEU. None: the language that the
+    name of the target file or field ends in (train.zh.gz, translation.ja), else the one of the references' script."""
+    bleu_tokenizer: BleuTokenizer | None = None
+    """sacreBLEU's tokenizer; none splits at spaces alone, for text whose words and punctuation are already split. None: zh for
+    Chinese; ja-mecab and ko-mecab for Japanese and Korean, or char where they are not installed; char for other languages written
+    without spaces; else 13a."""
+    chrf_char_order: PositiveInt = 6
+    """Longest n-gram of characters in chrF."""
+    chrf_word_order: NonNegativeInt = 0
+    """Longest n-gram of words in chrF; 2 is chrF++."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.language is not None and not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)?", self.language):
+            raise ValueError(
+                f"metrics.language is {self.language!r}: it must be a code of two or three letters, such as zh, ja_XX or tha_Thai"
+            )

@@ -1,11 +1,57 @@
 """Quality of translations: sacreBLEU, chrF, exact match."""
 
-from collections.abc import Mapping, Sequence
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
+
+from flaxformer_lite.console import warn
+from flaxformer_lite.inference.config import BleuTokenizer, MetricConfig
+
+BY_LANGUAGE: dict[str, BleuTokenizer] = {
+    "zh": "zh",
+    "ja": "ja-mecab",
+    "ko": "ko-mecab",
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), "char"),
+}
+"""Tokenizer of languages that are written without spaces, and of Korean: sacreBLEU's own choice, else characters."""
+
+SAME_LANGUAGE = dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh") | dict.fromkeys(("jpn", "jap"), "ja")
+SAME_LANGUAGE |= {
+    "kor": "ko",
+    "tha": "th",
+    "lao": "lo",
+    "khm": "km",
+    "mya": "my",
+    "bur": "my",
+    "bod": "bo",
+    "tib": "bo",
+    "dzo": "dz",
+}
+"""Codes of ISO 639-2 and 639-3, and `jap` of OPUS-MT → code of ISO 639-1."""
+
+SCRIPTS = {
+    "zh": "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff",
+    "ja": "\u3041-\u3096\u30a1-\u30ff\u31f0-\u31ff\uff66-\uff9f",
+    "ko": "\u1100-\u11ff\u3131-\u318e\uac00-\ud7a3",
+    "th": "\u0e01-\u0e4e",
+    "lo": "\u0e81-\u0edf",
+    "km": "\u1780-\u17d3",
+    "my": "\u1000-\u109f",
+    "bo": "\u0f00-\u0fbc",
+}
+"""The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
+ANY_SCRIPT = "".join(SCRIPTS.values())
+
+DEFAULT = MetricConfig()
+
+PACKAGES = {"ja-mecab": "sacrebleu[ja]", "ko-mecab": "sacrebleu[ko]"}
+"""The package that a tokenizer needs besides sacreBLEU."""
 
 
 class Score(NamedTuple):
@@ -17,6 +63,96 @@ class Score(NamedTuple):
     reference_words: int = 0
 
 
+# The tokenizer of BLEU ------------------------------------------------------------------------------------------------
+
+
+def language_of(code: str) -> str | None:
+    """Returns the language of `BY_LANGUAGE` that a code stands for, such as `zh` for `zho_Hans`; None for any other text."""
+    code = re.split("[-_]", code)[0].lower()
+    code = SAME_LANGUAGE.get(code, code)
+    return code if code in BY_LANGUAGE else None
+
+
+def with_language(config: MetricConfig, target_names: Sequence[str]) -> MetricConfig:
+    """Returns the settings with the language that the names of all target files or fields end in, unless they have one."""
+    ends = (re.sub(r"\.(gz|bz2|xz|zst)$", "", name).rpartition(".")[2] for name in target_names)
+    found = {language_of(end) for end in ends}
+    return replace(config, language=found.pop()) if config.language is None and len(found) == 1 else config
+
+
+def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
+    """Returns the settings with the tokenizer of BLEU for such texts, and without the language; warns if it cuts no sentences.
+
+    Raises: ValueError if the settings name a tokenizer that is not installed.
+    """
+    text = "\n".join(texts)
+    letters = {language: len(re.findall(f"[{script}]", text)) for language, script in SCRIPTS.items()}
+    if letters["ja"] > letters["zh"] / 9:  # kana stand between the ideographs of any Japanese text
+        letters["ja"] += letters.pop("zh")
+    number, script = sum(letters.values()), max(letters, key=letters.__getitem__)
+    others = (sum(map(str.isalpha, text)) - number) / 5  # words, where a letter of these scripts counts as one
+    language = (script if number > others else None) if config.language is None else language_of(config.language)
+    name = config.bleu_tokenizer or BY_LANGUAGE.get(language or "", "13a")
+    name = "flores101" if name == "spm" else name  # its old name; sacreBLEU's class of that name fails in Python 3.13
+    if name in ("13a", "intl", "none") and number > others / 9 and is_unspaced(text):
+        better = " or ".join(dict.fromkeys((repr(BY_LANGUAGE[script]), "'char'")))
+        warn_once(
+            f"sacreBLEU's tokenizer {name} splits at spaces, of which these texts have few, so BLEU compares whole sentences: set "
+            f"metrics.bleu_tokenizer (evaluate: --bleu-tokenizer) to {better}"
+        )
+    try:
+        check_installed(name)
+    except ValueError:
+        if config.bleu_tokenizer is not None:
+            raise
+        warn_once(
+            f"BLEU splits texts into characters (char), as sacreBLEU's tokenizer {name} is not installed: pip install "
+            f"'{PACKAGES[name]}', or set metrics.bleu_tokenizer to 'char'"
+        )
+        name = "char"
+    return replace(config, language=None, bleu_tokenizer=name)
+
+
+def is_unspaced(text: str) -> bool:
+    """Returns whether words of scripts that may have no spaces are longer than the words of such a language: four letters."""
+    words = re.findall(rf"\S*[{ANY_SCRIPT}]\S*", text)
+    return sum(map(str.isalpha, "".join(words))) > 4 * len(words)
+
+
+@functools.cache
+def check_installed(name: BleuTokenizer) -> None:
+    """Raises: ValueError with the package that a tokenizer needs, or the file that it could not get."""
+    try:
+        BLEU(tokenize=name)
+    except (RuntimeError, ImportError) as error:
+        package = PACKAGES.get(name, "sentencepiece")
+        raise ValueError(
+            f"metrics.bleu_tokenizer is {name!r}, which is not installed: pip install '{package}', or choose another one"
+        ) from error
+    except (OSError, SystemExit) as error:
+        raise ValueError(
+            f"metrics.bleu_tokenizer is {name!r}, whose model sacreBLEU could not download ({error}): copy ~/.sacrebleu from a "
+            "machine that has it, or choose another one"
+        ) from error
+
+
+warn_once = functools.cache(warn)
+
+
+def make_bleu(config: MetricConfig, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:
+    """Returns sacreBLEU's metric for settings that `resolve` returned."""
+    # `force` only silences the warning that tokenised text looks tokenised.
+    name = config.bleu_tokenizer
+    return BLEU(tokenize=name, force=name == "none", lowercase=lowercase, effective_order=effective_order)
+
+
+def make_chrf(config: MetricConfig) -> CHRF:
+    return CHRF(char_order=config.chrf_char_order, word_order=config.chrf_word_order)
+
+
+# The metrics ----------------------------------------------------------------------------------------------------------
+
+
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Returns the fraction of hypotheses that equal their reference, 0 … 1."""
     return Score(sum(h == r for h, r in zip(hypotheses, references, strict=True)) / len(references))
@@ -25,25 +161,22 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 def bleu(
     hypotheses: Sequence[str],
     references: Sequence[str],
+    config: MetricConfig = DEFAULT,
     *,
-    tokenized: bool = False,
     lowercase: bool = False,
 ) -> Score:
-    """Returns corpus BLEU, 0 … 100, with sacreBLEU's signature.
-
-    Text that is `tokenized` already is split at spaces (sacreBLEU's tokenizer `none`), other text by mteval's tokenizer, `13a`.
+    """Returns corpus BLEU, 0 … 100, with sacreBLEU's signature; the settings and the references choose the tokenizer.
 
     Reference: Papineni et al. 2002, ACL; Post 2018, arXiv:1804.08771.
     """
-    # `force` only silences the warning that tokenised text looks tokenised.
-    metric = BLEU(tokenize="none" if tokenized else "13a", lowercase=lowercase, force=tokenized)
+    metric = make_bleu(resolve(config, references), lowercase=lowercase)
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(score.score, str(metric.get_signature()), score.sys_len, score.ref_len)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Returns corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT."""
-    metric = CHRF()
+def chrf(hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig = DEFAULT) -> Score:
+    """Returns corpus chrF2, 0 … 100, with sacreBLEU's signature. Reference: Popović 2015, WMT; 2017, WMT (words)."""
+    metric = make_chrf(config)
     score = metric.corpus_score(list(hypotheses), [list(references)])
     return Score(score.score, str(metric.get_signature()))
 
@@ -61,12 +194,15 @@ class Comparison(NamedTuple):
     signature: str
 
 
-def compare(systems: Mapping[str, Sequence[str]], references: Sequence[str], *, tokenized: bool) -> list[Comparison]:
+def compare(
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], config: MetricConfig = DEFAULT
+) -> list[Comparison]:
     """Returns BLEU and chrF of each system's hypotheses, each system compared with the first, by 1,000 resamples.
 
     Reference: Koehn 2004, EMNLP; sacreBLEU's paired bootstrap.
     """
-    metrics = {"BLEU": BLEU(tokenize="none" if tokenized else "13a", force=tokenized), "chrF2": CHRF()}
+    plus = "+" * config.chrf_word_order
+    metrics = {"BLEU": make_bleu(resolve(config, references)), f"chrF2{plus}": make_chrf(config)}
     test = PairedTest(list(systems.items()), metrics, [list(references)], test_type="bs", n_samples=1000)
     signatures, scores = cast(tuple[dict[str, Any], dict[str, list[Any]]], test())
     found = []
@@ -80,12 +216,12 @@ def compare(systems: Mapping[str, Sequence[str]], references: Sequence[str], *, 
 
 
 def text_metrics(
-    names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], *, tokenized: bool
+    names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig
 ) -> dict[str, float]:
     """Returns the named metrics (exact_match, bleu, chrf) of the hypotheses."""
-    functions = {
+    functions: dict[str, Callable[..., Score]] = {
         "exact_match": exact_match,
-        "bleu": lambda h, r: bleu(h, r, tokenized=tokenized),
-        "chrf": chrf,
+        "bleu": functools.partial(bleu, config=config),
+        "chrf": functools.partial(chrf, config=config),
     }
     return {name: functions[name](hypotheses, references).value for name in names}

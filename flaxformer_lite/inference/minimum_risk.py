@@ -4,25 +4,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-
+from flaxformer_lite.inference.config import MetricConfig
 from flaxformer_lite.inference.decoder import ScoredText
+from flaxformer_lite.inference.metrics import DEFAULT, make_bleu, make_chrf, resolve
 
 Utility = Literal["chrf", "bleu"]
 
 
-def minimum_risk(candidates: Sequence[str], utility: Utility, *, tokenized: bool = False) -> list[ScoredText]:
+def minimum_risk(candidates: Sequence[str], utility: Utility, config: MetricConfig = DEFAULT) -> list[ScoredText]:
     """Returns the distinct candidates, each with its mean utility, best first; ties go to the earlier one.
 
     The utility of a candidate is sacreBLEU's sentence-level score (chrF2, or BLEU with effective order) with another candidate as
-    its reference. The mean is over all candidates, itself included. So a candidate counts as often as it was sampled. `tokenized`
-    is that of `metrics.bleu`.
+    its reference. The mean is over all candidates, itself included. So a candidate counts as often as it was sampled.
 
     Reference: Kumar & Byrne 2004, NAACL; Eikema & Aziz 2020, arXiv:2005.10283, section 7 (samples).
     """
-    bleu = BLEU(tokenize="none" if tokenized else "13a", effective_order=True, force=tokenized)
-    metric = CHRF() if utility == "chrf" else bleu
+    if utility == "bleu" and config.bleu_tokenizer is None:
+        config = resolve(config, candidates)
+    metric = make_chrf(config) if utility == "chrf" else make_bleu(config, effective_order=True)
     counts = Counter(candidates)
 
     def mean(text: str) -> float:

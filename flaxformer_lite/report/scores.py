@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from flaxformer_lite.inference.metrics import Comparison, compare
+from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.inference.metrics import Comparison, compare, with_language
 from flaxformer_lite.report.facts import RunFacts
 
 SPLITS = ("test", "eval")
@@ -73,14 +74,14 @@ def evaluate_table(runs: Sequence[RunFacts]) -> Table | None:
 def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
     """Returns for each split BLEU and chrF of the runs, compared with the first run that has hypotheses for its sentences.
 
-    Only runs whose config names the same references, as many as there are hypotheses, are compared.
+    Only runs whose config names the same references, as many as there are hypotheses, are compared: by `metrics` of the first.
     """
     tables = []
     for split in SPLITS:
         systems: dict[str, list[str]] = {}
         files: list[str] = []
         references: list[str] | None = None
-        tokenized = False
+        metrics: MetricConfig | None = None
         for run in runs:
             found, source = run.hypotheses(split), getattr(run.config.data, split)
             if found is None or source is None or not run.config.objective.translates:
@@ -88,13 +89,12 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
             targets = [pair.target for pair in source.open(f"data.{split}")]
             if len(targets) != len(found[1]) or references not in (None, targets):
                 continue
-            references, tokenized = targets, tokenized or run.config.data.tokenized
+            references = targets
+            metrics = metrics or with_language(run.config.metrics, source.target_names())
             systems[run.name] = found[1]
             files.append(f"{run.name}: hypotheses/{found[0]}.txt")
-        if references and systems:
-            tables.append(
-                comparison_table(split, compare(systems, references, tokenized=tokenized), files, len(references))
-            )
+        if references and metrics:
+            tables.append(comparison_table(split, compare(systems, references, metrics), files, len(references)))
     return tables
 
 

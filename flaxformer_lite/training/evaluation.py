@@ -13,7 +13,7 @@ from flaxformer_lite.data import Pair
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.inference import Decoder, translate
 from flaxformer_lite.inference.generation import encode_prompt, generate_texts, generation_settings
-from flaxformer_lite.inference.metrics import text_metrics
+from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
 from flaxformer_lite.text import Tokenizer, Tokenizers
@@ -101,6 +101,11 @@ class Evaluator:
         # Decoding during training is greedy: fast, and close enough to rank checkpoints.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
+        self.metrics = config.metrics
+        if config.data.eval is not None:
+            self.metrics = with_language(self.metrics, config.data.eval.target_names())
+        if "bleu" in config.train.text_metrics:
+            resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
         answers = config.objective.translates or config.train.sample_prompts
         self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
         if self.decoder is not None:
@@ -140,9 +145,9 @@ class Evaluator:
             self.folder.write_samples(name, pairs, texts)
             return {}
         self.folder.write_hypotheses(name, pairs, texts)
-        targets, tokenized = [pair.target for pair in pairs], self.config.data.tokenized
-        found = text_metrics(metrics, texts, targets, tokenized=tokenized)
+        targets = [pair.target for pair in pairs]
+        found = text_metrics(metrics, texts, targets, self.metrics)
         for part, where in self.data.parts.items():
-            of_part = text_metrics(metrics, texts[where], targets[where], tokenized=tokenized)
+            of_part = text_metrics(metrics, texts[where], targets[where], self.metrics)
             found |= {f"{part}/{name}": value for name, value in of_part.items()}
         return found

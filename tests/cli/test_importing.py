@@ -3,10 +3,13 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from flaxformer_lite.cli import importing
+from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.run import load
 from tests.support.commands import import_case, type_command
 from tests.support.experiments import use_one_device
@@ -147,3 +150,33 @@ def test_an_error_names_a_path_once(
             type_command(monkeypatch, "import", "bert-tf", file, "--config", tmp_path / "config.json", tmp_path / "run")
         error = capsys.readouterr().err
         assert error.startswith(f"error: {file} cannot be read as safetensors") and error.count(str(file)) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "language"),
+    [
+        ({"target_lang": "zho"}, "x", "zh"),
+        ({"target_lang": "jpn_Jpan"}, "opus-mt-en-de", "ja"),
+        ({"tgt_lang": "th_TH"}, "x", "th"),
+        ({}, "Helsinki-NLP/opus-mt-en-zh", "zh"),
+        ({}, "/models/opus-mt-en-jap/", "ja"),
+        ({}, "opus-mt-tc-big-en-ko", "ko"),
+        ({"target_lang": "deu"}, "opus-mt-en-de", None),
+        ({}, "llama-my", None),
+        ({}, "opus-mt-en-mul", None),
+    ],
+)
+def test_a_translation_model_says_its_target_language(settings: dict, name: str, language: str | None, tmp_path: Path):
+    """Oracle: by hand, names and settings as on the hub; its tokenizer's settings come first."""
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    model = SimpleNamespace(has_two_stacks=True)
+    for source, config in ((name, {}), ("here", {"_name_or_path": name})):
+        assert importing.target_language(tmp_path, source, SimpleNamespace(model=model, config=config)) == language
+    model.has_two_stacks = False
+    assert importing.target_language(tmp_path, name, SimpleNamespace(model=model, config={})) is None
+
+
+def test_a_run_keeps_the_language_that_its_model_was_imported_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = Path(shutil.copytree(FIXTURES / "hf" / "marian" / "shared", tmp_path / "opus-mt-en-zh"))
+    type_command(monkeypatch, "import", "hf", folder, tmp_path / "run")
+    assert load(tmp_path / "run").config.metrics == MetricConfig(language="zh")

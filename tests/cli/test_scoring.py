@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
-from flaxformer_lite.data import Dates, Mixture, Pair
-from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.data import Dates, Mixture, Pair, ParallelText
+from flaxformer_lite.inference import MetricConfig, ScoredText, metrics
 from flaxformer_lite.inference.metrics import compare
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
@@ -103,6 +104,79 @@ def test_each_source_of_a_mixture_has_scores_of_its_own(
     assert not [name for name in report if name.startswith("few/") and name.endswith("signature")]
 
 
+class Copies(Run):
+    """A run whose answers are the source, twice, and another one."""
+
+    others = ()
+
+    def hypotheses(self, texts: list[str], **_: Any) -> list[list[ScoredText]]:
+        return [[ScoredText(text, -1.0), ScoredText(text, -2.0), ScoredText("no", -3.0)] for text in texts]
+
+    def metrics(self, pairs: list[Pair], **_: Any) -> dict[str, float]:
+        return {}
+
+
+CHINESE = (["我喜欢新加坡的天气。", "今天天气很好。"], ["我很喜欢新加坡的天气。", "今天的天气很好。"])
+
+
+@pytest.mark.parametrize(
+    ("ending", "settings", "options", "tokenizer"),
+    [
+        ("zh", {}, [], "zh"),
+        ("txt", {}, [], "zh"),
+        ("th", {}, [], "char"),
+        ("txt", {"language": "my_MM"}, [], "char"),
+        ("zh", {"bleu_tokenizer": "intl"}, [], "intl"),
+        ("zh", {"bleu_tokenizer": "intl"}, ["--bleu-tokenizer", "char"], "char"),
+    ],
+)
+def test_bleu_is_that_of_the_target_language(
+    ending: str, settings: dict, options: list[str], tokenizer: str, tmp_path: Path, monkeypatch, capsys
+):
+    """Oracle: sacreBLEU, for `evaluate` on files and on data.eval, --tune-alpha, and --minimum-risk."""
+    files = [tmp_path / "a.en", tmp_path / f"b.{ending}"]
+    for file, lines in zip(files, CHINESE, strict=True):
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    source = ParallelText(source=str(files[0]), target=str(files[1]))
+    config = replace(CONFIG, data=replace(CONFIG.data, eval=source), metrics=MetricConfig(**settings))
+    run = Copies(RunFolder(tmp_path / "run"), config, {}, None, 3)
+    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    expected = BLEU(tokenize=tokenizer).corpus_score(CHINESE[0], [CHINESE[1]]).score
+    for words in ([], ["--source", *map(str, files[:1]), "--target", str(files[1])], ["--minimum-risk", "bleu"]):
+        evaluate.run(evaluate_arguments("run", *words, *options))
+        report = json.loads(capsys.readouterr().out)
+        assert f"tok:{tokenizer}|" in report["bleu_signature"] and report["bleu"] == pytest.approx(expected)
+    evaluate.run(evaluate_arguments("run", "--tune-alpha", "1", *options))
+    report = json.loads(capsys.readouterr().out)
+    assert f"tok:{tokenizer}|" in report["signature"] and report["best"]["bleu"] == pytest.approx(expected)
+
+
+def test_a_tokenizer_that_is_not_installed_is_refused_before_anything_is_translated(monkeypatch: pytest.MonkeyPatch):
+    def refuse(name: str) -> None:
+        raise ValueError(f"{name} is not installed")
+
+    monkeypatch.setattr(scoring, "load_runs", lambda _: RUN)
+    monkeypatch.setattr(metrics, "check_installed", refuse)
+    monkeypatch.setattr(Answers, "hypotheses", lambda *_, **__: pytest.fail("translated"))
+    for words in ([], ["--tune-alpha", "1"]):
+        with pytest.raises(ValueError, match=r"^ja-mecab is not installed"):
+            evaluate.run(evaluate_arguments("run", "--bleu-tokenizer", "ja-mecab", *words))
+
+
+def test_parts_in_several_languages_have_their_own_tokenizer(tmp_path: Path, monkeypatch, capsys):
+    """Oracle: sacreBLEU. The tokenizer of most words is that of the whole; a part with another one has its signature."""
+    for name, lines in {"zh": CHINESE[1], "de": ["Heute ist das Wetter sehr gut und warm ."] * 9}.items():
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    sources = tuple(ParallelText(source=str(tmp_path / name), target=str(tmp_path / name)) for name in ("zh", "de"))
+    data = replace(CONFIG.data, eval=Mixture(sources=sources, names=("zh", "de")))
+    run = Copies(RunFolder(tmp_path / "run"), replace(CONFIG, data=data), {}, None, 3)
+    monkeypatch.setattr(scoring, "load_runs", lambda _: run)
+    evaluate.run(evaluate_arguments("run"))
+    report = json.loads(capsys.readouterr().out)
+    assert "tok:13a" in report["bleu_signature"] and "tok:zh" in report["zh/bleu_signature"]
+    assert "de/bleu_signature" not in report and report["zh/bleu"] == pytest.approx(100)
+
+
 @pytest.fixture
 def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Types `evaluate` with runs by their numbers of right answers; the config of each may be another."""
@@ -126,7 +200,7 @@ def test_runs_are_compared_by_paired_bootstrap(compared, tmp_path: Path, capsys:
     report = json.loads(out)
     assert [run["exact_match"] for run in report["runs"]] == [1.0, 0.0, 0.95] and report["sentences"] == 20
     systems = {str(tmp_path / n): [*TARGETS[: int(n)], *["no\rdate"] * (20 - int(n))] for n in ("20", "0", "19")}
-    expected = compare(systems, TARGETS, tokenized=CONFIG.data.tokenized)
+    expected = compare(systems, TARGETS)
     assert report["comparison"] == [json.loads(json.dumps(found._asdict())) for found in expected]
     first, worst, close = report["comparison"][:3]
     assert first["score"] == pytest.approx(100) and first["p_value"] is None
@@ -152,7 +226,10 @@ def test_runs_that_cannot_be_compared_are_refused_before_anything_is_translated(
     for changed, message in (
         (other, r"differ in data\.eval: sentence 1 is another one\. Scores on different data"),
         (longer, r"differ in data\.eval: 21 sentences, not 20"),
-        (replace(CONFIG, data=replace(CONFIG.data, tokenized=True)), r"differ in data\.tokenized"),
+        (
+            replace(CONFIG, metrics=MetricConfig(bleu_tokenizer="none")),
+            r"metrics of .*'none'.*, or add --bleu-tokenizer",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             compared("20", "0", **{"0": changed})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.cli import translation
-from flaxformer_lite.inference import ScoredText
+from flaxformer_lite.inference import MetricConfig, ScoredText
 from flaxformer_lite.inference.config import Sampling
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
@@ -49,6 +49,6 @@ def test_options_that_do_not_go_together_are_refused(options: list[str], message
 
 def test_the_answer_with_the_least_risk_comes_first():
     answers = [[ScoredText("a b", -1.0), ScoredText("c d", -2.0), ScoredText("c d", -3.0)]]
-    assert translation.chosen(RUN, answers, evaluate_arguments("run")) == answers
-    best = translation.chosen(RUN, answers, evaluate_arguments("run", "--minimum-risk", "chrf"))
+    assert translation.chosen(answers, evaluate_arguments("run"), MetricConfig()) == answers
+    best = translation.chosen(answers, evaluate_arguments("run", "--minimum-risk", "chrf"), MetricConfig())
     assert [text for text, _ in best[0]] == ["c d", "a b"]

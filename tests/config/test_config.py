@@ -261,7 +261,7 @@ def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
     ):
         assert re.search(rf"--{re.escape(option)}\b", out), option
     groups = re.findall(r"(?m)^\W*([a-z]+) options\W*$", out)
-    assert groups == ["data", "train", "optimizer", "model", "objective", "decode"]
+    assert groups == ["data", "train", "optimizer", "model", "objective", "decode", "metrics"]
     assert f"groups below are {', '.join(groups[:-1])} and {groups[-1]}" in out
 
 

@@ -7,17 +7,22 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.inference import Decoder, ScoredText
+from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.inference import Decoder, MetricConfig, ScoredText, metrics
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
-from flaxformer_lite.text import Tokenizer
+from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.training import evaluation
+from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, report
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.runners import MeshRunner as Runner
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, with_train
 
@@ -55,6 +60,44 @@ def test_prompts_of_a_language_model_are_continued(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "samples" / "eval-step-00000007.txt").read_text() == (
         "source:     def \nreference:  \nhypothesis: f():⏎  pass\n\nsource:     for⏎x\nreference:  \nhypothesis:  in\n"
     )
+
+
+@pytest.mark.parametrize(("ending", "settings", "tokenizer"), [("zh", {}, "zh"), ("th", {}, "char")])
+def test_bleu_in_training_is_that_of_the_target_language(
+    ending: str, settings: dict, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Oracle: sacreBLEU, for the whole and for a part of a mixture."""
+    hypotheses, targets = ["今天天气很好。", "他正在看书。"], ["今天的天气很好。", "他正在读一本书。"]
+    config = with_train(tiny_config(), text_metrics=("bleu",), best_metric="bleu")
+    source = ParallelText(source="a.en", target=f"b.{ending}")
+    config = replace(config, data=replace(config.data, eval=source), metrics=MetricConfig(**settings))
+    records = [Mock(source=np.array([5])) for _ in targets]
+    pairs = [Pair("x", target) for target in targets]
+    data = Mock(EvalData, pairs=pairs, records=records, parts={"b": slice(1, 2)})
+    evaluator = Evaluator(
+        config, data, Mock(Tokenizers, target=Mock(Tokenizer)), Mock(Runner), RunFolder(tmp_path), Mock(Processes)
+    )
+    monkeypatch.setattr(evaluation, "translate", lambda *_, **__: [[ScoredText(text, 0.0)] for text in hypotheses])
+    found = evaluator._translate(evaluator.decoder, {}, "eval-step-00000007", lambda *_: None)
+    metric = BLEU(tokenize=tokenizer)
+    assert found == {
+        "bleu": pytest.approx(metric.corpus_score(hypotheses, [targets]).score),
+        "b/bleu": pytest.approx(metric.corpus_score(hypotheses[1:], [targets[1:]]).score),
+    }
+
+
+def test_a_tokenizer_that_is_not_installed_is_refused_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    monkeypatch.setattr(metrics, "check_installed", refuse)
+    config = with_train(tiny_config(), text_metrics=("bleu",), best_metric="bleu")
+    config = replace(config, metrics=MetricConfig(bleu_tokenizer="ja-mecab"))
+    data = Mock(EvalData, pairs=[Pair("x", "y")])
+    with pytest.raises(ValueError, match="ja-mecab"):
+        Evaluator(
+            config, data, Mock(Tokenizers, target=Mock(Tokenizer)), Mock(Runner), RunFolder(tmp_path), Mock(Processes)
+        )
 
 
 CHAR_LM = load_config("char_lm")

@@ -27,6 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="FILE", help="the reference translations of --source, line by line")
     add_translation(parser)
     parser.add_argument(
+        "--bleu-tokenizer", metavar="NAME", help="sacreBLEU's tokenizer; default: metrics.bleu_tokenizer of the config"
+    )
+    parser.add_argument(
         "--tune-alpha",
         metavar="A,B,…",
         help="translate data.eval once with each exponent of the length penalty, and print BLEU of each",

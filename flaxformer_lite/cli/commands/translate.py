@@ -42,12 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
     index = 0
+    metrics = translation.metrics_of(loaded.config)
     translate_block = translation.translated_ids if arguments.ids else translation.translated
     for block in blocks:
         check = functools.partial(translation.check_ids, loaded, block) if arguments.ids else no_check
         for part in block.answerable(check):
             found = [[ScoredText("", 0.0)]] if part is None else translate_block(loaded, part, decode)
-            for hypotheses in translation.chosen(loaded, found, arguments):
+            for hypotheses in translation.chosen(found, arguments, metrics):
                 for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
                     print(line)
                 index += 1
