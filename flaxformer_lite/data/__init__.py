@@ -11,11 +11,12 @@ from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.mixture import Mixture
-from flaxformer_lite.data.records import Lengths, Pair, RowMaker, TokenPair
+from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
 
 __all__ = [
+    "CSV",
     "TSV",
     "DataConfig",
     "DataSource",
@@ -29,6 +30,5 @@ __all__ = [
     "Parquet",
     "PlainText",
     "PythonDocs",
-    "RowMaker",
     "TokenPair",
 ]

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from flaxformer_lite.bounds import Checked
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.dates import split_mix_64
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource, StreamedSource
@@ -17,7 +19,7 @@ from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progr
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainText(StreamedSource):
+class PlainText(Checked, StreamedSource, at="plain_text"):
     """Text files, plain or compressed, UTF-8."""
 
     kind: Literal["plain_text"] = "plain_text"
@@ -27,15 +29,20 @@ class PlainText(StreamedSource):
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        files, found = matching_files(self.path), False
+        files, found, longest = matching_files(self.path), 0, 0
         for number, file in enumerate(files):
             chunks = line_chunks(file, lambda fraction, before=number: progress((before + fraction) / len(files)))
             for text in self._documents(itertools.chain.from_iterable(chunks)):
                 if text.strip():
-                    found = True
+                    found, longest = found + 1, max(longest, text.count("\n") + 1)
                     yield Pair("", text)
         if not found:
             raise ValueError(f"{self.path}: no text in it")
+        if self.documents == "paragraphs" and found == 1 and longest > 1:
+            warn(
+                f"{self.path}: no blank line in its text, so its {longest:,} lines are one paragraph and one document: set "
+                "plain_text.documents to 'lines' if each line is one"
+            )
 
     def versions(self) -> list[str] | None:
         return file_versions(self.path)
@@ -47,7 +54,7 @@ class PlainText(StreamedSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PythonDocs(DataSource):
+class PythonDocs(Checked, DataSource, at="python_docs"):
     """The topics of Python's own `help()`: about 470,000 characters of English and code, without any download.
 
     Another version of Python has a slightly different text. Topics repeat each other, so the training topics leave out every

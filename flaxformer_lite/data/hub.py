@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from flaxformer_lite.bounds import Checked
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource
 from flaxformer_lite.remote_files import has_file, is_url, open_filesystem
@@ -19,7 +20,7 @@ SAVED = ("dataset_dict.json", "state.json")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parquet(FieldSource):
+class Parquet(Checked, FieldSource, at="parquet"):
     """Parquet files, read by pyarrow, which the extra `hub` installs."""
 
     kind: Literal["parquet"] = "parquet"
@@ -49,7 +50,7 @@ class Parquet(FieldSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class HubDataset(FieldSource):
+class HubDataset(Checked, FieldSource, at="hub_dataset"):
     """A Hugging Face dataset, by its name on the hub or from a local folder. Classes as labels become their names."""
 
     kind: Literal["hub_dataset"] = "hub_dataset"

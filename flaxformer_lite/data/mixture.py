@@ -8,22 +8,22 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import PositiveFloat
+from flaxformer_lite.bounds import Checked, PositiveFloat
 from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource, StreamedSource
-from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
-MixedKinds = ParallelText | TSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
+MixedKinds = ParallelText | TSV | CSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
 MixedSource = Annotated[MixedKinds, Discriminator("kind")]
 """The sources that a config file can mix."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(StreamedSource):
+class Mixture(Checked, StreamedSource, at="mixture"):
     """Several sources: an epoch has as many rows as all of them together, of which each source has a share.
 
     In training a row of a source that is drawn often comes again before the epoch ends, and one of a source that is drawn rarely
@@ -45,6 +45,7 @@ class Mixture(StreamedSource):
     favour small sources. Without weights."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         number = len(self.sources)
         if number == 0:
             raise ValueError("mixture.sources is (): it must have at least one source")
@@ -59,9 +60,6 @@ class Mixture(StreamedSource):
             raise ValueError(
                 f"mixture.names is {self.names}: names must differ, and have at least one character and no /"
             )
-        for name, value in (("temperature", self.temperature), *(("weights", w) for w in self.weights or ())):
-            if not (0 < value < np.inf):
-                raise ValueError(f"mixture.{name} has {value}: it must be a finite number above 0")
         if self.weights is not None and self.temperature != 1:
             raise ValueError(
                 f"mixture.temperature is {self.temperature}, but mixture.weights is {self.weights}: set one of them only"

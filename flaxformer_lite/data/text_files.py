@@ -1,15 +1,27 @@
-"""Text files as data: parallel files, tab-separated columns, JSON lines; plain or compressed, one file or several."""
+"""Text files as data: parallel files, columns (TSV, CSV), JSON lines; plain or compressed, one file or several."""
 
+import csv
 import itertools
 import json
-from collections.abc import Iterator
+import re
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from statistics import median
+from typing import ClassVar, Literal, NamedTuple
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt
+from flaxformer_lite.bounds import Checked
+from flaxformer_lite.console import warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, TextSource
-from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
+from flaxformer_lite.text.files import (
+    LONGEST_LINE,
+    ReadProgress,
+    file_versions,
+    ignore_progress,
+    line_chunks,
+    matching_files,
+)
 
 
 class LineSource(TextSource):
@@ -25,7 +37,7 @@ class LineSource(TextSource):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelText(LineSource):
+class ParallelText(Checked, LineSource, at="parallel_text"):
     """Two text files: line n of one belongs to line n of the other."""
 
     kind: Literal["parallel_text"] = "parallel_text"
@@ -66,30 +78,55 @@ class ParallelText(LineSource):
                 raise ValueError(f"{counts}: parallel files need equally many lines")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TSV(Checked, LineSource, at="tsv"):
-    """A text file with columns between tabs; no quotes, no escapes, no header."""
+class Row(NamedTuple):
+    """The cells of a row, with its place for messages."""
 
-    kind: Literal["tsv"] = "tsv"
+    place: str
+    cells: list[str]
+    columns: Sequence[int | None]
+    """The numbers of the columns of source, target and label; None for one that is not read."""
+    width: int
+    """The number of cells that the row must have; 0: any."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSource(Checked, LineSource, at="data"):
+    """Text files with columns. A column is a number, counted from 0, or its name in the header."""
+
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
-    source_column: NonNegativeInt | None = 0
-    """Column of the source sentences, counted from 0; None: each row is a document."""
-    target_column: NonNegativeInt = 1
-    """Column of the target sentences, or of the documents, counted from 0."""
-    label_column: NonNegativeInt | None = None
-    """Column of the labels, counted from 0; None: no labels."""
+    header: bool = False
+    """Whether the first line of each file has the names of its columns. False: it is a row like the others."""
+    source_column: int | str | None = 0
+    """Column of the source sentences, a number from 0 or a name in the header; None: each row is a document."""
+    target_column: int | str = 1
+    """Column of the target sentences, or of the documents."""
+    label_column: int | str | None = None
+    """Column of the labels; None: no labels."""
+
+    even: ClassVar[bool]
+    """Whether each row needs as many columns as the first, also without a header."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        used: dict[int, str] = {}
-        for name in ("source_column", "target_column", "label_column"):
-            column = getattr(self, name)
-            if column is None:
-                continue
+        used: dict[int | str, str] = {}
+        for name, column in self._chosen.items():
+            setting = f"{self.kind}.{name}"
+            if isinstance(column, int) and column < 0:
+                raise ValueError(f"{setting} is {column}: it must be at least 0, or a name in the header")
+            if isinstance(column, str) and not self.header:
+                raise ValueError(
+                    f"{setting} is {column!r}, but {self.kind}.header is False, so columns have no names: set it to True"
+                )
             if column in used:
-                raise ValueError(f"tsv.{used[column]} and tsv.{name} are both {column}: choose two columns")
-            used[column] = name
+                raise ValueError(f"{used[column]} and {setting} are both {column!r}: choose two columns")
+            if column is not None:
+                used[column] = setting
+
+    @property
+    def _chosen(self) -> dict[str, int | str | None]:
+        """The columns of source, target and label, by their settings."""
+        return {name: getattr(self, name) for name in ("source_column", "target_column", "label_column")}
 
     @property
     def _origins(self) -> tuple[str | None, str]:
@@ -98,21 +135,161 @@ class TSV(Checked, LineSource, at="tsv"):
     def versions(self) -> list[str] | None:
         return file_versions(self.path)
 
+    def _place(self, origin: str, number: int) -> str:
+        return next(itertools.islice(self._rows(), number - 1, None)).place
+
+    @property
+    @abstractmethod
+    def _between(self) -> str:
+        """The name of what stands between two columns."""
+
+    @abstractmethod
+    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
+        """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
+
     def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        columns_read = (self.source_column, self.target_column, self.label_column)
-        last = max(column for column in columns_read if column is not None)
-        files = matching_files(self.path)
-        for file, number, line in _lines(self.path, progress):
-            columns = line.split("\t") if line.strip() else [""] * (last + 1)
-            if len(columns) <= last:
-                found = f"{len(columns)} column(s) between tabs, but column {last}, counted from 0, is needed"
-                yield ValueError(f"{files[file]}:{number}: {found}")
-                continue
-            yield Pair(*("" if column is None else columns[column] for column in columns_read))
+        rows = self._rows(progress)
+        if not self.header:
+            first = list(itertools.islice(rows, MOST_COMPARED))
+            rows = itertools.chain(first, rows)
+            texts = [[row.cells[i] for i in row.columns[:2] if i is not None and i < len(row.cells)] for row in first]
+            if first and looks_like_a_header(texts):
+                warn(
+                    f"{first[0].place}: this row looks like a header ({', '.join(map(repr, first[0].cells))}), and is read like "
+                    f"the others: set {self.kind}.header to True if it is one"
+                )
+        yield from map(self._pair, rows)
+
+    def _rows(self, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
+        """Yields the rows of all files. Raises: ValueError if no file has a line, or a header lacks a column."""
+        files, found = matching_files(self.path), False
+        names: list[str] = []
+        for index, file in enumerate(files):
+            chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
+            rows = self._split(itertools.chain.from_iterable(chunks), file)
+            if self.header:
+                if (first := next(rows, None)) is None:
+                    continue
+                found, own = True, [name.strip() for name in first[1]]
+                names = names or own
+                if sorted(own) != sorted(names):
+                    raise ValueError(
+                        f"{file}:1: the header is {', '.join(own)}, but that of {files[0]} {', '.join(names)}: give the files of a "
+                        "pattern the same columns"
+                    )
+                names = own
+            columns, width = [self._number(column, names, file) for column in self._chosen.values()], len(names)
+            for number, cells in rows:
+                found, width = True, width or len(cells) * self.even
+                yield Row(f"{file}:{number}", cells, columns, width)
+        if not found:
+            raise ValueError(f"{self.path}: the file is empty")
+
+    def _number(self, column: int | str | None, names: list[str], file: str) -> int | None:
+        """Returns the number of a column. Raises: ValueError if the header does not have its name, or has it twice."""
+        if not isinstance(column, str):
+            return column
+        if names.count(column) != 1:
+            raise ValueError(
+                f"{file}:1: the header has {names.count(column) or 'no'} columns {column!r}: it is {', '.join(names)}"
+            )
+        return names.index(column)
+
+    def _pair(self, row: Row) -> Pair | ValueError:
+        """Returns the texts of a row, empty ones for a blank line, or the error with its place."""
+        cells, last = row.cells, max(column for column in row.columns if column is not None)
+        if not "".join(cells).strip():
+            return Pair("", "")
+        found = f"{row.place}: {len(cells)} column(s) between {self._between}"
+        if len(cells) <= last:
+            return ValueError(f"{found}, but column {last}, counted from 0, is needed")
+        if row.width and len(cells) != row.width:
+            return ValueError(f"{found}, but the first row has {row.width}")
+        return Pair(*("" if column is None else cells[column] for column in row.columns))
 
 
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(FieldSource, LineSource):
+class TSV(ColumnSource, at="tsv"):
+    """A text file with columns between tabs; no quotes, no escapes."""
+
+    kind: Literal["tsv"] = "tsv"
+
+    even = False
+
+    @property
+    def _between(self) -> str:
+        return "tabs"
+
+    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
+        return ((number, line.split("\t")) for number, line in enumerate(lines, 1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CSV(ColumnSource, at="csv"):
+    """A text file with columns between commas. A text with a comma, a quote or a line break stands in double quotes.
+
+    Inside them a quote is written twice. Every row has as many columns as the first. Reference: RFC 4180.
+    """
+
+    kind: Literal["csv"] = "csv"
+    delimiter: str = ","
+    """The character between two columns; many spreadsheets write ";"."""
+
+    even = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.delimiter) != 1 or self.delimiter in '"\r\n':
+            raise ValueError(f"csv.delimiter is {self.delimiter!r}: it must be one character, and not a quote")
+
+    @property
+    def _between(self) -> str:
+        return repr(self.delimiter)
+
+    def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
+        csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))  # 131,072 characters by default
+        reader = csv.reader((line + "\n" for line in lines), delimiter=self.delimiter, strict=True)
+        while True:
+            number = reader.line_num + 1
+            try:
+                yield number, next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                raise ValueError(
+                    f"{file}:{number}: not CSV ({error}); a text with a quote, {self._between} or a line break must stand in "
+                    "double quotes, and each quote inside twice"
+                ) from None
+
+
+MOST_COMPARED = 101
+"""Rows at the start of a file by which a header is known."""
+HEADER_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "source src target tgt text texts sentence sentences document content body title question answer context input output "
+        "prompt response completion instruction premise hypothesis query passage translation transcript review comment label "
+        "labels class category sentiment score language lang original reference id index english german french spanish italian "
+        "portuguese dutch russian chinese japanese korean arabic hindi turkish polish czech en de fr es it pt nl ru zh ja ko ar "
+        "hi tr pl cs sv fi da uk ro hu el he vi th",
+    )
+)
+
+
+def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Returns whether the texts of the first row are names of columns: by their words, or by their length among the others'."""
+    names = [re.split(r"[\W\d_]+", text.strip().lower()) for text in rows[0]]
+    if rows[0] and all(any(words) and HEADER_WORDS.issuperset(filter(None, words)) for words in names):
+        return True
+    others = [row for row in rows[1:] if len(row) == len(rows[0])]
+    return len(others) > 2 and all(
+        re.fullmatch(r"\w[\w.-]*\w", text) and 2 * len(text) <= median(len(row[i]) for row in others)
+        for i, text in enumerate(rows[0])
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JSONLines(Checked, FieldSource, LineSource, at="json_lines"):
     """A text file with one JSON object a line."""
 
     kind: Literal["json_lines"] = "json_lines"

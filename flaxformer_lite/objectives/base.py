@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import jax
 
 from flaxformer_lite.bounds import Checked
-from flaxformer_lite.data import Lengths, RowMaker
+from flaxformer_lite.data import Lengths
+from flaxformer_lite.data.records import RowMaker
 from flaxformer_lite.inference.config import PromptAttention
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs

@@ -74,7 +74,7 @@ def line_chunks(
     """Yields the lines of a UTF-8 text file in chunks; gzip, bzip2, xz and zstd are known by content, not by name.
 
     A line ends with "\\n" or "\\r\\n" and nothing else, so U+2028 or a form feed stays inside it. The last line may lack its
-    end. A byte order mark at the start is dropped. Empty lines count.
+    end. Byte order marks at the start of a line are dropped: joined files have them inside. Empty lines count.
 
     Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or, without `bad_line`, not UTF-8 (with the line
         number).
@@ -198,8 +198,7 @@ def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> 
 
     Raises: ValueError if they are not UTF-8, without `bad_line`.
     """
-    if before == 0:
-        content = content.removeprefix(codecs.BOM_UTF8)
+    marked = codecs.BOM_UTF8 in content
     try:
         lines = content.decode().split("\n")
     except UnicodeDecodeError as error:
@@ -207,7 +206,7 @@ def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> 
             line = before + content.count(b"\n", 0, error.start) + 1
             raise ValueError(f"{name}:{line}: {_not_utf8(error)}") from None
         lines = [_good(line, number, bad_line) for number, line in enumerate(content.split(b"\n"), before + 1)]
-    lines = [line.removesuffix("\r") for line in lines]
+    lines = [line.lstrip("\ufeff").removesuffix("\r") if marked else line.removesuffix("\r") for line in lines]
     return lines[:-1] if lines[-1] == "" else lines
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
+from flaxformer_lite.bounds import Checked
 from flaxformer_lite.remote_files import local_files
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
@@ -60,7 +61,7 @@ def load_tokenizers(folder: Path, *, two: bool | None = None) -> Tokenizers:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromRun:
+class FromRun(Checked, at="data.tokenizer"):
     """The tokenizer of another run, with its own special ids, to continue with that run's weights (`train.init_from`)."""
 
     kind: Literal["from_run"] = "from_run"

@@ -8,6 +8,7 @@ import pytest
 
 from flaxformer_lite.data.corpora import PlainText, PythonDocs, held_out, paragraphs
 from flaxformer_lite.data.records import Pair
+from tests.support.files import file
 
 
 def texts(source: PlainText | PythonDocs) -> list[str]:
@@ -24,6 +25,25 @@ def test_what_a_document_is(tmp_path: Path, packed: bool):
     assert texts(PlainText(path=path)) == ["one\ntwo\n \n\nthree\u2028four\nfive"]
     assert texts(PlainText(path=path, documents="lines")) == ["one", "two", "three\u2028four", "five"]
     assert texts(PlainText(path=path, documents="paragraphs")) == ["one\ntwo", "three\u2028four\nfive"]
+
+
+def test_a_unit_that_does_not_exist_is_refused():
+    """Once "line" made paragraphs of a file, without a word."""
+    with pytest.raises(
+        ValueError, match=r"^plain_text\.documents is 'line': it must be 'file' or 'lines' or 'paragraphs'"
+    ):
+        PlainText(path="x", documents="line")  # type: ignore[arg-type]
+
+
+def test_paragraphs_without_blank_lines_are_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture):
+    path = file(tmp_path, "x", "one\ntwo\nthree\n\n")
+    assert texts(PlainText(path=path, documents="paragraphs")) == ["one\ntwo\nthree"]
+    expected = "so its 3 lines are one paragraph and one document: set plain_text.documents to 'lines'"
+    assert expected in capsys.readouterr().err
+    for content in ("one\n", "one\n\ntwo\nthree\n"):
+        texts(PlainText(path=file(tmp_path, "x", content), documents="paragraphs"))
+    texts(PlainText(path=path, documents="lines"))
+    assert not capsys.readouterr().err
 
 
 def test_several_files_come_in_the_order_of_their_names(tmp_path: Path):

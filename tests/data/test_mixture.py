@@ -40,9 +40,9 @@ def test_a_source_that_fits_no_bucket_gets_no_rows():
     [
         ({"weights": (1.0,)}, r"mixture\.weights has 1 values but mixture\.sources has 2"),
         ({"weights": ()}, r"mixture\.weights is \(\)"),
-        ({"weights": (1.0, 0.0)}, r"mixture\.weights has 0\.0"),
-        ({"weights": (1.0, float("nan"))}, r"mixture\.weights has nan"),
-        ({"temperature": -1.0}, r"mixture\.temperature has -1\.0"),
+        ({"weights": (1.0, 0.0)}, r"mixture\.weights is \(1\.0, 0\.0\): it must be values that are each above 0"),
+        ({"weights": (1.0, float("nan"))}, r"mixture\.weights is \(1\.0, nan\): it must be"),
+        ({"temperature": -1.0}, r"mixture\.temperature is -1\.0: it must be above 0"),
         ({"weights": (1.0, 2.0), "temperature": 5.0}, r"mixture\.temperature is 5\.0, but mixture\.weights"),
         ({"names": ("a", "a")}, r"mixture\.names is"),
         ({"names": ("a",)}, r"mixture\.names has 1 values"),

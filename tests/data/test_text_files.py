@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
 from tests.support.files import PAIRS, file, message
 
 
@@ -84,11 +85,90 @@ def test_rows_with_too_few_columns(tmp_path: Path) -> None:
         ({"source_column": -1}, r"tsv\.source_column is -1: "),
         ({"target_column": -2}, r"tsv\.target_column is -2: "),
         ({"target_column": 0}, r"tsv\.source_column and tsv\.target_column are both 0: "),
+        ({"source_column": "en"}, r"tsv\.source_column is 'en', but tsv\.header is False, so .*: set it to True"),
+        ({"header": True, "source_column": "x", "label_column": "x"}, r"tsv\.source_column and .* are both 'x'"),
     ],
 )
-def test_impossible_columns(setting: dict[str, int], expected: str) -> None:
+def test_impossible_columns(setting: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         TSV(path="x.tsv", **setting)
+
+
+def test_quoted_fields_of_a_csv(tmp_path: Path) -> None:
+    """Commas, quotes and line breaks inside double quotes; a byte order mark; a text longer than Python's own limit."""
+    long = "x" * 200_000
+    path = file(tmp_path, "x.csv", f'\ufeff"a, ""b""",A\r\n"c\r\n\r\nd", D \r\n{long},L\r\n')
+    assert list(CSV(path=path).open()) == [Pair('a, "b"', "A"), Pair("c\n\nd", " D "), Pair(long, "L")]
+    semicolons = file(tmp_path, "y.csv", "a,b;c\n")
+    assert list(CSV(path=semicolons, delimiter=";").open()) == [Pair("a,b", "c")]
+    for delimiter in ("", ", ", '"', "\n"):
+        with pytest.raises(ValueError, match=r"^csv\.delimiter is .*: it must be one character, and not a quote$"):
+            CSV(path=path, delimiter=delimiter)
+
+
+def test_rows_of_a_csv_are_named_by_their_first_line(tmp_path: Path) -> None:
+    """A text of three lines comes before; a text with a comma but no quotes would shift the columns."""
+    before = 'a,A\n"b\n\nb",B\n'
+    for row, expected in (
+        ("c,d,C\n", "3 column(s) between ',', but the first row has 2"),
+        ("c\n", "1 column(s) between ',', but column 1, counted from 0, is needed"),
+        ("\n", "the source is empty; correct the data"),
+        (",C\n", "the source is empty; correct the data"),
+        ('"c,C\nd,D\n', "not CSV (unexpected end of data); a text with a quote, ','"),
+        ('"c" d,C\n', "not CSV (',' expected after '\"'); a text with a quote, ','"),
+    ):
+        path = file(tmp_path, "x.csv", before + row)
+        assert message(CSV(path=path)).startswith(f"{path}:5: {expected}")
+        assert message(CSV(path=file(tmp_path, "h.csv", f"x,y\n{before}{row}"), header=True)).startswith(
+            f"{tmp_path}/h.csv:6: {expected}"
+        )
+
+
+@pytest.mark.parametrize("kind", [CSV, TSV])
+def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type[TSV]) -> None:
+    """Each file of a pattern has its own header, perhaps in another order; an empty one has none."""
+    for name, rows in (("1", ["de,id,en ,label", "ein,1,one,x"]), ("2", []), ("3", ["en,de,label,id", "two,zwei,y,2"])):
+        content = "".join(f"{row}\n" for row in rows)
+        file(tmp_path, f"{name}.x", content if kind is CSV else content.replace(",", "\t"))
+    names: dict[str, Any] = {"path": f"{tmp_path}/?.x", "header": True, "target_column": "en"}
+    assert list(kind(**names, source_column="de").open()) == [Pair("ein", "one"), Pair("zwei", "two")]
+    assert list(kind(**names, source_column=None, label_column="label").open()) == [
+        Pair("", "one", "x"),
+        Pair("", "two", "y"),
+    ]
+    assert list(kind(**names, source_column=1).open()) == [Pair("1", "one"), Pair("zwei", "two")]
+    assert message(kind(**names, source_column="fr")) == (
+        f"{tmp_path}/1.x:1: the header has no columns 'fr': it is de, id, en, label"
+    )
+    file(tmp_path, "3.x", "en,de\n" if kind is CSV else "en\tde\n")
+    assert message(kind(**names, source_column="de")).startswith(f"{tmp_path}/3.x:1: the header is en, de, but that of")
+    only = file(tmp_path, "only", "a,a\n" if kind is CSV else "a\ta\n")
+    assert message(kind(path=only, header=True)) == f"{only}: no pair of sentences in it"
+    assert message(kind(path=only, header=True, target_column="a")).endswith("the header has 2 columns 'a': it is a, a")
+
+
+@pytest.mark.parametrize(
+    ("first", "is_header"),
+    [
+        ("source\ttarget", True),
+        ("English\tGerman", True),
+        ("en\tde", True),
+        ("sentence1\tsentence_2", True),
+        ("Deutsch\tEnglisch", True),
+        ("Go.\tGeh.", False),
+        ("A sentence like the others\tEin Satz wie die anderen", False),
+        ("a\tEin Satz wie die anderen", False),
+    ],
+)
+def test_a_row_that_looks_like_a_header_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture, first: str, is_header: bool
+) -> None:
+    """It is read like the others; with `header` it is not, without a word."""
+    path = file(tmp_path, "x.tsv", f"{first}\n" + "A few words of text\tEin paar Wörter Text\n" * 5)
+    assert len(TSV(path=path).open()) == 6
+    warning = f"warning: {path}:1: this row looks like a header ("
+    assert capsys.readouterr().err.startswith(warning) == is_header
+    assert len(TSV(path=path, header=True).open()) == 5 and not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

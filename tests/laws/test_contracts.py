@@ -6,14 +6,18 @@ import json
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import jax
 import pytest
 
+from flaxformer_lite.bounds import Checked
 from flaxformer_lite.cli.main import COMMANDS
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.config.variants import TYPES
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
@@ -53,6 +57,19 @@ def test_every_config_says_source_command_and_expectation(path: Path):
     for word in ("Source:", "Command:", "Expected:"):
         assert word in header
     assert f"configs/{path.name}" in header
+
+
+def test_every_choice_is_checked_in_python_too():
+    """Law: a config file is checked by pydantic; what Python makes must not be read as another choice either."""
+    unchecked = [
+        f"{owner.__qualname__}.{name}"
+        for owner in TYPES
+        for name, hint in typing.get_type_hints(owner, include_extras=True).items()
+        if name != "kind" and not issubclass(owner, Checked)
+        if typing.get_origin(hint) is typing.Literal or hasattr(hint, "__metadata__")
+        if owner is not Config
+    ]
+    assert not unchecked, "make it a subclass of `Checked`"
 
 
 def test_no_room_is_larger_than_its_budget():

@@ -26,6 +26,12 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
     assert read_lines(file(tmp_path, "z", "")) == []
 
 
+def test_byte_order_marks_of_joined_files_are_no_text(tmp_path: Path) -> None:
+    """`cat a b` of files that begin with U+FEFF, an empty one among them. Inside a line it is a character."""
+    joined = file(tmp_path, "x", "\ufeffone\n\ufeff\ufefftwo\ufeff\r\n\ufeff\nthree\n\ufeff")
+    assert read_lines(joined) == ["one", "two\ufeff", "", "three"]
+
+
 def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
     assert read_lines(file(tmp_path, "plain.gz", "a\nb\n")) == ["a", "b"]
     assert read_lines(file(tmp_path, "packed", "a\nb\n", packed=True)) == ["a", "b"]
@@ -102,7 +108,7 @@ def test_lines_of_a_stream_come_as_they_arrive() -> None:
         ["four"],
     ]
     assert arriving() == []
-    assert arriving(b"\xef", b"\xbb\xbfa\n", b"\xef\xbb\xbfb\n") == [["a"], ["\ufeffb"]]
+    assert arriving(b"\xef", b"\xbb\xbfa\n", b"\xef\xbb\xbfb\n") == [["a"], ["b"]]
 
 
 def test_lines_of_a_stream_that_are_not_utf8_are_located_after_those_before() -> None:
