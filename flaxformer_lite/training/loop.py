@@ -184,6 +184,14 @@ class Trainer:
         unevaluated = self.evaluation_due(step) and self.checkpoints.metrics(step) is None
         return unevaluated or (self.checkpoint_due(step) and self.checkpoints.interim(step))
 
+    def keeps(self, step: int) -> bool:
+        """Returns whether a checkpoint at `step` counts, and its evaluation: it is due, and the step was an update, or is the last.
+
+        While steps are skipped nothing changes: checkpoints of them would push out the good ones.
+        """
+        due = self.evaluation_due(step) or self.checkpoint_due(step)
+        return due and (not self.loop_state.skipped_in_a_row or step == self.config.train.steps)
+
     # Rollbacks
 
     def can_roll_back(self, first: int) -> bool:
@@ -222,6 +230,8 @@ class Trainer:
     def evaluate_and_save(self, step: int) -> None:
         """Evaluates if that is due and saves a checkpoint, without metrics if a signal or a mistake ends the evaluation.
 
+        Saves none while steps are skipped, unless the run stops here.
+
         Raises: what the evaluation raised, after the step is saved; Failure if another process trains in the folder, or if the
             state has a NaN or an infinity: it would push out a checkpoint that can be used.
         """
@@ -231,11 +241,12 @@ class Trainer:
         if not is_finite(self.state):
             raise Failure(
                 f"the parameters or the optimizer's state are not finite after step {step}, which was not saved: lower "
-                "optimizer.schedule.peak_rate or lengthen its warm-up; the checkpoints before it are untouched"
+                f"optimizer.schedule.peak_rate or lengthen its warm-up; {self.kept_before(step)}"
             )
         metrics, mistake = self.try_to_evaluate(step) if self.evaluation_due(step) else (None, None)
-        interim = not (self.evaluation_due(step) or self.checkpoint_due(step))
-        self.checkpoints.save(step, self.state, dataclasses.asdict(self.loop_state), metrics, interim=interim)
+        if (keeps := self.keeps(step)) or self.stop.agreed or mistake is not None:
+            self.folder.keep_lock()  # an evaluation may take hours
+            self.checkpoints.save(step, self.state, dataclasses.asdict(self.loop_state), metrics, interim=not keeps)
         if mistake is not None:
             self.checkpoints.wait()
             raise mistake
@@ -244,12 +255,14 @@ class Trainer:
     def try_to_evaluate(self, step: int) -> tuple[dict[str, float] | None, Exception | None]:
         """Returns the metrics, None if a signal or a mistake ended the evaluation, and the mistake.
 
-        Raises: the mistake with several processes, where saving would wait for the others.
+        Raises: the mistake with several processes, where saving would wait for the others; Failure.
         """
         try:
             return self.evaluate(step), None
         except Interrupted:
             return None, None
+        except Failure:
+            raise
         except Exception as error:
             if jax.process_count() > 1:
                 raise
@@ -260,7 +273,9 @@ class Trainer:
         assert self.evaluator is not None
         train = self.config.train
         metrics = self.evaluator.evaluate(step, self.state.params, self.show_evaluation)
-        best = self.loop_state.update_best(metrics[train.best_metric], train.best_mode, train.patience)
+        best = self.keeps(step) and self.loop_state.update_best(
+            metrics[train.best_metric], train.best_mode, train.patience
+        )
         row = {"step": step, "split": "eval", **metrics}
         self.write_row(row)
         self.progress.say(f"step {step:>6}  eval  {metrics_in_words(row)}" + " * best so far" * best)
@@ -304,11 +319,17 @@ class Trainer:
                 raise RollBack(step - in_a_row + 1, step)
             raise Failure(
                 f"{numbers}, the last of {in_a_row} steps in a row without an update: lower optimizer.schedule.peak_rate or "
-                f"lengthen its warm-up; the checkpoints before step {step - in_a_row + 1} are untouched. The same command with "
-                f"--debug-step {step} finds the first NaN"
+                f"lengthen its warm-up; {self.kept_before(step - in_a_row + 1)}. The same command with --debug-step {step} finds "
+                "the first NaN"
             )
         batch = self.loop_state.batch_of(step)
         self.progress.warn(f"{numbers}: its update was skipped (batch {batch}; {count} skipped so far)")
+
+    def kept_before(self, step: int) -> str:
+        """Returns the end of a message on steps that went wrong from `step` on."""
+        return (
+            f"the checkpoints before step {step} are untouched" if self.checkpoints.steps() else "none was saved before"
+        )
 
     def show_progress(self, step: int) -> None:
         """Moves the progress bar. Waits for the step before `step`, so that at most one step is in progress behind it."""

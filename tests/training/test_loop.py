@@ -518,6 +518,36 @@ def leave_out(monkeypatch: pytest.MonkeyPatch, first: int, count: int) -> None:
     )
 
 
+def test_skipped_steps_push_out_no_checkpoint(tmp_path, monkeypatch, capfd):
+    """Oracle: by hand. Step 6 is the last update: of the due steps 7 to 9 none is saved, and the message is true."""
+    config = with_train(NO_TEXT, checkpoint_every=1, keep_latest=2, max_skipped_steps=4, log_every=1)
+    poison(monkeypatch, *range(6, 10))
+    with pytest.raises(Failure, match=r"at step 10, .* the checkpoints before step 7 are untouched"):
+        loop.train(config, tmp_path / "run")
+    assert saved(tmp_path / "run") == ["5", "6"]
+    poison(monkeypatch, *range(10))
+    with pytest.raises(Failure, match=r"at step 4, .* none was saved before"):
+        loop.train(config, tmp_path / "early")
+    assert saved(tmp_path / "early") == []
+
+
+@pytest.mark.slow
+def test_a_run_with_skipped_steps_is_the_same_with_stops_and_crashes_among_them(tmp_path, monkeypatch):
+    """Law: steps 8 to 10 are skipped, a checkpoint and an evaluation among them, and step 12, which is saved as the last one."""
+    poison(monkeypatch, 7, 8, 9, 11)
+    loop.train(NO_TEXT, tmp_path / "once")
+    assert saved(tmp_path / "once") == ["12", "4", "5"]
+    assert [row["step"] for row in rows(tmp_path / "once") if row["split"] == "eval"] == [5, 10, 12]
+    terminate = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+    for step, action in ((8, terminate), (9, crash), (9, terminate), (10, terminate), (11, crash)):
+        with monkeypatch.context() as during, contextlib.suppress(Crash):
+            during_step(during, step, action)
+            loop.train(NO_TEXT, tmp_path / "disturbed")
+        assert {"4", "5"} <= set(saved(tmp_path / "disturbed"))
+    loop.train(NO_TEXT, tmp_path / "disturbed")
+    assert_same_run(tmp_path / "disturbed", tmp_path / "once")
+
+
 CAREFUL = with_train(NO_TEXT, log_every=1, max_skipped_steps=2, max_rollbacks=1)
 
 
