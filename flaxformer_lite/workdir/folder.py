@@ -278,7 +278,11 @@ class RunFolder:
         return tokenizers
 
     def append(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite."""
+        """Adds a row to metrics.jsonl, and returns it as it is there: None for a number that is not finite.
+
+        Raises: Failure if another process trains in the folder, and writes these rows itself.
+        """
+        self.keep_lock()
         row = finite(row)
         if not self.silent:
             with open(self.metrics, "a", encoding="utf-8") as file:
@@ -286,20 +290,23 @@ class RunFolder:
         return row
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns the rows of metrics.jsonl, without a last line that a crash left incomplete; None for what is not finite."""
+        """Returns the rows of metrics.jsonl by their steps, without a last line that a crash left incomplete.
+
+        None for what is not finite. Of rows that two processes wrote for one step, after somebody deleted `.lock`, the last counts.
+        """
         if not self.metrics.is_file():
             return []
-        rows = []
+        rows = {}
         for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
             if is_row(row):
-                rows.append({"step": row["step"], "split": row["split"], **finite(row)})
+                rows[row["step"], row["split"]] = {"step": row["step"], "split": row["split"], **finite(row)}
             else:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
-        return rows
+        return sorted(rows.values(), key=lambda row: row["step"])
 
     def reports(self) -> list[dict[str, Any]]:
         """Returns the reports of the command `evaluate`. Raises: ValueError for a file that is none."""

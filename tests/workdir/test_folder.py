@@ -107,8 +107,11 @@ def test_a_deleted_lock_is_taken_again_and_a_replaced_one_ends_the_run(tmp_path,
         (path / ".lock").unlink()
         with second.lock(CONFIG):
             second.keep_lock()
-            with pytest.raises(Failure, match="another process has started to train"):
-                first.keep_lock()
+            second.append(ROWS[0])
+            for action in (first.keep_lock, lambda: first.append(ROWS[1])):
+                with pytest.raises(Failure, match="another process has started to train"):
+                    action()
+            assert second.rows() == ROWS[:1]
 
 
 @pytest.mark.parametrize(
@@ -182,6 +185,17 @@ def test_metrics_are_truncated_to_a_step(tmp_path: Path, evaluated: bool, kept: 
     assert folder.rows() == ROWS
     folder.truncate_metrics(2, evaluated=evaluated)
     assert folder.rows() == ROWS[:kept]
+
+
+def test_rows_that_two_processes_wrote_count_once(tmp_path: Path):
+    """Oracle: by hand, for a folder of an older release: one process was ahead of the other, and the last row of a step counts."""
+    folder, slow = RunFolder(tmp_path), [{**row, "tokens_per_second": 7} for row in ROWS]
+    for row in (*ROWS[:3], slow[0], ROWS[3], *slow[1:3]):
+        folder.append(row)
+    expected = [*slow[:3], ROWS[3]]
+    assert folder.rows() == expected
+    folder.truncate_metrics(3)
+    assert [json.loads(line) for line in folder.metrics.read_text(encoding="utf-8").splitlines()] == expected
 
 
 def test_numbers_that_are_not_finite_are_null_and_none(tmp_path: Path):
