@@ -19,6 +19,23 @@ def sha1(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
 
+def is_large(path: str) -> bool:
+    return path.endswith(".safetensors")
+
+
+def digest(path: str, content: bytes) -> str:
+    """Returns what the hub states of a file: the SHA-256 of a large one, the SHA-1 of Git of a small one."""
+    return hashlib.sha256(content).hexdigest() if is_large(path) else sha1(b"blob %d\0" % len(content) + content)
+
+
+def sibling(path: str, content: bytes) -> dict[str, Any]:
+    file = {"rfilename": path, "size": len(content), "blobId": digest("", content)}
+    if is_large(path):  # Git has a pointer to it
+        file["blobId"] = digest("", b"a pointer")
+        file["lfs"] = {"sha256": digest(path, content), "size": len(content), "pointerSize": 9}
+    return file
+
+
 @dataclasses.dataclass
 class Repo:
     """A model: its commits, newest last, and who may read it."""
@@ -43,6 +60,10 @@ class HubServer(ThreadingHTTPServer):
         sent: Bytes that were sent of each file.
         breaks: The connection is broken once after so many bytes of a file.
         refuses: Status that answers every request, of a commit alone if it is negative.
+        says: Answers of another hub by the start of a path: bytes, or what becomes JSON.
+        headers: Headers of another hub, for every file; an empty one is left out, `{}` is the digest.
+        missing: Headers with which every file is one that is not there.
+        contents: Bytes that are sent in the place of a file.
     """
 
     daemon_threads = True
@@ -55,6 +76,10 @@ class HubServer(ThreadingHTTPServer):
         self.sent: Counter[str] = Counter()
         self.breaks: dict[str, int] = {}
         self.refuses = 0
+        self.says: dict[str, Any] = {}
+        self.headers: dict[str, str] = {}
+        self.contents: Files = {}
+        self.missing: dict[str, str] = {}
         self.requests: list[str] = []
 
     def __enter__(self) -> "HubServer":
@@ -90,6 +115,9 @@ class Handler(BaseHTTPRequestHandler):
         commits = "/commit/" in path
         if self.server.refuses > 0 or (self.server.refuses < 0 and commits):
             return self.reply({"error": "out of order"}, abs(self.server.refuses))
+        for start, document in self.server.says.items():
+            if path.startswith(start):
+                return self.reply(document)
         words = path.strip("/").split("/")
         if words[:2] == ["api", "models"]:
             return self.model("/".join(words[2:4]), words[4:], body)
@@ -132,7 +160,7 @@ class Handler(BaseHTTPRequestHandler):
             modes = [
                 {
                     "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+                    "uploadMode": "lfs" if is_large(file["path"]) else "regular",
                     "shouldIgnore": False,
                 }
                 for file in json.loads(body)["files"]
@@ -141,33 +169,38 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "commit":
             return self.commit(name, dict(files), [json.loads(line) for line in body.splitlines()])
         if kind == "tree":
-            tree = [{"type": "file", "path": path, "size": len(x), "oid": sha1(x)} for path, x in files.items()]
+            tree = [{"type": "file", "path": path, "size": len(x), "oid": digest("", x)} for path, x in files.items()]
             return self.reply(tree)
-        siblings = [{"rfilename": path, "size": len(x), "blobId": sha1(x)} for path, x in files.items()]
+        siblings = [sibling(path, x) for path, x in files.items()]
         private = self.server.repos[name].private
         return self.reply({"id": name, "modelId": name, "sha": sha, "private": private, "siblings": siblings})
 
     def file(self, name: str, revision: str, path: str) -> None:
         if (found := self.found(name, revision, content=True)) is None:
-            return
+            return None
         sha, files = found
-        content, asked = files[path], self.headers.get("Range")
+        if path not in files or self.server.missing:
+            return self.reply({"error": "Entry not found"}, 404, self.server.missing)
+        content, asked = self.server.contents.get(path, files[path]), self.headers.get("Range")
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        for header, value in (("X-Repo-Commit", sha), ("ETag", f'"{sha1(content)}"'), ("Accept-Ranges", "bytes")):
-            self.send_header(header, value)
+        stated = {"X-Repo-Commit": sha, "ETag": f'"{digest(path, files[path])}"', "Accept-Ranges": "bytes"}
+        for header, value in (stated | self.server.headers).items():
+            if value:
+                self.send_header(header, value.format(digest(path, files[path])))
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "HEAD":
-            return
+            return None
         part = content[start:]
         if path in self.server.breaks:
             part = part[: self.server.breaks.pop(path)]
             self.close_connection = True
         self.wfile.write(part)
         self.server.sent[path] += len(part)
+        return None
 
     # Writing ----------------------------------------------------------------------------------------------------------
 
@@ -203,7 +236,7 @@ class Handler(BaseHTTPRequestHandler):
         self.reply({"error": message}, status, {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {}))
 
     def reply(self, document: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        content = json.dumps(document).encode()
+        content = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
             self.send_header(name, value)
