@@ -174,8 +174,8 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
             progress.update(f"reading checkpoint {step}", done)
             parts[f"checkpoint {step}"] = why_damaged(folder.checkpoints, step)
     parts |= examine_stores(folder.path / ".tokens")
-    if config.data.store is not None and config.data.train is not None:
-        own = [part for _, part in config.data.train.parts("data.train")]
+    if config.data.store is not None and (source := config.data.source("train")) is not None:
+        own = [part for _, part in source.parts("data.train")]
         for store in stores_of(Path(config.data.store), own):
             attempt(str(store), partial(check_store, store))
     if folder.metrics.exists():

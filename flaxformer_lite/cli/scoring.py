@@ -13,6 +13,7 @@ from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, 
 from flaxformer_lite.config import Config
 from flaxformer_lite.console import Progress, note, warn
 from flaxformer_lite.data import DataSource, Pair, ParallelText
+from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match, resolve, with_language
@@ -194,8 +195,8 @@ def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
         files = ParallelText(source=arguments.source, target=arguments.target)
         return scored_data("files", list(files.open()), {}, config, arguments, files)
     data = config.data
-    split = arguments.split or ("test" if data.test is not None else "eval")
-    source = getattr(data, split)
+    split: Split = arguments.split or ("test" if data.source("test") is not None else "eval")
+    source = data.source(split)
     if source is None:
         raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
     pairs, parts = open_parts(source, f"data.{split}")

@@ -141,10 +141,10 @@ class Config:
                 f"train.text_metrics is {train.text_metrics}, but objective.kind '{self.objective.kind}' translates nothing: set "
                 "it to ()"
             )
-        if train.sample_prompts and (self.objective.command != "generate" or data.eval is None):
+        if train.sample_prompts and (self.objective.command != "generate" or data.source("eval") is None):
             raise ValueError(
                 f"train.sample_prompts is {train.sample_prompts}, but it is for evaluations of a language model: set it to (), or "
-                "set data.eval and an objective of kind causal_lm"
+                "set data.eval (or data.held_out) and an objective of kind causal_lm"
             )
         without = {"text_metrics": (), "patience": None, "best_metric": "loss", "keep_best": min(train.keep_best, 1)}
         changes = [
@@ -152,8 +152,10 @@ class Config:
             for name, value in without.items()
             if getattr(train, name) != value
         ]
-        if data.eval is None and changes:
-            raise ValueError(f"data.eval is None, so nothing is evaluated: set it, or {', '.join(changes)}")
+        if data.source("eval") is None and changes:
+            raise ValueError(
+                f"data.eval is None, so nothing is evaluated: set it, or data.held_out, or {', '.join(changes)}"
+            )
 
 
 def check_weights(weights: str, config: Config) -> None:
@@ -172,7 +174,7 @@ def check_weights(weights: str, config: Config) -> None:
         raise ValueError(f"weights is {weights!r}: choose last, best, ema or average:N, for example average:5")
     if weights == "ema" and config.optimizer.ema_decay is None:
         raise ValueError("weights is 'ema', but optimizer.ema_decay is None: set it, for example to 0.999")
-    if weights == "best" and config.data.eval is None:
+    if weights == "best" and config.data.source("eval") is None:
         raise ValueError(
             "weights is 'best', but data.eval is None, so no checkpoint is the best: set weights to 'last'"
         )

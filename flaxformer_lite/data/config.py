@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
-from flaxformer_lite.bounds import Checked, PositiveInt
+from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
+from flaxformer_lite.data.held_out import Split, held_out
 from flaxformer_lite.data.records import Lengths, RowMaker
+from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
@@ -27,6 +29,11 @@ class DataConfig(Checked, at="data"):
     """Evaluation data during training, for the best checkpoints and early stopping."""
     test: OptionalSource = None
     """Test data, read by the `evaluate` command alone."""
+    held_out: Annotated[float, Ge(0), Lt(0.5)] = 0.0
+    """Share of the texts of `train` that is held out for `eval`, and as much again for `test`, of each that is None here. A hash of
+    its text decides: equal texts (of pairs, equal sources) are never on two sides. 0: nothing is held out."""
+    held_out_seed: NonNegativeInt = 0
+    """Another number holds out other texts."""
     store: str | None = None
     """Folder where tokenized training data is kept, for any number of runs. None: in the run folder (`.tokens`), and only if the
     data is larger than 131,072 records or 16,777,216 characters; less is tokenized at each start."""
@@ -67,6 +74,16 @@ class DataConfig(Checked, at="data"):
                 f"data.subword_sampling would cut data.tokenizer.user_symbols {symbols[0] or symbols[1]} into pieces: set one "
                 "to None or ()"
             )
+        if self.held_out and (self.train is None or None not in (self.eval, self.test)):
+            name = "data.train is None" if self.train is None else "data.eval and data.test are both set"
+            raise ValueError(f"data.held_out is {self.held_out}, but {name}: set it to 0, or change that")
+
+    def source(self, split: Split) -> DataSource | None:
+        """Returns the data of a split, what `held_out` says included; None if there is none."""
+        held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
+        if not self.held_out or self.train is None or split not in ("train", *held):
+            return getattr(self, split)
+        return held_out(self.train, split, held, self.held_out, self.held_out_seed)
 
     @property
     def longest(self) -> Lengths:

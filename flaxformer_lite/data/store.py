@@ -78,9 +78,10 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     """Returns the tokenizers of the source and the target side, trained on the pairs, or found in `data.store`."""
     assert data.tokenizer is not None
     kinds, folder = (data.tokenizer, data.target_tokenizer), None
-    versions = None if data.store is None or data.train is None else data.train.versions()
+    train = data.source("train")
+    versions = None if data.store is None or train is None else train.versions()
     if data.store is not None and versions is not None and not any(isinstance(kind, FromRun) for kind in kinds):
-        settings = [FORMAT, repr(data.train), versions, repr(kinds), vocab_sizes]
+        settings = [FORMAT, repr(train), versions, repr(kinds), vocab_sizes]
         folder = Path(data.store, f"tokenizer-{_hash(settings)}")
         if check_tokenizers(folder):
             return load_tokenizers(folder)

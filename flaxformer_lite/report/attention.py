@@ -79,7 +79,7 @@ def default_sentences(run: RunFacts) -> list[str]:
     if run.samples:
         return [sample.source for sample in list(run.samples.values())[-1][:MOST_SENTENCES]]
     for split in ("eval", "train"):
-        if (data := getattr(run.config.data, split)) is not None:
+        if (data := run.config.data.source(split)) is not None:
             texts = (
                 pair.source or pair.target for pair in itertools.islice(data.open(f"data.{split}"), MOST_SENTENCES)
             )

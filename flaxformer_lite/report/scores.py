@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.inference.metrics import Comparison, compare, with_language
 from flaxformer_lite.report.facts import RunFacts
 
-SPLITS = ("test", "eval")
+SPLITS: tuple[Split, ...] = ("test", "eval")
 """Splits whose references the config names."""
 
 
@@ -83,7 +84,7 @@ def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
         references: list[str] | None = None
         metrics: MetricConfig | None = None
         for run in runs:
-            found, source = run.hypotheses(split), getattr(run.config.data, split)
+            found, source = run.hypotheses(split), run.config.data.source(split)
             if found is None or source is None or not run.config.objective.translates:
                 continue
             targets = [pair.target for pair in source.open(f"data.{split}")]

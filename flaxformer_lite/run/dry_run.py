@@ -74,7 +74,7 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:
     """Returns the settings that decide the tokenizers of a run."""
     data = config.data
-    return data.train, data.tokenizer, data.target_tokenizer, config.tokenizer_sizes
+    return data.source("train"), data.tokenizer, data.target_tokenizer, config.tokenizer_sizes
 
 
 def shape_in_words(rows: int, source: int, target: int) -> str:

@@ -34,7 +34,8 @@ def predict_targets(
 
     Raises: ValueError if the config has no pairs to translate, or another vocabulary than the teacher.
     """
-    if config.data.train is None or not config.objective.translates:
+    source = config.data.source("train")
+    if source is None or not config.objective.translates:
         raise ValueError(
             f"objective.kind is '{config.objective.kind}' and data.train is {config.data.train}: a teacher reads pairs to "
             "translate; set data.train, and the objective to Seq2Seq()"
@@ -49,7 +50,7 @@ def predict_targets(
     if not 0 < top <= size:
         raise ValueError(f"top is {top}: it must be between 1 and the {size:,} tokens of the vocabulary")
     tokenizers = teacher.required_tokenizers
-    records = tokenize(open_parts(config.data.train, "data.train")[0], tokenizers)
+    records = tokenize(open_parts(source, "data.train")[0], tokenizers)
     dataset = Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
     runs = (teacher, *teacher.others)
     predict = jax.jit(functools.partial(top_of_mean, runs, config.objective, top))

@@ -30,9 +30,10 @@ class TextLengths:
 
 def text_lengths(config: Config, tokenizers: Tokenizers) -> TextLengths:
     """Returns the lengths of the first training records. Raises: ValueError if there is no data, or it cannot be read."""
-    if config.data.train is None:
+    source = config.data.source("train")
+    if source is None:
         raise ValueError("data.train is None: lengths are counted in training data")
-    pairs = list(itertools.islice(config.data.train.open("data.train"), MOST_RECORDS))
+    pairs = list(itertools.islice(source.open("data.train"), MOST_RECORDS))
     records = tokenize(pairs, tokenizers)
     sides = {"source": [len(record.source) for record in records], "target": [len(record.target) for record in records]}
     rows = config.objective.make_rows(records, config.data.longest, config.train.seed, tokenizers.target)

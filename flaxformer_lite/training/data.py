@@ -75,7 +75,7 @@ def read_data(
 
     Raises: ValueError if the data does not fit the config, or the processes read different texts; what `raise_if_stopped` raises.
     """
-    source = config.data.train
+    source = config.data.source("train")
     if source is None or config.data.tokenizer is None:
         raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
@@ -99,10 +99,10 @@ def read_data(
     processes.agree(
         lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
     )
-    if config.data.eval is not None and data.eval is not None:
+    if (evaluated := config.data.source("eval")) is not None and data.eval is not None:
         read = [data.eval.pairs[part] for part in data.eval.parts.values()] or [data.eval.pairs]
         agree_on_texts(
-            processes, config.data.eval.parts("data.eval"), lambda: [(len(part), text_digests(part)) for part in read]
+            processes, evaluated.parts("data.eval"), lambda: [(len(part), text_digests(part)) for part in read]
         )
     return data
 
@@ -140,7 +140,7 @@ def stored_records(
 
     The first process makes them; the others find them there, or make their own if they do not share the folder.
     """
-    source = config.data.train
+    source = config.data.source("train")
     assert source is not None
     parts = source.parts("data.train")
     stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
@@ -190,8 +190,8 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     if predictions is not None:
         check_predictions(predictions, train, config)
     evaluation = None
-    if config.data.eval is not None:
-        pairs, parts = open_parts(config.data.eval, "data.eval")
+    if (source := config.data.source("eval")) is not None:
+        pairs, parts = open_parts(source, "data.eval")
         say = warn if warns else lambda line: None
         evaluation = EvalData(config, tokenizers, pairs, parts, lambda line: say(f"data.eval: {line}"))
     return RunData(records, tokenizers, train, evaluation)

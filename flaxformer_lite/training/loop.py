@@ -386,7 +386,7 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
     if step > steps:
         return f"{step} steps are done already, and train.steps is {steps}; --train.steps can be raised to train on"
     if step == steps:
-        if checkpoints.interim(step) or (config.data.eval is not None and checkpoints.metrics(step) is None):
+        if checkpoints.interim(step) or (config.data.source("eval") is not None and checkpoints.metrics(step) is None):
             return None
         return f"all {step} steps are done; --train.steps can be raised to train on"
     if checkpoints.meta(step)["stopped_early"]:

@@ -134,10 +134,12 @@ def read_loop_state(meta: dict[str, Any], step: int, folder: RunFolder, data: Ru
 def describe_data(config: Config, data: RunData) -> str:
     """Returns a line on the size of the training data."""
     plan, dropped = data.train.plan, data.train.dropped
+    held_out = config.data.held_out and config.data.eval is None and data.eval
     return (
         f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
         f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
         + (f"; {dropped:,} longer pairs dropped" if dropped else "")
+        + (f"; {len(held_out.pairs):,} held out for data.eval" if held_out else "")
     )
 
 

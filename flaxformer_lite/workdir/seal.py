@@ -22,7 +22,15 @@ ORIGIN = "imported.json"
 SEALED_FILES = (*TOKENIZER_FILES, ORIGIN, "huggingface/**/*")
 
 TRAINING_ONLY = (
-    *("train.", "optimizer.", "data.train", "data.eval", "data.tokens_per_batch", "data.rows_multiple"),
+    *(
+        "train.",
+        "optimizer.",
+        "data.train",
+        "data.eval",
+        "data.held_out",
+        "data.tokens_per_batch",
+        "data.rows_multiple",
+    ),
     *("model.dropout.", "model.initializer.", "model.scan_unroll", "model.remat", "model.attention.implementation"),
 )
 """Settings that decide no answer of a trained model."""

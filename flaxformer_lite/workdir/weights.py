@@ -28,7 +28,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
     """
     check_seal(folder.path, config, resumed=not read_only)
     train = config.train
-    ranked = config.data.eval is not None
+    ranked = config.data.source("eval") is not None
     return Checkpoints(
         folder.checkpoints,
         Retention(

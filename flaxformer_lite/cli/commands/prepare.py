@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     part = parse_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
-    data, source = config.data, config.data.train
+    data, source = config.data, config.data.source("train")
     if source is None or data.tokenizer is None or data.store is None:
         raise ValueError(
             "data.train, data.tokenizer or data.store is None: prepare needs all three; choose a folder with --data.store"
