@@ -79,7 +79,7 @@ def has_file(folder: str, name: str) -> bool:
 
 @contextlib.contextmanager
 def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
-    """Yields a folder with the files `names`: `folder` itself, or for a URL a temporary copy of those that exist.
+    """Yields a folder with the files `names`, or patterns: `folder` itself, or for a URL a temporary copy of those that exist.
 
     Raises: ValueError if the URL cannot be read.
     """
@@ -90,8 +90,11 @@ def local_files(folder: str, names: Iterable[str]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as copy:
         with reading(folder):
             for name in names:
-                with contextlib.suppress(FileNotFoundError):
-                    Path(copy, name).write_bytes(filesystem.cat_file(f"{root}/{name}"))
+                for path in filesystem.glob(f"{root}/{name}") if "*" in name else [f"{root}/{name}"]:
+                    with contextlib.suppress(FileNotFoundError):
+                        content, file = filesystem.cat_file(path), Path(copy, name).with_name(path.rpartition("/")[2])
+                        file.parent.mkdir(parents=True, exist_ok=True)
+                        file.write_bytes(content)
         yield Path(copy)
 
 

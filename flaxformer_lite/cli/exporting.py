@@ -16,11 +16,12 @@ from flaxformer_lite.interop.ctranslate2 import export
 from flaxformer_lite.interop.hf import check as hf
 from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.export import export_run
-from flaxformer_lite.interop.hf.folder import read_json
+from flaxformer_lite.interop.hf.folder import copy_companions, read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hub import check_target, push
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.text.kinds import copy_hub_files
 from flaxformer_lite.workdir.seal import check_origin
 
 
@@ -53,6 +54,7 @@ def export_loaded(loaded: Run, arguments: argparse.Namespace) -> tuple[int, list
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, output)
         with kept_if_good(output):
             ctranslate2.check_folder(output, loaded.config, loaded.params, loaded.tokenizers)
+            copy_hub_files(loaded.folder.path, output)
         return count, notes
     system = SYSTEMS[arguments.system]
     chosen = origin.get("config", {}) if arguments.config is None else read_settings(arguments.config)
@@ -95,14 +97,14 @@ def check_options(arguments: argparse.Namespace) -> None:
 
 
 def export_hf(loaded: Run, origin: dict[str, Any], arguments: argparse.Namespace) -> tuple[int, list[str]]:
-    """Returns the number of tensors, and notes. Copies the files of an imported run, or else writes the run's own tokenizer."""
+    """Returns the number of tensors, and notes. Copies the files of an imported tokenizer, or else writes the run's own."""
     results = loaded.folder.results(loaded.step, arguments.weights or loaded.config.weights)
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as made:
-        output, files = Path(arguments.output), loaded.folder.path / "huggingface"
-        if not origin:
-            files = Path(made, "tokenizer")
-            files.mkdir()
+        output, files = Path(arguments.output), Path(made, "tokenizer")
+        files.mkdir()
+        copied = copy_companions(loaded.folder.path / "huggingface", files) + copy_hub_files(loaded.folder.path, files)
+        if not origin and set(copied) <= {"chat_template.jinja"}:
             notes = write_tokenizers(files, loaded.tokenizers, loaded.config.model)
         about = About(output.name, loaded.step, results, arguments.license)
         if arguments.push:

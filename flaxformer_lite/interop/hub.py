@@ -47,7 +47,7 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 SHARDS = "model-*-of-*.safetensors"
-TEXTS = ("config.json", "generation_config.json", INDEX, "[0-9]_*/config.json", *COMPANIONS)
+TEXTS = ("config.json", "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
 METADATA = file_download.get_hf_file_metadata
 COMMIT = re.compile("[0-9a-f]{40}")

@@ -4,6 +4,7 @@ A tokenizer config is a frozen dataclass with a field `kind` and the method `tra
 `Tokenizer`. The same lines in the same order must give the same tokenizer. `TokenizerKinds` lists it.
 """
 
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,28 @@ TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
     MarianTokenizer,
 )
 """The classes that `load_tokenizer` knows, by the extension of their files."""
+
+HUB_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
+    *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
+    *("source.spm", "target.spm", "chat_template.jinja", "additional_chat_templates/*.jinja"),
+)
+"""The files of a tokenizer in a Hugging Face folder. A run has those of its tokenizer in its folder `huggingface`."""
+
+
+def copy_hub_files(run: Path, output: Path) -> list[str]:
+    """Copies the Hugging Face files of a run's tokenizer into a folder, unchanged. Returns their names.
+
+    The run's own chat template takes the place of theirs.
+    """
+    theirs = run / "huggingface"
+    found = {str(file.relative_to(theirs)): file for name in HUB_FILES for file in theirs.glob(name) if file.is_file()}
+    if (own := run / "chat_template.jinja").is_file():
+        found[own.name] = own
+    for name, file in found.items():
+        (output / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, output / name)
+    return list(found)
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
@@ -81,6 +104,18 @@ class FromRun(Checked, at="data.tokenizer"):
                 "set model.vocab_size to that run's"
             )
         return tokenizer
+
+    def copy_files(self, target: object, output: Path) -> None:
+        """Copies what belongs to that run's tokenizer, such as its chat template, into a folder `huggingface`.
+
+        `target` is the config of the target's tokenizer, if it has one of its own. Files of both sides are not copied for one side.
+        """
+        if self.side == "source" and target in (None, FromRun(path=self.path, side="target")):
+            targets = (f"target_tokenizer{kind.extension}" for kind in TOKENIZER_CLASSES)
+            names = (*targets, "chat_template.jinja", *(f"huggingface/{name}" for name in HUB_FILES))
+            with local_files(self.path, names) as folder:
+                if any(folder.glob("target_tokenizer.*")) == (target is not None):
+                    copy_hub_files(folder, output)
 
 
 TokenizerKinds = SentencePiece | Characters | Bytes | FromRun

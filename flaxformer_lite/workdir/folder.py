@@ -10,6 +10,7 @@ evaluations/         the scores of `evaluate`, one JSON file per split
 tensorboard/         event files of train.trackers; wandb/ those of Weights & Biases; trackers.json the names of the runs there
 profile/             traces of train.profile
 imported.json        the origin of weights from another system, with that system's config
+huggingface/         files of the tokenizer of an imported model, such as its chat template: for exports and chats
 train.log            the lines that were printed on the terminal
 .lock                locked by the one process that trains; contains its mark, by which processes on other hosts know it
 .trained             empty; there once a process that trains has begun or ended with a checkpoint
@@ -37,7 +38,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.remote_files import is_url
-from flaxformer_lite.text.kinds import load_tokenizers
+from flaxformer_lite.text.kinds import HUB_FILES, FromRun, load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
@@ -55,6 +56,8 @@ MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
 """Number of sentences in each file of samples/."""
+COPIED_FILES = tuple(f"huggingface/{name}" for name in HUB_FILES)
+"""Files that came with the tokenizer of another run."""
 TRAINED = ".trained"
 """Left beside `checkpoints/` once there is one: an empty folder there is then one that is not mounted."""
 
@@ -187,16 +190,17 @@ class RunFolder:
     def _discard(self, with_folder: bool) -> None:
         """Deletes the files of a run before its first step; does nothing if there are others, such as rows or a checkpoint."""
         # The lock last: until then the folder is locked.
-        names = ("config.json", "train.log", *TOKENIZER_FILES, ".lock")
+        folders = ("huggingface/additional_chat_templates", "huggingface")
+        names = ("config.json", "train.log", *TOKENIZER_FILES, *COPIED_FILES, *folders, ".lock")
         made = [file for name in names for file in self.path.glob(name)]
         with contextlib.suppress(OSError):
             if self.checkpoints.is_dir():
                 self.checkpoints.rmdir()  # fails unless it is empty
             if self.metrics.is_file() and self.metrics.stat().st_size == 0:
                 self.metrics.unlink()
-            if set(self.path.iterdir()) <= set(made):
+            if set(self.path.glob("**/*")) <= set(made):
                 for file in made:
-                    file.unlink()
+                    file.rmdir() if file.is_dir() else file.unlink()
                 if with_folder:
                     self.path.rmdir()
 
@@ -238,7 +242,7 @@ class RunFolder:
             if different and not self.trained:
                 self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
-                for pattern in (*TOKENIZER_FILES, "metrics.jsonl"):
+                for pattern in (*TOKENIZER_FILES, *COPIED_FILES, "metrics.jsonl"):
                     for file in self.path.glob(pattern):
                         file.unlink()
             elif different:
@@ -266,9 +270,15 @@ class RunFolder:
             )
 
     def tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iterable[Pair]) -> Tokenizers:
-        """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them."""
+        """Returns the run's tokenizers. If the folder has none, trains them on `pairs` and saves them.
+
+        What belongs to the tokenizer of another run comes with it, before the file by which it is known.
+        """
         if not any(self.path.glob("tokenizer.*")):
-            train_tokenizers(data, vocab_sizes, pairs).save(self.path)
+            trained = train_tokenizers(data, vocab_sizes, pairs)
+            if isinstance(data.tokenizer, FromRun):
+                data.tokenizer.copy_files(data.target_tokenizer, self.path / "huggingface")
+            trained.save(self.path)
         return self.load_tokenizers(data, vocab_sizes)
 
     def load_tokenizers(self, data: DataConfig, vocab_sizes: tuple[int, int]) -> Tokenizers:

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.run import load, write_run  # with JAX
+    from flaxformer_lite.text.kinds import copy_hub_files
     from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run
 
     output = RunFolder(arguments.output)
@@ -37,5 +38,9 @@ def run(arguments: argparse.Namespace) -> None:
     origin = f"the average of {counted(last, 'checkpoint')} of {loaded.folder.path}"
     config = dataclasses.replace(loaded.config, weights="last")
     with atomic_write(output.path) as unfinished:
-        write_run(RunFolder(unfinished), config, loaded.step, loaded.params, origin, tokenizers=loaded.tokenizers)
+        write_run(
+            *(RunFolder(unfinished), config, loaded.step, loaded.params, origin),
+            tokenizers=loaded.tokenizers,
+            add_files=lambda run: copy_hub_files(loaded.folder.path, run / "huggingface"),
+        )
     note(f"{origin} is in {output.path}")

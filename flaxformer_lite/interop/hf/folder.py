@@ -14,16 +14,15 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.new_folder import new_folder
+from flaxformer_lite.text.kinds import HUB_FILES
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 COMPANIONS = (
-    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt"),
-    *("vocab.json", "target_vocab.json", "merges.txt", "spiece.model", "tokenizer.model", "sentencepiece.bpe.model"),
-    *("source.spm", "target.spm", "chat_template.jinja", "modules.json", "config_sentence_transformers.json"),
-    "sentence_bert_config.json",
+    *(*HUB_FILES, "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"),
+    "[0-9]_*/config.json",
 )
-"""Files of the tokenizer and of sentence embeddings: they accompany a model unchanged."""
+"""Patterns of the files of the tokenizer and of sentence embeddings: they accompany a model unchanged."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -127,8 +126,8 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
 def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
     """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
     check_links(source)
-    steps = [str(path.relative_to(source)) for path in sorted(source.glob("[0-9]_*/config.json"))]
-    found = [name for name in (*COMPANIONS, *steps) if name not in skip and (source / name).is_file()]
+    files = (file for pattern in COMPANIONS for file in sorted(source.glob(pattern)) if file.is_file())
+    found = [name for file in files if (name := str(file.relative_to(source))) not in skip]
     for name in found:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source / name, output / name)

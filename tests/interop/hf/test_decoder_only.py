@@ -292,7 +292,11 @@ REFUSED = {
     "a base that float32 has not": ("gemma2", {"rope_theta": 1e39}, r"base is 1e\+39: it must be 0, or between"),
     "a pattern of nothing": ("gemma3_text", {"sliding_window_pattern": 0}, "sliding_window_pattern is 0: .*at least 1"),
     "an activation": ("gpt2", {"activation_function": "quick_gelu"}, 'activation_function is "quick_gelu": .*gelu_new'),
-    "a gated activation": ("llama", {"hidden_act": "tanh"}, 'hidden_act is "tanh": it should be one of gelu, .*silu, swish$'),
+    "a gated activation": (
+        "llama",
+        {"hidden_act": "tanh"},
+        'hidden_act is "tanh": it should be one of gelu, .*silu, swish$',
+    ),
     "two activations": ("gemma", {"hidden_activation": "silu"}, 'hidden_activation is "silu": .*differ'),
     "an activation that is not read": ("gemma2", {"hidden_act": "relu"}, 'hidden_act is "relu": .*differ'),
     "both directions": ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention is true"),

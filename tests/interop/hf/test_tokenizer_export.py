@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.hf.tokenizer_files import Found, read_tokenizers
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.objectives import CausalLM, MaskedLM
+from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.run import load, write_run
+from flaxformer_lite.serve.chat import read_chat_template
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.kinds import FromRun
+from flaxformer_lite.text.kinds import HUB_FILES, FromRun
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
@@ -106,6 +108,99 @@ def test_a_run_with_the_tokenizer_of_another_takes_it_along(
     type_command(monkeypatch, "import", "hf", tmp_path / "words_out", tmp_path / "again")
     found = load(tmp_path / "again").tokenizers
     assert found is not None and said(found.source) == said(WORD_PIECES)
+
+
+def trained(path: Path, model: ModelConfig, parent: Path, pairs: bool = False) -> Path:
+    """A run with the tokenizer of another one, as a training makes it."""
+    target = FromRun(path=str(parent), side="target") if pairs else None
+    data = DataConfig(
+        tokenizer=FromRun(path=str(parent)), target_tokenizer=target, max_source_length=19, max_target_length=19
+    )
+    config = Config(model=model, objective=Seq2Seq() if pairs else CausalLM(), data=data)
+    write_run(
+        *(RunFolder(path), config, 5, random_params(model), "a test"),
+        add_files=lambda run: RunFolder(run).tokenizers(data, config.tokenizer_sizes, []),
+    )
+    return path
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    found = (file for pattern in HUB_FILES for file in folder.glob(pattern))
+    return {str(file.relative_to(folder)): file.read_bytes() for file in found}
+
+
+def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_every_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: after two generations of fine-tuning and an average, every file of the tokenizer is as it was imported."""
+    for system in ("hf", "ctranslate2"):  # the weights are not the subject
+        monkeypatch.setattr(f"flaxformer_lite.interop.{system}.check.check_folder", lambda *arguments: None)
+    model = dataclasses.replace(TRAINED_HERE["llama"], vocab_size=WORD_PIECES.vocab_size)
+    data = DataConfig(tokenizer=SentencePiece(), max_source_length=19, max_target_length=19)
+    tokenizers = Tokenizers(WORD_PIECES, WORD_PIECES)
+    first = Config(model=model, objective=CausalLM(), data=data)
+    write_run(RunFolder(tmp_path / "first"), first, 5, random_params(model), "a test", tokenizers=tokenizers)
+    theirs = tmp_path / "theirs"
+    type_command(monkeypatch, "export", "hf", tmp_path / "first", theirs)
+    settings = json.loads((theirs / "tokenizer_config.json").read_text())
+    settings |= {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "[chat]"}]}
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 17, "bos_token": "[CLS]"}))
+    (theirs / "additional_chat_templates").mkdir()
+    (theirs / "additional_chat_templates" / "rag.jinja").write_text("[rag]")
+    (theirs / "added_tokens.json").write_text("{}")
+    expected = files_in(theirs)
+    assert len(expected) == 5
+    type_command(monkeypatch, "import", "hf", theirs, tmp_path / "0")
+    for generation in (1, 2):
+        trained(tmp_path / str(generation), model, tmp_path / str(generation - 1))
+    type_command(monkeypatch, "average", tmp_path / "2", tmp_path / "averaged")
+    trained(tmp_path / "3", model, tmp_path / "averaged")
+    for name in ("0", "1", "2", "averaged", "3"):
+        found = read_chat_template(tmp_path / name, WORD_PIECES)
+        assert found is not None and (found.source, found.tokens["bos_token"]) == ("[chat]", "[CLS]"), name
+    for name in ("0", "3"):
+        type_command(monkeypatch, "export", "hf", tmp_path / name, tmp_path / f"{name}-hf")
+        assert files_in(tmp_path / f"{name}-hf") == expected, name
+    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "3", tmp_path / "ct2")
+    assert files_in(tmp_path / "ct2") == expected
+    # A template of one's own takes the place of theirs, and travels too: also with a tokenizer that was trained here.
+    for parent in ("2", "first"):
+        (tmp_path / parent / "chat_template.jinja").write_text("[own]")
+        child = trained(tmp_path / f"{parent}-child", model, tmp_path / parent)
+        for run in (tmp_path / parent, child):
+            assert getattr(read_chat_template(run, WORD_PIECES), "source", None) == "[own]"
+            type_command(monkeypatch, "export", "hf", run, tmp_path / f"{run.name}-own")
+            files = files_in(tmp_path / f"{run.name}-own")
+            assert files["chat_template.jinja"] == b"[own]" and files["tokenizer.json"] == expected["tokenizer.json"]
+
+
+def test_files_of_two_tokenizers_travel_with_both_alone(tmp_path: Path) -> None:
+    """Law: files that describe two tokenizers do not come with one of them."""
+    model = dataclasses.replace(BOTH, vocab_size=60, share_source_target=False)
+    assert MARIAN is not None
+    MARIAN.save(tmp_path / "0")
+    shutil.copytree(FIXTURES / "tokenizers/marian_separate", tmp_path / "0" / "huggingface")
+    assert files_in(trained(tmp_path / "1", model, tmp_path / "0", pairs=True) / "huggingface").keys() == {
+        *("source.spm", "target.spm", "vocab.json", "target_vocab.json", "tokenizer_config.json")
+    }
+    trained(tmp_path / "2", model, tmp_path / "0")
+    assert not (tmp_path / "2" / "huggingface").exists()
+
+
+def test_files_of_a_tokenizer_travel_from_a_url(tmp_path: Path) -> None:
+    """Law: the same files come from a run at a URL, and a start that fails leaves none of them."""
+    WORD_PIECES.save(tmp_path / "0")
+    (tmp_path / "0/huggingface/additional_chat_templates").mkdir(parents=True)
+    for name in ("tokenizer.json", "chat_template.jinja", "additional_chat_templates/rag.jinja"):
+        (tmp_path / "0/huggingface" / name).write_text(name)
+    for parent in (str(tmp_path / "0"), f"file://{tmp_path}/0"):
+        data, folder = DataConfig(tokenizer=FromRun(path=parent)), RunFolder(tmp_path / "1")
+        config = Config(model=TRAINED_HERE["llama"], data=data)
+        with pytest.raises(ValueError, match="a mistake"), folder.lock(config):  # noqa: PT012
+            folder.tokenizers(data, (1000, 1000), [])
+            assert files_in(tmp_path / "1/huggingface") == files_in(tmp_path / "0/huggingface") != {}
+            raise ValueError("a mistake")
+        assert not (tmp_path / "1").exists()
 
 
 def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
