@@ -28,9 +28,12 @@ ROOT = Path(__file__).resolve().parent.parent
 CORE = {
     "model/attention.py": ["model/test_attention.py"],
     "model/masks.py": ["model/test_masks.py", "model/test_attention.py"],
+    "model/positions.py": ["model/test_positions.py"],
+    "objectives/seq2seq.py": ["objectives/test_seq2seq.py", "objectives/test_risk.py"],
     "objectives/losses.py": ["objectives/test_losses.py"],
     "inference/search.py": ["inference/test_search.py"],
     "inference/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
+    "inference/metrics.py": ["inference/test_metrics.py", "inference/test_minimum_risk.py", "cli/test_scoring.py"],
     "data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
     "data/packing.py": ["data/test_packing.py"],
     "training/loop_state.py": ["training/test_loop_state.py"],

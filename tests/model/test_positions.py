@@ -129,6 +129,11 @@ ROTARY = {
     "odd_width_interleaved": (Rotary(layout="interleaved", base=37.0), 7, 3),
     "a_part": (Rotary(fraction=0.6), 11, 3),
     "a_part_interleaved": (Rotary(fraction=0.6, layout="interleaved"), 11, 3),
+    "a_part_cut_down": (
+        Rotary(fraction=0.7),
+        11,
+        3,
+    ),  # of 7.7 elements 7, as `int` in the reference library, and 3 pairs
     "linear": (Rotary(scaling=LinearScaling(factor=2.3)), 10, 5),
     "llama3": (Rotary(base=101.0, scaling=LLAMA3), 22, 11),
     "yarn": (Rotary(base=101.0, scaling=YARN), 22, 11),
@@ -176,7 +181,9 @@ def test_rotary_equals_turning_complex_numbers(name):
         np.testing.assert_allclose(rotated(name)[b, t, n], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["odd_width", "odd_width_interleaved", "a_part", "a_part_interleaved"])
+@pytest.mark.parametrize(
+    "name", ["odd_width", "odd_width_interleaved", "a_part", "a_part_interleaved", "a_part_cut_down"]
+)
 def test_what_rotary_does_not_turn_stays(name):
     _, width, pairs = ROTARY[name]
     np.testing.assert_array_equal(rotated(name)[..., 2 * pairs :], some[..., 2 * pairs : width])
