@@ -15,30 +15,46 @@ The mathematics are plain functions; the Linen modules only hold parameters. Dro
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.
 """
 
-from flaxformer_lite.model.attention import Attention, DotProduct
+from flaxformer_lite.model.attention import Attention, DotProduct, MultiHeadAttention
+from flaxformer_lite.model.blocks import DecoderLayer, EncoderLayer
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.feed_forward import FeedForward
 from flaxformer_lite.model.initializers import Normal
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.masks import causal_mask, padding_mask
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import Learned, Rotary
+from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
 from flaxformer_lite.model.residual import POST_NORM, PRE_NORM
+from flaxformer_lite.model.stack import PositionBias, PositionEmbedding
 from flaxformer_lite.model.transformer import Transformer
 
 __all__ = [
     "POST_NORM",
     "PRE_NORM",
+    "ALiBi",
     "Attention",
+    "DecoderLayer",
     "DotProduct",
     "DropoutRates",
+    "EncoderLayer",
+    "FeedForward",
     "Inputs",
     "LanguageModelHead",
     "LayerNorm",
     "Learned",
     "ModelConfig",
+    "MultiHeadAttention",
+    "NoPositions",
     "Normal",
     "Pooler",
+    "PositionBias",
+    "PositionEmbedding",
     "RMSNorm",
+    "RelativeBias",
     "Rotary",
+    "Sinusoidal",
     "Transformer",
+    "causal_mask",
+    "padding_mask",
 ]

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.attention import MultiHeadAttention
 from flaxformer_lite.model.cache import CachedKeyValue, LayerCache
@@ -13,7 +13,8 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
 from flaxformer_lite.model.feed_forward import FeedForward
-from flaxformer_lite.model.masks import mask_by_layer
+from flaxformer_lite.model.inputs import default_positions
+from flaxformer_lite.model.masks import EVERY_KEY, AttentionMask, combine_masks, mask_by_layer, structured_mask
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.residual import apply_commands
@@ -126,6 +127,74 @@ class Block(nn.Module):
         return constrain_sharding(
             residual_commands(self, self.config.dropout, self.config.residual.post, norm, x, residual), "B T D"
         )
+
+
+class EncoderLayer(Block):
+    """A layer of an encoder by itself, for models of one's own: `EncoderLayer(config).apply(variables, x, mask=mask)`.
+
+    Its parameters are those of one layer of a `Transformer` with these settings. Residual(pre, post) and the rotation of heads by
+    `config.positions` are part of it; embeddings, addends of scores and the last norm are not.
+    """
+
+    def __call__(  # type: ignore[override]  # the stack calls a Block
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output.
+
+        Args:
+            mask: True: the query may attend to the key; broadcasts to `[B, N, T, T]`, such as `padding_mask(is_token)`. None: all.
+            bias: added to the scores, such as that of `PositionBias`; broadcasts to `[B, N, T, T]`.
+            positions: of the tokens, for rotary positions; None: 0, 1, 2, …
+        """
+        return self.layer(x, own_mask(mask), bias, positions, LayerContext())
+
+    def layer(
+        self,
+        x: Float[Array, "B T D"],
+        mask: AttentionMask,
+        bias: Float[Array, "..."] | None,
+        positions: Int[Array, "#B T"] | None,
+        context: LayerContext,
+    ) -> Float[Array, "B T D"]:
+        positions = default_positions(x) if positions is None else positions
+        x, _ = super().__call__(x, None, None, context._replace(mask=mask, bias=bias, positions=positions))
+        return x
+
+
+class DecoderLayer(EncoderLayer):
+    """A layer of a decoder by itself: `EncoderLayer` with causal self-attention and, unless `cross` is False, a memory."""
+
+    cross: bool = True
+
+    def __call__(  # type: ignore[override]  # it reads a memory too
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output; no token sees those after it. The other arguments are those of `EncoderLayer`.
+
+        Args:
+            memory: the encoder's output; None without `cross`.
+            memory_mask: as `mask`, for the memory: broadcasts to `[B, N, T, S]`.
+        """
+        causal = structured_mask(causal_length=x.shape[1])
+        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, mask))
+        return self.layer(x, own, bias, positions, LayerContext(memory=memory, memory_mask=own_mask(memory_mask)))
+
+
+def own_mask(mask: Bool[Array, "..."] | None) -> AttentionMask:
+    """Returns a mask of one's own, of which only the array is known."""
+    return EVERY_KEY if mask is None else AttentionMask(mask)
 
 
 def remat_block(remat: str, *, in_loop: bool) -> type[Block]:

@@ -10,6 +10,7 @@ from flaxformer_lite.model.cache import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import apply_dropout
+from flaxformer_lite.model.inputs import default_positions
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.positions import PositionScheme
@@ -22,8 +23,8 @@ class PositionEmbedding(nn.Module):
     scheme: PositionScheme
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"]) -> Float[Array, "B T D"]:
-        return self.scheme.embed(x, positions, self.param)
+    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None) -> Float[Array, "B T D"]:
+        return self.scheme.embed(x, default_positions(x) if positions is None else positions, self.param)
 
 
 class PositionBias(nn.Module):

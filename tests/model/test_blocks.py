@@ -1,4 +1,5 @@
-"""Oracles: the same model that stores everything for the backward pass, and the sizes in the compiled program itself."""
+"""Oracles: the same model that stores everything for the backward pass, the sizes in the compiled program itself, and the stacks
+of a Transformer for single layers."""
 
 import dataclasses
 import functools
@@ -8,10 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model import (
+    POST_NORM,
+    PRE_NORM,
+    ALiBi,
+    DecoderLayer,
+    DropoutRates,
+    EncoderLayer,
+    Inputs,
+    ModelConfig,
+    PositionBias,
+    Rotary,
+    Transformer,
+    padding_mask,
+)
+from flaxformer_lite.model.positions import PositionScheme
+from flaxformer_lite.model.residual import Residual
 
 KEY = jax.random.key(3)
 
@@ -78,3 +91,64 @@ def test_less_is_kept_for_the_backward_pass(unroll):
     """full keeps less than dots, and dots less than everything: no scores and nothing as wide as a dropout mask."""
     assert kept("full", unroll) < 0.6 * kept("dots", unroll)
     assert kept("dots", unroll) < 0.5 * kept("none", unroll)
+
+
+# Single layers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("residual", "positions"), [(PRE_NORM, Rotary()), (POST_NORM, ALiBi())])
+def test_single_layers_are_those_of_the_stacks(residual: Residual, positions: PositionScheme):
+    """The layers of both stacks, one after the other with the same parameters, are the model's own outputs."""
+    config = dataclasses.replace(
+        PLAIN,
+        vocab_size=0,
+        head=None,
+        scale_embeddings=False,
+        residual=dataclasses.replace(residual, final=""),
+        positions=positions,
+        num_encoder_layers=2,
+        num_decoder_layers=2,
+    )
+    rng = np.random.default_rng(5)
+    source, target = (jnp.asarray(rng.normal(size=(B, length, 8)), jnp.float32) for length in (5, 7))
+    is_token, is_target = (jnp.arange(n) < jnp.array([[n], [3], [1]]) for n in (5, 7))
+    inputs = Inputs(source_tokens=source, target_tokens=target, source_mask=is_token, target_mask=is_target)
+    model = Transformer(config)
+    shapes = jax.eval_shape(model.init, KEY, inputs)["params"]
+    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(scale=0.3, size=x.shape), x.dtype), shapes)
+
+    def layers(stack: str):
+        return [{"params": jax.tree.map(lambda leaf, i=i: leaf[i], params[stack]["layers"])} for i in range(2)]
+
+    def bias(length: int, causal: bool):
+        return PositionBias(positions, config.num_heads, causal).apply({}, *[jnp.arange(length)[None]] * 2)
+
+    @jax.jit
+    def one_by_one(x, y):
+        masks = {"mask": padding_mask(is_target), "memory_mask": padding_mask(is_token)}
+        for layer in layers("encoder"):
+            x = EncoderLayer(config).apply(layer, x, mask=masks["memory_mask"], bias=bias(5, False))
+        for layer in layers("decoder"):
+            y = DecoderLayer(config).apply(layer, y, x, bias=bias(7, True), **masks)
+        return x, y
+
+    expected = jax.jit(model.apply)({"params": params}, inputs)
+    memory, hidden = one_by_one(source, target)
+    np.testing.assert_allclose(memory, expected.memory, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(hidden, expected.hidden, rtol=1e-5, atol=1e-5)
+
+
+def test_a_layer_without_a_mask_sees_everything_and_a_decoder_nothing_that_comes_later():
+    """Law: a change of a token is seen where `expected` says, and one of rotary positions everywhere."""
+    config = dataclasses.replace(PLAIN, positions=Rotary(), dropout=DropoutRates())
+    x = jnp.asarray(np.random.default_rng(6).normal(size=(1, 4, 8)), jnp.float32)
+    for layer, expected in (
+        (EncoderLayer(config), np.ones((4, 4))),
+        (DecoderLayer(config, cross=False), np.tri(4)),
+    ):
+        variables, apply = jax.jit(layer.init)(KEY, x), jax.jit(layer.apply)
+        changed = [apply(variables, x.at[0, i, 0].add(1.0))[0] != apply(variables, x)[0] for i in range(4)]
+        np.testing.assert_array_equal(np.stack(changed, 1).any(-1), expected)
+        far, same = (apply(variables, x, positions=jnp.array([[0, 1, 2, last]])) for last in (90, 3))
+        np.testing.assert_allclose(same, apply(variables, x), rtol=1e-6)
+        assert jnp.abs(far - same).max() > 1e-3
