@@ -18,6 +18,7 @@ from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
 from flaxformer_lite.interop.hf.folder import copy_companions, read_json
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
+from flaxformer_lite.interop.name_map import unwrapped
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
@@ -56,7 +57,8 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
     except ValueError as error:
         raise with_path(config_file, error) from None
     try:
-        params = to_params(read_weights(weights), names, model)
+        arrays, renamed = unwrapped(read_weights(weights), names)
+        params = to_params(arrays, names, model)
     except ValueError as error:
         raise with_path(weights, error) from None
     limit = model.positions.max_positions or DataConfig.max_source_length
@@ -65,6 +67,8 @@ def import_file(name: str, weights: str, config_file: str, output: RunFolder) ->
     config = Config(model=model, data=data, decode=decode_config(settings))
     with atomic_write(output.path) as unfinished:
         write_run(RunFolder(unfinished), config, 0, params, f"imported from {weights}", imported=origin)
+    if renamed:
+        note(renamed)
     return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
 
 

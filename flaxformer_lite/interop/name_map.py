@@ -5,6 +5,7 @@ A system lists its names as data, our module and theirs: `{"encoder/layers/atten
 our parameters (`to_params`) and back (`from_params`).
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -141,6 +142,59 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
     return found
 
 
+# Names of wrapped models ---------------------------------------------------------------------------------------------
+
+WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""Modules that PyTorch puts around others: compiled, on several devices, sharded, recomputed. None has arrays of its own."""
+
+
+def renamings(weights: Arrays) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+    """Yields the weights under names that a model may know them by, and a note on the parts of their names that are left out.
+
+    First the names as they are, then without `WRAPPERS`, then also without the starts that at least half of them have, shortest
+    first. No two weights get the same name.
+    """
+    yield dict(weights), ""
+    inner = {name: ".".join(part for part in name.split(".") if part not in WRAPPERS) for name in weights}
+    parts = {part for name in weights for part in name.split(".")}
+    wrappers = [f"{part}." for part in WRAPPERS if part in parts]
+    starts = Counter(name[: i + 1] for name in inner.values() for i, letter in enumerate(name) if letter == ".")
+    usual = sorted((start for start, number in starts.items() if 2 * number >= len(weights)), key=len)
+    for start in ["", *usual]:
+        found = {name.removeprefix(start): weights[theirs] for theirs, name in inner.items()}
+        if len(found) == len(weights) and (left_out := [*wrappers, *([start] if start else [])]):
+            yield found, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
+
+
+def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str]:
+    """Returns the weights under the names of the list, with the note of `renamings`; as they are where no renaming fits."""
+    wanted = {name for weight in names for name in weight.names}
+    return next(((found, note) for found, note in renamings(weights) if found.keys() == wanted), (weights, ""))
+
+
+def in_common(missing: Iterable[str], left: Iterable[str]) -> str:
+    """Returns how the starts of missing names differ from those of names in the file with the same end; empty if none are alike."""
+    by_end: dict[tuple[str, ...], list[list[str]]] = {}
+    for name in left:
+        by_end.setdefault(tuple(name.split(".")[-2:]), []).append(name.split("."))
+    pairs: Counter[tuple[str, str]] = Counter()
+    for name in missing:
+        ours = name.split(".")
+        alike = [(same_parts(ours, theirs), theirs) for theirs in by_end.get(tuple(ours[-2:]), ())]
+        if alike:
+            same, theirs = max(alike)
+            pairs[".".join([*ours[:-same], ""]), ".".join([*theirs[:-same], ""])] += 1
+    if not pairs:
+        return ""
+    (ours_start, theirs_start), number = pairs.most_common(1)[0]
+    return f"{number} of the missing names begin with {cut(repr(theirs_start))} in the file, and with {ours_start!r} in the model"
+
+
+def same_parts(a: Sequence[str], b: Sequence[str]) -> int:
+    """Returns the number of equal parts at the ends of two names."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a[::-1], b[::-1], strict=False)))
+
+
 # Both directions ------------------------------------------------------------------------------------------------------
 
 
@@ -169,7 +223,13 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
         ),
     ]
     if found := [complaint for complaint in complaints if complaint]:
-        raise ValueError("; ".join(found) + ": the weights and the config are of different models")
+        left = weights.keys() - wanted.keys()
+        why = in_common(wanted.keys() - weights.keys(), left) or "the weights and the config are of different models"
+        if found == [complaints[2]]:
+            why = "convert them"
+        elif any(".lora_" in name for name in left):
+            why = "adapters are not read: merge them into the weights, as by PEFT's merge_and_unload"
+        raise ValueError("; ".join(found) + f": {why}")
     if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
         raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
     params = {}

@@ -10,6 +10,7 @@ from flaxformer_lite.interop.hf.family import (
     ClassNames,
     Family,
     IgnorableTensor,
+    first_of,
     never_read,
     tensors_equal,
     tied_copies,
@@ -96,10 +97,12 @@ def read_tables(base: str, options: Options, draft: Draft, tensors: Arrays) -> N
     encoder, decoder, head = (tensors.get(name) for name in (*TABLES, HEAD))
     apart = encoder is not None and decoder is not None and not (tied and tensors_equal(encoder, decoder))
     shared = options.flag("share_encoder_decoder_embeddings", True) and not apart
-    target = tensors.get(SHARED, decoder) if shared else decoder
+    target = first_of(tensors, SHARED, *TABLES[::-1]) if shared else decoder
     has_head = CLASSES not in tensors and (architecture_of(options) != base or head is not None or HEAD_BIAS in tensors)
     draft["share_source_target"] = shared
-    draft["share_target_output"] = not has_head or (tied and (head is None or tensors_equal(head, target)))
+    draft["share_target_output"] = not has_head or (
+        tied and (head is None or target is None or tensors_equal(head, target))
+    )
     draft["head"] = LanguageModelHead(bias=HEAD_BIAS in tensors) if has_head else None
 
 
@@ -129,6 +132,7 @@ TIED = (
         re.escape(HEAD),
         "equal to the decoder's embeddings, with which it is tied",
         lambda x, tensors, model: tensors_equal(x, tensors.get(SHARED if model.share_source_target else TABLES[1])),
+        copy_of=(SHARED, TABLES[1]),
     ),
     never_read(re.escape(SHARED), "unused: encoder and decoder have tables of their own"),
 )

@@ -28,8 +28,8 @@ class IgnorableTensor(NamedTuple):
     """The expected values, in words, for the error."""
     fits: Callable[[np.ndarray, Arrays, ModelConfig], bool]
     """Returns whether the values are the expected ones, given the tensor, all tensors of the file, and the model."""
-    copy_of: str | None = None
-    """The tensor that it repeats. Where only copies are in the file, the first of them replaces it."""
+    copy_of: tuple[str, ...] = ()
+    """The tensors that it may repeat. Where only copies of a needed one are in the file, the first of them replaces it."""
 
 
 class ClassNames(NamedTuple):
@@ -116,8 +116,9 @@ class Family:
             if re.fullmatch(ignorable.pattern, name)
         ]
         for name, ignorable in matches:
-            if ignorable.copy_of is not None and ignorable.copy_of in wanted:
-                tensors.setdefault(ignorable.copy_of, tensors[name])
+            for original in ignorable.copy_of:
+                if original in wanted:
+                    tensors.setdefault(original, tensors[name])
         for name, ignorable in matches:
             if not ignorable.fits(tensors[name], tensors, model):
                 raise ValueError(f"the tensor {name} should be {ignorable.expected}: it has other values")
@@ -141,7 +142,12 @@ def tied_copies(original: str, *names: str) -> list[IgnorableTensor]:
         return tensors_equal(x, weights.get(original))
 
     expected = f"equal to {original}, with which it is tied"
-    return [IgnorableTensor(re.escape(name), expected, fits, original) for name in names]
+    return [IgnorableTensor(re.escape(name), expected, fits, (original,)) for name in names]
+
+
+def first_of(tensors: Arrays, *names: str) -> np.ndarray | None:
+    """Returns the first of these tensors that is in the file; None if none is."""
+    return next((tensors[name] for name in names if name in tensors), None)
 
 
 def tensors_equal(a: np.ndarray | None, b: np.ndarray | None) -> bool:

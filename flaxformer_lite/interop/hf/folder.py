@@ -99,10 +99,15 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
 
 
 def read_file(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged."""
+    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
+
+    Of tied tensors `save_model` of safetensors stores one, and notes in the file's metadata which it is, by the name of each other.
+    """
     try:
         with safe_open(path, "np") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+            tied = {name: found[kept] for name, kept in (file.metadata() or {}).items() if kept in found}
+            return tied | found
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
     except (TypeError, AttributeError) as error:

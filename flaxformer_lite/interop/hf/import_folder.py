@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.inference import DecodeConfig
@@ -14,7 +15,7 @@ from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import read_embedding
-from flaxformer_lite.interop.name_map import WeightName, to_params
+from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
 
@@ -44,33 +45,82 @@ class Imported(NamedTuple):
     """Settings of generation in the folder that `decode` lacks."""
 
 
+class Fitted(NamedTuple):
+    """A folder's tensors under the names of a family, and the model that they make up."""
+
+    model: ModelConfig
+    architecture: str
+    names: list[WeightName]
+    tensors: dict[str, np.ndarray]
+    """The tensors that the model needs, as far as the file has them, and those that it does not know."""
+    skipped: list[str]
+
+    @property
+    def misfits(self) -> set[str]:
+        """The names that are missing or left over."""
+        return self.tensors.keys() ^ {name for weight in self.names for name in weight.names}
+
+
 def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
     check_links(folder)
     config, rules = read_config(folder), folder / "generation_config.json"
     generation = read_json(rules) if rules.is_file() else None
     family = family_of(config.get("model_type"), families)
-    tensors = family.full_names(read_tensors(folder))
-    options = Options(config)
-    model = dataclasses.replace(family.model_config(options, tensors), sentence_embedding=read_embedding(folder))
-    options.finish(HARMLESS, ONLY)
+    found, renamed = fit_names(family, config, read_tensors(folder))
+    model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))
     decode, notes = decode_config(config, generation, model, family.special)
-    architecture = family.architecture(model, tensors.keys())
-    names = family.name_map(model, architecture)
-    needed, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
+    try:
+        params = to_params(found.tensors, found.names, model)
+    except ValueError as error:
+        raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
     return Imported(
         model=model,
         decode=decode,
-        params=to_params(needed, names, model),
+        params=params,
         family=family,
-        architecture=architecture,
+        architecture=found.architecture,
         config=config,
         generation=generation,
-        names=names,
+        names=found.names,
         max_length=max_length(folder, config, model),
-        skipped=skipped,
-        notes=notes,
+        skipped=found.skipped,
+        notes=[renamed, *notes] if renamed else notes,
     )
+
+
+def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tuple[Fitted, str]:
+    """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
+
+    Raises: ValueError that names an option that does not fit.
+    """
+    best: tuple[Fitted, str] | None = None
+    complaint: ValueError | None = None
+    for tensors, note in renamings(stored):
+        try:
+            found = fitted(family, config, family.full_names(tensors))
+        except ValueError as error:
+            complaint = error if best is None and complaint is None else complaint
+            continue
+        if not found.misfits:
+            return found, note
+        if best is None or len(found.misfits) < len(best[0].misfits):
+            best = found, note
+    if complaint is not None:
+        raise complaint
+    assert best is not None  # the first names gave one of the two
+    return best
+
+
+def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
+    """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
+    options = Options(config)
+    model = family.model_config(options, tensors)
+    options.finish(HARMLESS, ONLY)
+    architecture = family.architecture(model, tensors.keys())
+    names = family.name_map(model, architecture)
+    needed, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
+    return Fitted(model, architecture, names, needed, skipped)
 
 
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:

@@ -9,7 +9,7 @@ Reference: Raffel et al. 2019, arXiv:1910.10683; Shazeer 2020, arXiv:2002.05202 
 from collections.abc import Collection
 from typing import Any
 
-from flaxformer_lite.interop.hf.family import Family, never_read, tensors_equal, tied_copies
+from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, option
@@ -18,6 +18,7 @@ from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RM
 from flaxformer_lite.model.positions import RelativeBias
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
+TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 FEED_FORWARD: dict[str, str] = (
     THEIR_ACTIVATIONS
     | {gated: f"gated-{THEIR_ACTIVATIONS[plain]}" for plain, gated in GATED.items()}
@@ -95,10 +96,11 @@ def read_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
     tie_option = options.flag("tie_word_embeddings", True)
     # `tie_word_embeddings` false has always meant: no factor. Newer files have another option for it, which takes precedence.
     scaled = options.flag("scale_decoder_outputs", tie_option)
-    tied = not has_head or (HEAD not in tensors and tie_option)
+    table, head = first_of(tensors, SHARED, *TABLES), tensors.get(HEAD)
+    alone = table is None or head is None  # `save_model` of safetensors stores one of two tied tensors
     if not has_decoder:
         draft["num_decoder_layers"] = 0
-    draft["share_target_output"] = tied or tensors_equal(tensors.get(HEAD), tensors.get(SHARED))
+    draft["share_target_output"] = not has_head or (tie_option if alone else tensors_equal(head, table))
     draft["head"] = LanguageModelHead(scale=draft["d_model"] ** -0.5 if scaled else 1.0) if has_head else None
 
 
@@ -152,7 +154,7 @@ FAMILIES = (
         architecture=architecture,
         names=names,
         ignorable=(
-            *tied_copies(SHARED, "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", HEAD),
+            *tied_copies(SHARED, *TABLES, HEAD),
             never_read(
                 r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",
                 "unused: the library has no bias on the scores of cross-attention",
