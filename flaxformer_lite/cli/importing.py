@@ -158,12 +158,17 @@ def target_language(folder: Path, source: str, found: Imported) -> str | None:
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
-    """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length."""
-    limit = found.max_length or DataConfig.max_source_length
+    """Returns the data settings, with the folder's maximum length of a text; T5 has none and reads any length.
+
+    An encoder is mostly tuned on short texts, often a few hundred: its batches have 32 rows of 32 tokens, 8 of 128 and more.
+    """
+    limit, small = found.max_length or DataConfig.max_source_length, not found.model.num_decoder_layers
     one = tokenizers is None or (tokenizers.target is tokenizers.source and found.model.target_vocab_size is None)
     return DataConfig(
         tokenizer=None if tokenizers is None else FromRun(path=run),
         target_tokenizer=None if one else FromRun(path=run, side="target"),
         max_source_length=limit,
         max_target_length=limit,
+        tokens_per_batch=1024 if small else DataConfig.tokens_per_batch,
+        rows_multiple=8 if small else DataConfig.rows_multiple,
     )

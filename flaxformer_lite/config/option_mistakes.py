@@ -18,6 +18,8 @@ from flaxformer_lite.console import suggest
 FOREIGN = {
     "accumulation_steps": "train.num_micro_batches",
     "batch_size": "data.tokens_per_batch",
+    "per_device_train_batch_size": "data.tokens_per_batch",
+    "train_batch_size": "data.tokens_per_batch",
     "dropout": "model.dropout.residual_rate",
     "epochs": "train.steps",
     "eval_steps": "train.eval_every",
@@ -80,6 +82,7 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
     alike = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == setting]
     if foreign in known or foreign == "workdir":
         near = f"; perhaps you meant {as_option(foreign)}"
+        near += ", in tokens: 4096 are 32 rows of 128" * (foreign == "data.tokens_per_batch")
     elif 0 < len(alike) <= 3:
         near = f"; perhaps you meant {' or '.join(map(as_option, alike))}"
     else:

@@ -49,11 +49,14 @@ class DataConfig(Checked, at="data"):
     """File with a teacher's probabilities for the targets of `train`, which `flaxformer-lite teach` writes. Training alone reads
     it; `objective.distillation` is their weight."""
     tokens_per_batch: PositiveInt = 4096
-    """Intended number of source positions in a batch, and as many of the target, padding included. A bucket has
+    """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
+    batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times
+    that length, and `rows_multiple` to 32 or a divisor. A bucket has
     max(1, round(tokens_per_batch / length / rows_multiple)) * rows_multiple rows, so a long bucket holds more positions: at
     the defaults 64 rows of 256, which are 16,384."""
     rows_multiple: PositiveInt = 64
-    """The rows of every batch are a multiple of this number. The devices that share the rows must divide it."""
+    """The rows of every batch are a multiple of this number, which is thus the smallest batch size in rows. The devices that share
+    the rows must divide it."""
     bucket_lengths: tuple[Length, ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which pairs are padded, in tokens with EOS; each is one compiled shape. Packed documents have one length.
     Evaluation leaves out those that fill no batch, and pads such pairs to the next length."""

@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.cli import importing
+from flaxformer_lite.data import Lengths
+from flaxformer_lite.data.batch_plan import BatchPlan, make_buckets
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.run import load
+from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import import_case, type_command
 from tests.support.experiments import use_one_device
 from tests.support.oracles import ORACLES, load_case
@@ -118,6 +121,18 @@ def test_a_run_without_a_tokenizer_is_noted(
     bert = import_case(monkeypatch, encoder, "bert-tf", "002_bert_gelu")
     with pytest.raises(ValueError, match="so it cannot translate"):
         load(bert).hypotheses_of_ids([[1]])
+
+
+def test_an_encoder_starts_with_batches_for_short_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 100 texts of 14 tokens with their special ones are 2 batches of 64 rows, not one of 256 that is mostly padding."""
+    shapes = {}
+    for model in ("distilbert", "gpt2"):
+        type_command(monkeypatch, "import", "hf", FIXTURES / f"hf/{model}/model", tmp_path / model)
+        data = RunFolder(tmp_path / model).config().data
+        shapes[model] = make_buckets((16, 32, 128), Lengths(512, 512), data.tokens_per_batch, data.rows_multiple)
+    assert [bucket.rows for bucket in shapes["distilbert"]] == [64, 32, 8, 8]
+    assert [bucket.rows for bucket in shapes["gpt2"]] == [256, 128, 64, 64]
+    assert BatchPlan([Lengths(14, 0)] * 100, shapes["distilbert"], 0).batches_per_epoch == 2
 
 
 def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ WRONG = {
     "--lr 3": "there is no option --lr; perhaps you meant --optimizer.schedule.peak-rate",
     "--optimizer.lr=3": "there is no option --optimizer.lr; perhaps you meant --optimizer.schedule.peak-rate",
     "--learning-rate 1e-3": "there is no option --learning-rate; perhaps you meant --optimizer.schedule.peak-rate",
-    "--batch-size 32": "there is no option --batch-size; perhaps you meant --data.tokens-per-batch",
+    "--batch-size 32": "there is no option --batch-size; perhaps you meant --data.tokens-per-batch, in tokens: 4096 are 32 rows "
+    "of 128",
     "--output-dir runs/x": "there is no option --output-dir; perhaps you meant --workdir",
     "--qqq 1": "there is no option --qqq; `--help` after CONFIG lists all",
     "--train.steps 5 extra": "extra belongs to no option: write --SETTING VALUE",
