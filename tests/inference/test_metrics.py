@@ -50,7 +50,7 @@ def without_mecab(monkeypatch: pytest.MonkeyPatch):
 def test_metrics_by_hand():
     """Oracle: BLEU of four words, the last one wrong, is (3/4 * 2/3 * 1/2 * 1/(2 * 1))^(1/4), smoothed."""
     references = ["a b c d"]
-    assert exact_match(["x", "y"], ["x", "z"]).value == 0.5
+    assert exact_match(["x", "y"], ["x", "z"]) == (0.5, "", 0, 0)
     assert bleu(references, references).value == pytest.approx(100)
     score = bleu(["a b c e"], references)
     assert score.value == pytest.approx(100 * (3 / 4 * 2 / 3 * 1 / 2 * 1 / 2) ** 0.25)
@@ -113,6 +113,10 @@ def test_the_references_choose_the_tokenizer_of_bleu(language: str, without_meca
         (SENTENCES["zh"], {"language": "zh", "bleu_tokenizer": "intl"}, "intl"),
         (["Der Ausdruck 天气 heißt Wetter, und das ist alles."], {}, "13a"),
         (["2026-11-20", ""], {}, "13a"),
+        (["天气 " + 10 * "a"], {}, "13a"),
+        (["天气 " + 9 * "a"], {}, "zh"),
+        (["東京大学の学生"], {}, "ja-mecab"),
+        (["我们在商店里看到了优の良品的店"], {}, "zh"),
     ],
 )
 def test_the_language_chooses_it_where_it_is_known(texts, config, name: str, monkeypatch: pytest.MonkeyPatch):
@@ -155,6 +159,17 @@ def test_a_tokenizer_that_splits_at_spaces_warns_once(language: str, name, capsy
 def test_words_that_are_split_already_are_no_reason_to_warn(texts: list[str], capsys: pytest.CaptureFixture):
     bleu(texts, texts, MetricConfig(bleu_tokenizer="13a"))
     assert capsys.readouterr().err == ""
+
+
+def test_a_tenth_of_the_words_is_enough_to_warn(capsys: pytest.CaptureFixture):
+    """Oracle: by hand; six letters of Chinese are a tenth of 60 words, where another word has five letters."""
+    for others, warns in ((54, False), (53, True)):
+        bleu(
+            ["今天天气很好", *["words"] * others],
+            ["今天天气很好", *["words"] * others],
+            MetricConfig(bleu_tokenizer="13a"),
+        )
+        assert bool(capsys.readouterr().err) == warns
 
 
 @pytest.mark.parametrize(("name", "package"), [("ja-mecab", "sacrebleu[ja]"), ("ko-mecab", "sacrebleu[ko]")])

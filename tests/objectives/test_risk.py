@@ -71,13 +71,15 @@ def test_each_reference_is_followed_by_its_answers():
     assert not batch.weights[3:].any() and batch.inputs.source_tokens.shape == (2, 2)
 
 
-def test_losses_are_those_of_the_reference_and_of_the_answers():
-    """Oracle: cross-entropy and expectation in NumPy. The risk of the answer that is the reference is 0."""
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_losses_are_those_of_the_reference_and_of_the_answers(order: tuple[int, int]):
+    """Oracle: cross-entropy and expectation in NumPy. The risk of the answer that is the reference is 0, first or last."""
     objective = Seq2Seq(label_smoothing=0.1, risk=RISK)
-    batch = with_answers(batch_of_two(), two_answers())
+    batch = with_answers(batch_of_two(), jax.tree.map(lambda x: x[:, order, :], two_answers()))
     logits = np.random.default_rng(3).normal(size=(6, 4, V)).astype(np.float32)
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    terms = jax.jit(objective.loss)(outputs(logits), batch)
+    rows = [0, *(1 + i for i in order), *range(3, 6)]
+    terms = jax.jit(objective.loss)(outputs(logits[rows]), batch)
     alone = replace(objective, risk=None).loss(outputs(logits[:1, :3]), jax.tree.map(lambda x: x[:1], batch_of_two()))
     np.testing.assert_allclose(terms["cross_entropy"].sum, alone["cross_entropy"].sum, rtol=1e-5)
     assert terms["cross_entropy"].count == 3
