@@ -181,7 +181,7 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
     if folder.metrics.exists():
         lines = len(folder.metrics.read_bytes().split(b"\n")) - 1
         lost = lines - len(folder.rows()) + (lines == 0)
-        parts["metrics.jsonl"] = f"{lost} of {lines} lines are no rows" if lost else None
+        parts["metrics.jsonl"] = f"{lost} of {lines} lines are no rows, or come twice" if lost else None
     return parts
 
 

@@ -16,6 +16,16 @@ MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in O
 """Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror, the place of its
 tokens and the weights that commands use, nothing that alters a step."""
 
+ON_REQUEST = (
+    *("optimizer.schedule.", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.ema_decay"),
+    *("optimizer.algorithm.b1", "optimizer.algorithm.b2", "optimizer.algorithm.eps"),
+    *(f"model.dropout.{place}_rate" for place in ("embedding", "attention", "feed_forward", "residual")),
+    *("model.dtype", "model.remat", "model.scan_unroll", "model.attention.implementation"),
+    *("train.num_micro_batches", "train.patience", "train.text_metrics"),
+)
+"""Settings that a run continues with if that is asked for: they alter steps, but neither shapes, nor the order of the data, nor
+the form of the optimizer's state."""
+
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
     """Returns the value of every leaf of a tree of dataclasses, by setting path."""
@@ -33,9 +43,23 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = N
     return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
 
 
-def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Returns (old value, new value) of every setting that differs and may not change when a run is resumed."""
-    return {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}
+def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[str, tuple[Any, Any]]:
+    """Returns (old value, new value) of every setting that differs and may not change when a run is resumed.
+
+    on_request: leave out those that may change if that is asked for.
+    """
+    different = {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}
+    return fixed(different) if on_request else different
+
+
+def fixed(different: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+    """Returns those of the settings that differ with which no run continues, also if that is asked for."""
+    return {
+        path: pair
+        for path, pair in different.items()
+        if not path.startswith(ON_REQUEST)
+        or (path == "optimizer.ema_decay" and None in pair)  # an average more or less
+    }
 
 
 def describe_differences(different: Mapping[str, tuple[Any, Any]]) -> str:

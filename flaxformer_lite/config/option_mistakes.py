@@ -3,9 +3,10 @@
 import dataclasses
 import itertools
 import re
+import shlex
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from flaxformer_lite.bounds import cut
@@ -93,6 +94,18 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
 def as_option(setting: str) -> str:
     """Returns the option of a setting."""
     return f"--{setting.replace('_', '-')}"
+
+
+def as_options(settings: Mapping[str, Any]) -> str:
+    """Returns the words of a command line that set settings to these values."""
+    words = []
+    for setting, value in settings.items():
+        group, _, name = setting.rpartition(".")
+        if isinstance(value, bool):
+            words.append(as_option(setting if value else f"{group}.no_{name}"))
+        else:
+            words += [as_option(setting), *map(str, value if isinstance(value, tuple) else (value,))]
+    return shlex.join(words)
 
 
 def wrong_choice(setting: str, complaint: str) -> str:

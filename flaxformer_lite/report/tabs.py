@@ -37,6 +37,8 @@ class Report:
     data: Figures = field(default_factory=dict)
     settings: list[dict[str, Any]] = field(default_factory=list)
     """For each setting its path, its value in each run, and whether the values differ."""
+    changes: list[Table] = field(default_factory=list)
+    """The settings that were changed while a run trained; one table, or none."""
     environment: list[Table] = field(default_factory=list)
     translations_note: str = ""
     """The steps of which translations are shown, if not of all evaluations."""
@@ -67,6 +69,7 @@ def make_report(
         title=", ".join(run.name for run in runs),
         runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
         settings=settings_of(runs),
+        changes=change_tables(runs),
         environment=environment_tables(runs),
         translations_note=TRANSLATIONS_NOTE if any(evaluated_often(run) for run in runs) else "",
     )
@@ -161,6 +164,20 @@ def settings_of(runs: Sequence[RunFacts]) -> list[dict[str, Any]]:
         for path in paths
     ]
     return sorted(lines, key=lambda line: not line["differs"])
+
+
+def change_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns the settings with which runs were continued, with the step after which they hold; none without any."""
+    lines = [
+        [run.name, shown(row["step"]), setting, shown(old), shown(new)]
+        for run in runs
+        for row in run.rows
+        if row["split"] == "change"
+        for setting, (old, new) in row["settings"].items()
+    ]
+    return (
+        [Table("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)] if lines else []
+    )
 
 
 def environment_tables(runs: Sequence[RunFacts]) -> list[Table]:

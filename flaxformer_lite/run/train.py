@@ -8,7 +8,13 @@ from flaxformer_lite.training import loop
 from flaxformer_lite.workdir import RunFolder
 
 
-def train(config: Config | str | Path, workdir: str | Path, *, on_row: loop.RowCallback | None = None) -> Run:
+def train(
+    config: Config | str | Path,
+    workdir: str | Path,
+    *,
+    on_row: loop.RowCallback | None = None,
+    continue_with_changes: bool = False,
+) -> Run:
     """Trains in the folder `workdir`, or continues the run that is there; returns the run, as `load(workdir)` does.
 
     Ctrl-C, in a notebook its stop button, saves a checkpoint after the step in progress, and that run is returned. The same call
@@ -18,10 +24,12 @@ def train(config: Config | str | Path, workdir: str | Path, *, on_row: loop.RowC
         config: A Config; or the path of a config file; or the name of a config that comes with the package, such as "quickstart".
         on_row: Called with each row of metrics.jsonl, a dict, once it is written, for example to draw a curve. If it raises an
             exception, the run saves a checkpoint, and the exception is raised.
+        continue_with_changes: Whether the run in `workdir` continues with other settings, as `--continue-with-changes` does.
 
     Raises: ValueError for a mistake in the config, the data or the folder; KeyboardInterrupt if Ctrl-C came before the first step.
     """
-    loop.train(config if isinstance(config, Config) else load_config(str(config)), workdir, on_row)
+    config = config if isinstance(config, Config) else load_config(str(config))
+    loop.train(config, workdir, on_row, with_changes=continue_with_changes)
     if not RunFolder(workdir).trained:
         raise KeyboardInterrupt
     return load(workdir)

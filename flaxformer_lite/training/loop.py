@@ -30,15 +30,19 @@ RowCallback = Callable[[dict[str, Any]], None]
 """Called with a copy of each row of metrics.jsonl once it is written; docs/training.md lists what a row holds."""
 
 
-def train(config: Config, workdir: str | Path, on_row: RowCallback | None = None) -> None:
+def train(
+    config: Config, workdir: str | Path, on_row: RowCallback | None = None, *, with_changes: bool = False
+) -> None:
     """Trains `config` in the folder `workdir`, or continues the run that is there.
 
-    An exception in `on_row` stops the run as a signal does, with a checkpoint, and is then raised.
+    An exception in `on_row` stops the run as a signal does, with a checkpoint, and is then raised. `with_changes` continues a run
+    with other settings (`ON_REQUEST` in config/differences.py).
 
     Raises: ValueError for a mistake of the user's.
     """
     processes = current_processes()
-    folder, stop = RunFolder(workdir, silent=not processes.is_first), processes.stop_request()
+    folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
+    stop = processes.stop_request()
     with (
         processes.exit_on_error(),
         processes.lock(folder, config),
@@ -104,7 +108,7 @@ class Trainer:
     def __post_init__(self, setup: Setup) -> None:
         config = self.config
         self.data, self.runner = setup.data.train, setup.runner
-        self.state, self.loop_state = setup.state, setup.loop_state
+        self.state, self.loop_state, self.changes = setup.state, setup.loop_state, setup.changes
         self.view = TrainView(config.train, self.progress)
         self.profiler = Profiler(config.train.profile, self.folder.path / "profile")
         self.row_error: Exception | None = None
@@ -121,6 +125,11 @@ class Trainer:
         """Trains to the last step, an early stop or a signal. The last action is always a checkpoint."""
         train = self.config.train
         step = int(self.state.step)
+        if self.changes:
+            self.write_row({"step": step, "split": "change", "settings": dict(self.changes)})
+            # The checkpoint holds the new settings from now on: the same command continues, and needs not ask again.
+            meta = dataclasses.asdict(self.loop_state)
+            self.checkpoints.save(step, self.state, meta, interim=self.checkpoints.interim(step))
         if step and self.must_save_again(step):
             self.evaluate_and_save(step)
         self.view.show_history(self.folder.rows(), self.loop_state.best)
@@ -389,8 +398,8 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
         if checkpoints.interim(step) or (config.data.source("eval") is not None and checkpoints.metrics(step) is None):
             return None
         return f"all {step} steps are done; --train.steps can be raised to train on"
-    if checkpoints.meta(step)["stopped_early"]:
-        train = config.train
+    train, since = config.train, checkpoints.meta(step)["evaluations_since_best"]
+    if train.patience is not None and since >= train.patience:
         return f"stopped early at step {step}, after {train.patience} evaluations without a better {train.best_metric}"
     return None
 

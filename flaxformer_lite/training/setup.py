@@ -1,7 +1,7 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
 import concurrent.futures
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from flaxformer_lite import hardware
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.console import Progress, counted
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import compute_capability
@@ -34,6 +35,8 @@ class Setup(NamedTuple):
     runner: Runner
     state: TrainState
     loop_state: LoopState
+    changes: Mapping[str, tuple[Any, Any]]
+    """The old and the new value of settings with which the run continues, if that was asked for."""
 
 
 def set_up(
@@ -54,7 +57,7 @@ def set_up(
             "the checkpoints to return to: set it to 0"
         )
     runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
-    is_new = checkpoints.latest() is None
+    is_new, changes = checkpoints.latest() is None, dict[str, tuple[Any, Any]]()
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
@@ -62,6 +65,11 @@ def set_up(
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
     config.objective.check_prompts(example, config.model)
+    if is_new and folder.with_changes:
+        raise SharedError(
+            f"--continue-with-changes: {folder.path} has no checkpoint to continue from: leave it out, or name the run's folder by "
+            "--workdir"
+        )
     if is_new:
         state = first_state(config, runner, progress)
         loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
@@ -74,11 +82,15 @@ def set_up(
         log_every = max(config.train.log_every, sealed.train.log_every if sealed else 0)
         folder.truncate_metrics(step, evaluated=evaluated, log_every=log_every)
         progress.say(f"resuming after step {step}{describe_length(sealed, config, step)}")
+        if sealed is not None and (changes := differences(sealed, config)):
+            progress.say(f"from step {step + 1} on: {describe_differences(changes)}")
+            most = config.train.patience
+            loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
     progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
     for warning in device_warnings(config.model.dtype):
         progress.warn(warning)
-    return Setup(data, runner, state, loop_state)
+    return Setup(data, runner, state, loop_state, changes)
 
 
 def mesh_for(config: Config) -> Mesh:

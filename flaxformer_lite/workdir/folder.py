@@ -23,15 +23,24 @@ import math
 import os
 import re
 import secrets
+import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.config.differences import describe_differences, differences
+from flaxformer_lite.config.differences import (
+    changed,
+    describe_differences,
+    differences,
+    fixed,
+    flatten,
+)
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.option_mistakes import as_options
+from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.config import DataConfig
@@ -105,11 +114,23 @@ def finite(tree: Any) -> Any:
 
 
 def is_row(row: Any) -> bool:
-    """Returns whether a JSON value is a row of metrics: a step, a split, and numbers; None is a number that was not finite."""
+    """Returns whether a JSON value is a row of metrics: a step, a split, and numbers; None is a number that was not finite.
+
+    A row of the split "change" has settings with their old and new values instead.
+    """
     if not (isinstance(row, dict) and isinstance(row.get("split"), str) and type(row.get("step")) is int):
         return False
+    if row["split"] == "change":
+        return isinstance(row.get("settings"), dict) and all(
+            isinstance(pair, list) and len(pair) == 2 for pair in row["settings"].values()
+        )
     values = [value for name, value in row.items() if name != "split" and value is not None]
     return all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
+
+
+def joined(first: Mapping[str, list[Any]], then: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
+    """Returns two changes of settings, one after the other, as one: the old and the new value of each."""
+    return {**first, **{name: [first.get(name, pair)[0], pair[1]] for name, pair in then.items()}}
 
 
 class RunFolder:
@@ -117,14 +138,15 @@ class RunFolder:
 
     Args:
         silent: write no metrics, samples or hypotheses: of several processes only the first one reports.
+        with_changes: whether the run continues with other settings, those that may change if that is asked for.
 
     Raises: ValueError for a URL: `open_run` (remote_run.py) reads a run there.
     """
 
-    def __init__(self, path: str | Path, *, silent: bool = False):
+    def __init__(self, path: str | Path, *, silent: bool = False, with_changes: bool = False):
         if is_url(path):
             raise ValueError(f"{path} is a URL: choose a local folder, and set train.mirror to the URL")
-        self.path, self.silent = Path(path), silent
+        self.path, self.silent, self.with_changes = Path(path), silent, with_changes
         self._mark: str | None = None
         self._config_before: Config | None = None
         self.shared = True
@@ -238,7 +260,8 @@ class RunFolder:
         """Writes config.json. Raises: ValueError if a model is being trained here with another config."""
         if (self.path / "config.json").is_file():
             self._config_before = self.config()  # its periods made the rows and checkpoints that are there
-            different = differences(sealed_config(self.checkpoints) or self._config_before, config)
+            before = sealed_config(self.checkpoints) or self._config_before
+            different = differences(before, config, on_request=self.with_changes)
             if different and not self.trained:
                 self.check_nothing_lost()
                 # Nothing was trained with the old settings, so the files made from them are made again.
@@ -248,9 +271,25 @@ class RunFolder:
             elif different:
                 raise ValueError(
                     f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
-                    "--workdir, or the old settings"
+                    f"--workdir, or the old settings{self._way_on(different, config)}"
                 )
         write_whole(self.path / "config.json", to_json(config))
+
+    def _way_on(self, different: Mapping[str, tuple[Any, Any]], config: Config) -> str:
+        """Returns the end of a message on settings that differ: the command that continues with them, if there is one."""
+        if refused := fixed(different):
+            return "" if len(refused) == len(different) else f"; no run continues with another {next(iter(refused))}"
+        changes = changed(flatten(self._config_before or self.config()), flatten(config))
+        if any(path.endswith(".kind") for path in changes):  # chosen in a config file, not on the command line
+            return "; to continue with the new ones, add --continue-with-changes to the command"
+        options = as_options({path: new for path, (_, new) in changes.items()})
+        words = [
+            "flaxformer-lite train",
+            shlex.quote(str(self.path / "config.json")),
+            options,
+            "--continue-with-changes",
+        ]
+        return f"; to continue with the new ones: `{' '.join(filter(None, words))}{import_options(config)}`"
 
     def check_nothing_lost(self) -> None:
         """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.
@@ -306,14 +345,17 @@ class RunFolder:
         """
         if not self.metrics.is_file():
             return []
-        rows = {}
+        rows: dict[tuple[int, str], dict[str, Any]] = {}
         for number, line in enumerate(self.metrics.read_text(encoding="utf-8", errors="replace").split("\n")[:-1], 1):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
             if is_row(row):
-                rows[row["step"], row["split"]] = {"step": row["step"], "split": row["split"], **finite(row)}
+                key = row["step"], row["split"]
+                if row["split"] == "change" and key in rows:
+                    row["settings"] = joined(rows[key]["settings"], row["settings"])
+                rows[key] = {"step": row["step"], "split": row["split"], **finite(row)}
             else:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")
         return sorted(rows.values(), key=lambda row: row["step"])
@@ -341,6 +383,8 @@ class RunFolder:
     def truncate_metrics(self, step: int, *, evaluated: bool = True, log_every: int | None = None) -> None:
         """Deletes the rows after `step`, and the `eval` row at `step` unless `evaluated`: the run writes them again.
 
+        Settings that were changed after `step` are others from `step` on: the run goes on with them.
+
         With `log_every`, the steps between rows of training, it warns where rows before `step` are lost.
         """
         steps = [0, 0, *(row["step"] for row in self.rows() if row["split"] == "train" and row["step"] <= step)]
@@ -350,9 +394,11 @@ class RunFolder:
             )
         if self.metrics.is_file():
             rows = [
-                row
+                {**row, "step": min(row["step"], step)}
                 for row in self.rows()
-                if row["step"] < step or (row["step"] == step and (evaluated or row["split"] != "eval"))
+                if row["step"] < step
+                or (row["step"] == step and (evaluated or row["split"] != "eval"))
+                or row["split"] == "change"
             ]
             self._write(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any
 
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.differences import describe_differences, differences
+from flaxformer_lite.config.differences import describe_differences, differences, fixed
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.remote_files import describe_error, reading
@@ -72,6 +72,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
         raise ValueError(
             f"train.mirror {remote.url} holds a run of another config: {describe_differences(different)}. Use another "
             "train.mirror, or the old settings"
+            + ("" if fixed(different) else "; --continue-with-changes continues it with the new ones")
         )
 
 
@@ -84,7 +85,8 @@ def fetch_newer(remote: RemoteRun, config: Config, folder: RunFolder, newest_her
     if newest is None:
         remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
         return {}
-    different = differences(from_json(remote.read("config.json"), f"{remote.url}/config.json"), config)
+    there = from_json(remote.read("config.json"), f"{remote.url}/config.json")
+    different = differences(there, config, on_request=folder.with_changes)
     if not different and newest > newest_here:
         with Progress() as progress:
             progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")

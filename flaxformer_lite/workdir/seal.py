@@ -68,11 +68,12 @@ def sealed_config(checkpoints: Path) -> Config | None:
     return None if found is None else from_json(json.dumps(found[1]["config"]), f"checkpoint {found[0]}")
 
 
-def check_seal(folder: Path, config: Config, *, resumed: bool) -> None:
+def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: bool = False) -> None:
     """Compares the config and the tokenizers of a run with the newest seal.
 
     Args:
         resumed: whether training continues, which needs all settings as they were; else those are compared that decide answers.
+        with_changes: whether training continues with other settings, those that may change if that is asked for.
 
     Raises: ValueError that names the file or the settings that differ.
     """
@@ -80,7 +81,8 @@ def check_seal(folder: Path, config: Config, *, resumed: bool) -> None:
     if found is None:
         return
     step, sealed = found
-    different = differences(from_json(json.dumps(sealed["config"]), f"checkpoint {step}"), config)
+    before = from_json(json.dumps(sealed["config"]), f"checkpoint {step}")
+    different = differences(before, config, on_request=with_changes)
     if not resumed:
         different = {path: pair for path, pair in different.items() if not path.startswith(TRAINING_ONLY)}
         if chosen := {path: different.pop(path) for path in list(different) if path.startswith(CHOICES)}:

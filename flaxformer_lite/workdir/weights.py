@@ -26,7 +26,7 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
 
     Raises: ValueError if the config or a tokenizer is not the one that they were trained with.
     """
-    check_seal(folder.path, config, resumed=not read_only)
+    check_seal(folder.path, config, resumed=not read_only, with_changes=folder.with_changes)
     train = config.train
     ranked = config.data.source("eval") is not None
     return Checkpoints(

@@ -21,12 +21,13 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
 from flaxformer_lite.objectives import CausalLM, Seq2Seq
-from flaxformer_lite.optim.optimizers import Lion, OptimizerConfig
+from flaxformer_lite.optim.optimizers import AdamW, Lion, OptimizerConfig
 from flaxformer_lite.optim.schedules import Cosine
 from flaxformer_lite.text import FromRun, SentencePiece
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.text.subword_sampling import BPEDropout
 from tests.support.experiments import tiny_config, with_train
+from tests.support.small_models import NO_DROPOUT
 
 CONFIG = tiny_config()
 
@@ -195,6 +196,34 @@ def test_a_resumed_run_may_only_change_its_length_and_its_cadences():
     assert differences(CONFIG, other)["optimizer.weight_decay"] == (0.01, 0.5)
     assert differences(CONFIG, other)["optimizer.algorithm.kind"] == ("adamw", "lion")
     assert differences(CONFIG, with_train(CONFIG, seed=1)) == {"train.seed": (0, 1)}
+
+
+def test_some_settings_change_if_that_is_asked_for():
+    """Oracle: by hand; neither shapes, nor the order of the data, nor the form of the optimizer's state."""
+    optimizer = OptimizerConfig(
+        schedule=Cosine(peak_rate=1.0),
+        clip_norm=None,
+        weight_decay=0.5,
+        algorithm=AdamW(b1=0.5, b2=0.5, eps=1.0),
+        ema_decay=0.8,
+    )
+    asked = dataclasses.replace(
+        with_train(CONFIG, num_micro_batches=2, patience=7, text_metrics=()),
+        optimizer=optimizer,
+        model=dataclasses.replace(CONFIG.model, dropout=NO_DROPOUT, dtype="bfloat16", remat="full", scan_unroll=2),
+    )
+    assert len(differences(CONFIG, asked)) > 12 and differences(CONFIG, asked, on_request=True) == {}
+    for other in (
+        with_train(CONFIG, seed=1),
+        with_train(CONFIG, best_metric="accuracy"),
+        changed("optimizer", ema_decay=None),
+        changed("optimizer", algorithm=AdamW(moment_dtype="bfloat16")),
+        changed("optimizer", algorithm=Lion()),
+        changed("model", d_ff=CONFIG.model.d_ff + 1),
+        changed("model", dropout=dataclasses.replace(CONFIG.model.dropout, residual_scaling="evaluation")),
+        changed("data", rows_multiple=2 * CONFIG.data.rows_multiple),
+    ):
+        assert len(differences(CONFIG, other, on_request=True)) >= 1
 
 
 def test_settings_are_listed_as_on_the_command_line():

@@ -240,6 +240,16 @@ def test_settings_that_differ_come_first(runs: list[RunFacts]):
     assert not any(line["differs"] for line in lines[1:])
 
 
+def test_settings_that_were_changed_are_a_table_with_their_steps(runs: list[RunFacts], tmp_path: Path):
+    """Oracle: by hand; without a change there is no table."""
+    assert tabs.change_tables(runs) == []
+    folder = RunFolder(make_run(tmp_path / "changed", 2.0, seed=4))
+    folder.append({"step": 3, "split": "change", "settings": {"optimizer.schedule.peak_rate": [2e-3, 1e-3]}})
+    (table,) = tabs.change_tables([runs[0], RunFacts("changed", "", folder)])
+    assert table.rows == [["changed", "3", "optimizer.schedule.peak_rate", "0.002", "0.001"]]
+    assert "peak_rate" in page(Report(title="", runs=[], changes=[table]), "")
+
+
 @pytest.mark.slow
 @needs.altair
 @needs.chromium

@@ -340,6 +340,57 @@ def test_another_config_is_refused_with_what_differs(uninterrupted):
         loop.train(other, uninterrupted)
 
 
+def test_a_run_continues_with_other_settings_if_that_is_asked_for(copy: Path, tmp_path: Path):
+    """Law: the change is a row, and from then on the settings are the run's: nobody has to ask again. The callback sees the row."""
+    patient = with_train(NO_TEXT, steps=13, patience=5)
+    with pytest.raises(
+        ValueError, match=r"train\.patience was None and is now 5\. .*: `flaxformer-lite train .* --train\.patience 5 "
+    ):
+        loop.train(patient, copy)
+    seen: list[dict[str, Any]] = []
+    loop.train(patient, copy, seen.append, with_changes=True)
+    assert {"step": 12, "split": "change", "settings": {"train.patience": [None, 5]}} in rows(copy)
+    assert [row["split"] for row in seen] == ["change", "train", "eval"]
+    for asked in (False, True):
+        loop.train(with_train(patient, steps=14), copy, with_changes=asked)
+    assert [row["step"] for row in rows(copy) if row["split"] == "change"] == [12]
+    with pytest.raises(ValueError, match=r"^--continue-with-changes: .*new has no checkpoint to continue from"):
+        loop.train(patient, tmp_path / "new", with_changes=True)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_a_run_with_another_rate_is_the_same_with_stops_and_crashes(uninterrupted, tmp_path, monkeypatch):
+    """Law: the old moments and the new rate, wherever the run is stopped, also before the first checkpoint with the new rate."""
+    stop = functools.partial(os.kill, os.getpid(), signal.SIGTERM)
+    with monkeypatch.context() as during:
+        during_step(during, 7, stop)
+        loop.train(NO_TEXT, tmp_path / "once")
+    shutil.copytree(tmp_path / "once", tmp_path / "disturbed")
+    slower = dataclasses.replace(NO_TEXT.optimizer, schedule=Constant(peak_rate=1e-3))
+    config = dataclasses.replace(NO_TEXT, optimizer=slower)
+    loop.train(config, tmp_path / "once", with_changes=True)
+    for step, action in ((8, crash), (9, stop), (11, crash)):
+        with monkeypatch.context() as during, contextlib.suppress(Crash):
+            during_step(during, step, action)
+            loop.train(config, tmp_path / "disturbed", with_changes=step == 8)
+    loop.train(RunFolder(tmp_path / "disturbed").config(), tmp_path / "disturbed")
+    assert_same_run(tmp_path / "disturbed", tmp_path / "once")
+    rates = {row["step"]: row["learning_rate"] for row in rows(tmp_path / "once") if row["split"] == "train"}
+    assert rates == {3: pytest.approx(1e-2), 6: pytest.approx(1e-2), 9: pytest.approx(1e-3), 12: pytest.approx(1e-3)}
+    assert final_state(tmp_path / "once") != final_state(uninterrupted)
+
+
+def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypatch):
+    """Oracle: losses given by hand; the second evaluation without a better one ends it, and with more patience the fourth."""
+    losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.0])
+    monkeypatch.setattr(evaluation, "report", lambda *a: {"loss": next(losses), "accuracy": 0.5, "perplexity": 9.0})
+    loop.train(with_train(NO_TEXT, steps=20, eval_every=2, patience=2), tmp_path / "run")
+    assert rows(tmp_path / "run")[-1]["step"] == 8
+    loop.train(with_train(NO_TEXT, steps=20, eval_every=2, patience=4), tmp_path / "run", with_changes=True)
+    assert rows(tmp_path / "run")[-1]["step"] == 12
+
+
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
     monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)

@@ -12,6 +12,7 @@ import pytest
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.console import Progress
 from flaxformer_lite.workdir import mirror
+from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import Mirror, follow_mirror, newest_valid, push_once, start_from_mirror
 from flaxformer_lite.workdir.orbax import why_damaged
@@ -438,6 +439,17 @@ def test_a_new_run_writes_its_config_at_once(tmp_path: Path):
     """A mirror that cannot be written is found before the first step."""
     started(tmp_path / "run")
     assert list(remote_contents()) == ["config.json"]
+
+
+def test_a_mirror_is_continued_with_other_settings_if_that_is_asked_for(tmp_path: Path):
+    """Law: on a new machine the checkpoints come from the mirror; without asking, the refusal names the option."""
+    write_run(run := tmp_path / "run", CONFIG, [4], 4)
+    new_mirror(run).push()
+    patient, here = with_train(CONFIG, patience=5), tmp_path / "here"
+    with pytest.raises(ValueError, match=r"is now 5\. .*; --continue-with-changes continues it with the new ones$"):
+        start_from_mirror(RunFolder(here), patient)
+    start_from_mirror(RunFolder(here, with_changes=True), patient)
+    assert steps_in(here / "checkpoints") == [4]
 
 
 def test_a_mirror_of_another_run_is_refused(tmp_path: Path):

@@ -22,6 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config>")
     parser.add_argument(
+        "--continue-with-changes",
+        action="store_true",
+        help="continue the run with another learning rate, decay, clipping or dropout; docs/training.md lists the settings",
+    )
+    parser.add_argument(
         "--sweep-index",
         type=int,
         metavar="I",
@@ -70,7 +75,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     join(processes)
     if arguments.debug_step is None:
-        train(config, workdir, print_row if arguments.json else None)
+        on_row = print_row if arguments.json else None
+        train(config, workdir, on_row, with_changes=arguments.continue_with_changes)
     else:
         from flaxformer_lite.training.debug_step import debug_step
 
