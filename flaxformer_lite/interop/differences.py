@@ -35,7 +35,7 @@ def check_same(model: ModelConfig, theirs: ModelConfig) -> None:
     expected = compared_settings(theirs)
     found = [pair for path, value in compared_settings(model).items() for pair in unequal(path, value, expected[path])]
     if found:
-        reasons = [f"{path} is {value} (there: {other})" for path, value, other in found]
+        reasons = [f"{path} is {value}, not {other}" for path, value, other in found]
         raise CannotExpress("; ".join(reasons), [path for path, _, _ in found])
 
 

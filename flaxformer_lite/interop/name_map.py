@@ -272,9 +272,9 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.nda
     """
     flat = flatten_dict(params, sep="/")
     paths = {weight.path for weight in names}
-    complaints = [listed("without a name there", flat.keys() - paths), listed("missing", paths - flat.keys())]
+    complaints = [listed("without a name in that system", flat.keys() - paths), listed("missing", paths - flat.keys())]
     if found := [complaint for complaint in complaints if complaint]:
-        raise ValueError("; ".join(found) + ": that system cannot hold this model")
+        raise ValueError("; ".join(found) + ": it cannot hold this model")
     whole: dict[str, np.ndarray] = {}
     pieces: dict[str, list[tuple[FusedSlice, np.ndarray]]] = {}
     for weight in names:
@@ -302,9 +302,12 @@ def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, t
     """
     ours = our_shapes(model)
     paths = {weight.path for weight in names}
-    complaints = [listed("without a name there", ours.keys() - paths), listed("not in the model", paths - ours.keys())]
+    complaints = [
+        listed("without a name in that system", ours.keys() - paths),
+        listed("not in the model", paths - ours.keys()),
+    ]
     if found := [complaint for complaint in complaints if complaint]:
-        raise ValueError("; ".join(found) + ": that system cannot hold this model")
+        raise ValueError("; ".join(found) + ": it cannot hold this model")
     theirs: dict[str, tuple[int, ...]] = {}
     for weight in names:
         shape = ours[weight.path][1:] if weight.stacked else ours[weight.path]

@@ -197,7 +197,7 @@ class Mirror:
         if self.failure is not None:
             self.progress.warn(
                 f"train.mirror {self.remote.url} is not up to date at the end ({self.failure}); "
-                f"missing there: {', '.join(self.missing())}. The same command copies it"
+                f"missing in it: {', '.join(self.missing())}. The same command copies it"
             )
 
     def missing(self) -> list[str]:

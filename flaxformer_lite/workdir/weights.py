@@ -117,9 +117,9 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in train.init_fresh)]
     if unexpected:
         listed = ", ".join(
-            f"{path} ({there[path].shape} there, {here[path].shape} here)"
+            f"{path} ({there[path].shape} in that run, {here[path].shape} in this one)"
             if path in there
-            else f"{path} (missing there)"
+            else f"{path} (missing in that run)"
             for path in unexpected
         )
         raise ValueError(
@@ -136,7 +136,9 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
     report += [f"fresh: {', '.join(fresh)}"] if fresh else []
     report += [f"not used: {', '.join(unused)}"] if unused else []
-    report += [f"other settings there: {', '.join(other)}"] if (other := other_settings(config, here_config)) else []
+    report += (
+        [f"other settings in that run: {', '.join(other)}"] if (other := other_settings(config, here_config)) else []
+    )
     return unflatten_dict({**here, **taken}, sep="/"), "; ".join(report)
 
 

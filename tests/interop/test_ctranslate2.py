@@ -265,7 +265,7 @@ def test_a_parameter_without_a_name_there_is_refused_and_so_is_a_subclass(tmp_pa
     run = sample("pre_norm")
     more = {**run.params, "decoder": {**run.params["decoder"], "temperature": np.ones(3, np.float32)}}
     with pytest.raises(
-        ValueError, match=r"^1 array without a name there: decoder/temperature: that system cannot hold this model$"
+        ValueError, match=r"^1 array without a name in that system: decoder/temperature: it cannot hold this model$"
     ):
         export_run(run.config, more, None, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()

@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_named(system: str) -> None:
         to_params(weights | {"stray": np.zeros(3)}, names, model)
     with pytest.raises(ValueError, match=r"of another shape: .*the config needs"):
         to_params(weights, names, dataclasses.replace(model, d_ff=model.d_ff + 1))
-    with pytest.raises(ValueError, match="1 array without a name there: stray"):
+    with pytest.raises(ValueError, match="1 array without a name in that system: stray"):
         from_params({"stray": np.zeros(3), **to_params(weights, names, model)}, names)
 
 

@@ -121,7 +121,7 @@ def test_a_failing_mirror_changes_no_number(uninterrupted: Path, tmp_path: Path,
     loop.train(MIRRORED, run)
     assert_same_run(run, uninterrupted)
     said = capfd.readouterr().err
-    assert "is not up to date at the end (Transport endpoint is not connected); missing there: checkpoint" in said
+    assert "is not up to date at the end (Transport endpoint is not connected); missing in it: checkpoint" in said
     FlakyFileSystem.writes = None
     loop.train(MIRRORED, run)
     assert "nothing to do" in capfd.readouterr().err

@@ -297,7 +297,7 @@ def test_at_the_end_one_more_attempt_and_a_word_on_what_is_missing(tmp_path: Pat
         write_run(run, CONFIG, [4, 8], 8)
         wait_for(lambda: pushes.failure is not None)
     last = pushes.progress.said[-1]  # type: ignore[attr-defined]
-    assert "not up to date at the end" in last and "missing there: checkpoint 8, metrics.jsonl" in last
+    assert "not up to date at the end" in last and "missing in it: checkpoint 8, metrics.jsonl" in last
     assert not (run / ".mirror").exists()
     FlakyFileSystem.failure = None
     with new_mirror(run):

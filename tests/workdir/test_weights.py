@@ -47,10 +47,11 @@ def test_what_is_missing_or_of_another_shape_is_named(source: tuple[Path, dict[s
     folder, flat = source
     wider = flat | {"embedding/embedding": np.zeros((5, 3)), "head/new": np.zeros(2)}
     shape = flat["embedding/embedding"].shape
-    message = f"train.init_from {folder} does not fit: embedding/embedding ({shape} there, (5, 3) here), head/new (missing there)"
+    table = f"embedding/embedding ({shape} in that run, (5, 3) in this one)"
+    message = f"train.init_from {folder} does not fit: {table}, head/new (missing in that run)"
     with pytest.raises(ValueError, match="^" + re.escape(message)):
         start(wider, folder)
-    with pytest.raises(ValueError, match=r"head/new \(missing there\)"):
+    with pytest.raises(ValueError, match=r"head/new \(missing in that run\)"):
         start(wider, folder, "embedding/*")
     found, said = start(wider, folder, "embedding/*", "head/*")
     assert not found["embedding/embedding"].any() and not found["head/new"].any()
@@ -69,7 +70,7 @@ def test_another_model_of_the_same_shapes_is_told(source: tuple[Path, dict[str, 
     model = dataclasses.replace(config.model, num_heads=2, scan_unroll=2)
     params = unflatten_dict(jax.tree.map(jax.numpy.zeros_like, flat), sep="/")
     _, said = warm_start(params, dataclasses.replace(config, model=model))
-    assert said.endswith("; other settings there: model.num_heads 3")
+    assert said.endswith("; other settings in that run: model.num_heads 3")
 
 
 def test_what_is_not_used_is_named(source: tuple[Path, dict[str, Any]]) -> None:

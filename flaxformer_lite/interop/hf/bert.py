@@ -39,7 +39,7 @@ TEMPLATE = ModelConfig(
 
 def at_least_one_type(num_token_types: int) -> int:
     if num_token_types == 0:
-        raise CannotExpress("model.num_token_types is 0 (there: at least 1)", ["model.num_token_types"])
+        raise CannotExpress("model.num_token_types is 0, and at least 1 is needed", ["model.num_token_types"])
     return num_token_types
 
 

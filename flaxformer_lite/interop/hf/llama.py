@@ -8,6 +8,7 @@ Reference: Touvron et al. 2023, arXiv:2302.13971.
 import functools
 from typing import Any
 
+from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.decoder_only import (
     FULL,
     HEAD_PREFIXES,
@@ -63,8 +64,9 @@ ATTENTION_BIAS = option("attention_bias", "attention.bias", "attention.out_bias"
 
 def check_heads_divide(model: ModelConfig) -> dict[str, Any]:
     if model.d_model % model.num_heads:
-        raise ValueError(
-            f"model.d_model {model.d_model} is not divisible by model.num_heads {model.num_heads} (there: it must be)"
+        raise CannotExpress(
+            f"it needs model.d_model divisible by model.num_heads; they are {model.d_model} and {model.num_heads}",
+            ["model.d_model", "model.num_heads"],
         )
     return {}
 

@@ -44,7 +44,7 @@ def their_gated(activation: Activation) -> str:
     found = {gated: plain for plain, gated in GATED.items()}.get(activation)
     if found is None:
         raise CannotExpress(
-            f"model.activation is {activation} (there: {', '.join(GATED.values())})", ["model.activation"]
+            f"model.activation is {activation}, not one of {', '.join(GATED.values())}", ["model.activation"]
         )
     return THEIR_ACTIVATIONS[found]
 

@@ -33,8 +33,8 @@ def position_options(model: ModelConfig) -> dict[str, Any]:
         return {}
     if model.position_padding_id is None or model.positions.offset != model.position_padding_id + 1:
         raise CannotExpress(
-            f"model.position_padding_id is {model.position_padding_id} and model.positions.offset {model.positions.offset} "
-            "(there: the padding id, and one more)",
+            "it needs model.positions.offset to be model.position_padding_id + 1; they are "
+            f"{model.positions.offset} and {model.position_padding_id}",
             ["model.position_padding_id", "model.positions.offset"],
         )
     rows = model.positions.max_positions + model.positions.offset
