@@ -405,14 +405,33 @@ def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:
 
 
 def summarize(config: Config, folder: RunFolder, checkpoints: Checkpoints, reason: str, progress: Progress) -> None:
-    """Prints the metrics of the last and the best checkpoint, the files of the run, and the next commands."""
+    """Prints the metrics of the last and the best checkpoint, the weights in use, the files of the run, and the next commands."""
     progress.say(f"\n{reason}.")
     for name, step in (("last", checkpoints.latest()), ("best", checkpoints.best())):
         if step is not None and (metrics := checkpoints.metrics(step)):
             progress.say(f"  {name} (step {step}): " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()))
     run = f"{folder.path}{import_options(config)}"
+    progress.say(f"  {describe_weights(config, checkpoints)}")
     progress.say(
         f"  the run is in {folder.path}: metrics.jsonl, {'samples/, ' if config.objective.translates else ''}checkpoints/\n"
         f"  use it:     flaxformer-lite {config.objective.command} {run}\n"
         f"  look at it: flaxformer-lite inspect {run}"
     )
+
+
+def describe_weights(config: Config, checkpoints: Checkpoints) -> str:
+    """Returns a line on the weights that commands use by the config, and on the step that is the best, if it is another one."""
+    weights, last, best = config.weights, checkpoints.latest(), checkpoints.best()
+    if weights == "best" and best is None:
+        return "commands use weights 'best', but no checkpoint was evaluated: --weights last uses the last one"
+    used = f"step {best if weights == 'best' else last}"
+    if weights.startswith("average:"):
+        steps = sorted(checkpoints.newest_regular(int(weights.removeprefix("average:"))))
+        used = f"the mean of steps {', '.join(map(str, steps))}" if len(steps) > 1 else used
+    line = f"commands use weights {weights!r}: {'the moving average at ' * (weights == 'ema')}{used}"
+    if best is None or weights == "best":
+        return line
+    if best == last and weights == "last":
+        return f"{line}, also the best by {config.train.best_metric}"
+    hint = ", which --weights best uses" if config.train.keep_best else ""
+    return f"{line}; the best by {config.train.best_metric} is step {best}{hint}"

@@ -129,6 +129,7 @@ step N eval accuracy N loss N perplexity N * best so far
 all N steps are done; --train.steps can be raised to train on.
  last (step N): accuracy N, loss N, perplexity N
  best (step N): accuracy N, loss N, perplexity N
+ commands use weights 'last': step N, also the best by loss
  the run is in RUN: metrics.jsonl, samples/, checkpoints/
  use it: flaxformer-lite translate RUN
  look at it: flaxformer-lite inspect RUN
