@@ -286,9 +286,11 @@ def evaluate(
             sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
         )
     hypotheses = [best[0].text for best in chosen(answers, arguments, settings)]
-    scores = text_scores(hypotheses, references, settings) | metrics
+    own = loaded.config.objective.text_metrics
+    scores = text_scores(hypotheses, references, settings) | own(hypotheses, references) | metrics
     for part, where in parts.items():
         of_part = text_scores(hypotheses[where], references[where], settings)
+        of_part |= own(hypotheses[where], references[where])
         scores |= {
             f"{part}/{metric}": score
             for metric, score in of_part.items()

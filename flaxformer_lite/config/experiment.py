@@ -133,7 +133,8 @@ class Config:
 
     def _check_evaluation(self) -> None:
         data, train = self.data, self.train
-        if train.best_metric not in (names := (*self.objective.metric_names, *train.text_metrics)):
+        own = (*self.objective.metric_names, *self.objective.text_metric_names)
+        if train.best_metric not in (names := (*own, *train.text_metrics)):
             hint = " (list it in train.text_metrics first)" if train.best_metric in typing.get_args(TextMetric) else ""
             raise ValueError(f"train.best_metric is {train.best_metric!r}{hint}: choose one of {', '.join(names)}")
         if train.text_metrics and not self.objective.translates:

@@ -1,7 +1,7 @@
 """The contract of an objective, and its defaults."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -35,6 +35,7 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         loss        device            Outputs, Batch  →  {name: LossTerm}, the sum that training minimises
         metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
         report      host, once        the totals over all batches  →  {metric name: number}
+        text_metrics  host, once      translations and references, as texts  →  {metric name: number}
 
     `packed_row` and `longest_row` set the shapes of batches. A batch may end in rows whose leaves are all 0: they must not change
     any sum. Losses are sums with their counts, never means, so that a batch can be split in any way.
@@ -51,6 +52,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """The command that uses a model trained with this objective."""
     translates: ClassVar[bool] = False
     """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
+    text_metric_names: ClassVar[tuple[str, ...]] = ()
+    """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
     truncates_records: ClassVar[bool] = False
     """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
     with a warning. False: `make_rows` fits the whole records."""
@@ -160,6 +163,10 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
             "loss": cross_entropy(stats, batch.targets, batch.weights),
             "accuracy": accuracy(stats, batch.targets, batch.weights),
         }
+
+    def text_metrics(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+        """Returns figures of translations as texts, under `text_metric_names`: of `data.eval` in training, and in `evaluate`."""
+        return {}
 
     def report(self, totals: Mapping[str, LossTerm | PerRowMetric]) -> dict[str, float]:
         """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""

@@ -119,7 +119,7 @@ class Evaluator:
         if self.decoder is None:
             return metrics
         decoder, local = self.decoder, self.processes.local_replica(params)
-        names = self.config.train.text_metrics
+        names = self._text_metric_names
         answer = self._translate if self.config.objective.translates else self._continue
         return metrics | self.processes.metrics_of_first(
             [*names, *(f"{part}/{name}" for part in self.data.parts for name in names)],
@@ -136,18 +136,26 @@ class Evaluator:
 
     def _translate(self, decoder: Decoder, params: PyTree, name: str, progress: EvaluationProgress) -> dict[str, float]:
         """Writes all translations under `name` and returns their text metrics; without text metrics, a few samples only."""
-        metrics = self.config.train.text_metrics
-        few = slice(None if metrics else NUM_SAMPLES)
+        few = slice(None if self._text_metric_names else NUM_SAMPLES)
         pairs, sources = self.data.pairs[few], [record.source.tolist() for record in self.data.records[few]]
         answers = translate(decoder, params, sources, self.tokenizers, functools.partial(progress, "translating"))
         texts = [best[0].text for best in answers]
-        if not metrics:
+        if not self._text_metric_names:
             self.folder.write_samples(name, pairs, texts)
             return {}
         self.folder.write_hypotheses(name, pairs, texts)
         targets = [pair.target for pair in pairs]
-        found = text_metrics(metrics, texts, targets, self.metrics)
+        found = self._text_metrics(texts, targets)
         for part, where in self.data.parts.items():
-            of_part = text_metrics(metrics, texts[where], targets[where], self.metrics)
+            of_part = self._text_metrics(texts[where], targets[where])
             found |= {f"{part}/{name}": value for name, value in of_part.items()}
         return found
+
+    @property
+    def _text_metric_names(self) -> tuple[str, ...]:
+        return (*self.config.train.text_metrics, *self.config.objective.text_metric_names)
+
+    def _text_metrics(self, texts: Sequence[str], targets: Sequence[str]) -> dict[str, float]:
+        """Returns the metrics of translations that the settings name, and the objective's own."""
+        named = text_metrics(self.config.train.text_metrics, texts, targets, self.metrics)
+        return named | self.config.objective.text_metrics(texts, targets)
