@@ -96,7 +96,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
     """
     try:
         found = read_folder(folder)
-        tokenizers, reason = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+        tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
     except ValueError as error:
         raise with_path(str(folder), error) from None
     config = Config(
@@ -120,7 +120,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
             imported=origin,
             add_files=lambda run: copy_companions(folder, run / "huggingface"),
         )
-    for note_line in found.notes:
+    for note_line in (*found.notes, *about_tokens):
         note(note_line)
     for name in found.skipped:
         note(f"skipped {name}: a constant of this architecture, and its values are the expected ones")

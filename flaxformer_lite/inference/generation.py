@@ -70,13 +70,11 @@ def check_stop(stop: Sequence[str]) -> None:
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str, bos_id: int | None) -> list[int]:
-    """Returns a prompt's token ids with the special ids that begin a text, without its end; `bos_id` alone if there are none.
+    """Returns a prompt's token ids after the special ids that begin a text; `bos_id` alone if there are none.
 
     Raises: ValueError if there are none and `bos_id` is None.
     """
-    ids = tokenizer.with_special_tokens(tokenizer.encode(prompt)).tokens
-    if ids and ids[-1] == tokenizer.eos_id:
-        del ids[-1]
+    ids = tokenizer.as_prompt(tokenizer.encode(prompt))
     if ids:
         return ids
     if bos_id is None:

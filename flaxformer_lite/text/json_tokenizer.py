@@ -4,9 +4,11 @@ import contextlib
 import functools
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import operator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, SupportsIndex
 
 import tokenizers
 
@@ -14,8 +16,20 @@ from flaxformer_lite.bounds import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
-ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("cls", "bos"), "eos": ("sep", "eos"), "mask": ("mask",)}
-"""For each special id the names it has in a Hugging Face folder; the first one found counts."""
+ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
+"""For each special id the names that it has in a Hugging Face folder."""
+
+
+NO_SPECIAL, NO_IDS = SpecialIds(0, None, None, None), MappingProxyType[str, Collection[int]]({})
+
+
+def token_text(name: str, names: Mapping[str, Any]) -> str | None:
+    """Returns the text of a named token, which folders store alone or in an object; None where it is not named."""
+    token = names.get(name)
+    text = token.get("content", token) if isinstance(token, Mapping) else token
+    if not isinstance(text, str | None):
+        raise ValueError(f"{name} is {cut(repr(token))}: it must be a string, or an object with its content")
+    return text
 
 
 class TemplateItem(NamedTuple):
@@ -68,26 +82,39 @@ class JsonTokenizer(Tokenizer):
         return self._tokenizer.id_to_token(i) is not None
 
     @classmethod
-    def of(cls, description: str, names: dict[str, Any]) -> "JsonTokenizer":
-        """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`."""
-        plain = cls(description, SpecialIds(0, None, None, None))
+    def of(
+        cls, description: str, names: Mapping[str, Any], model_ids: Mapping[str, Collection[int]] = NO_IDS
+    ) -> "JsonTokenizer":
+        """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`.
+
+        Named tokens become special ones. Where a special id has two names, such as bos and cls, the template decides between
+        them, then `model_ids`, which has the ids in the model's config by role. Both also decide where the folder names none.
+        """
+        library = cls(description, NO_SPECIAL)._tokenizer
+        named = {role: {name: token_text(f"{name}_token", names) for name in ROLES[role]} for role in ROLES}
+        texts = {text for tokens in named.values() for text in tokens.values() if text is not None}
+        known = {token.content for token in library.get_added_tokens_decoder().values()}
+        library.add_special_tokens([text for text in sorted(texts - known) if library.token_to_id(text) is not None])
+        plain = cls(library.to_str(), NO_SPECIAL)
+        before: list[int] = []
+        after: list[int] = []
+        with contextlib.suppress(ValueError):  # a tokenizer that makes no token of any text says so when it is used
+            before, after = plain._around
 
         def found(role: str) -> int | None:
-            for name in ROLES[role]:
-                token = names.get(f"{name}_token")
-                token = token.get("content") if isinstance(token, dict) else token
-                if not isinstance(token, str | None):
-                    raise ValueError(
-                        f"{name}_token is {cut(repr(token))}: it must be a string, or an object with its content"
-                    )
-                if token is not None and (i := plain._tokenizer.token_to_id(token)) is not None:
-                    return int(i)
-            return None
+            edge = {"bos": before, "eos": after}.get(role, [])
+            in_model = [i for i in model_ids.get(role, ()) if plain.has_piece(i)]
+            ids = [
+                i for text in named[role].values() if text is not None and (i := library.token_to_id(text)) is not None
+            ]
+            if not ids and not any(f"{name}_token" in names for name in ROLES[role]):
+                ids = [*edge, *in_model]
+            return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
 
         ids = {role: found(role) for role in ROLES}
         if ids["pad"] is None:  # any id: nothing reads the padding
             ids["pad"] = next((i for i in (ids["eos"], ids["unk"]) if i is not None), 0)
-        return cls(description, SpecialIds(**ids))  # type: ignore[arg-type]
+        return cls(plain.description, SpecialIds(**ids))  # type: ignore[arg-type]
 
     @one_error()
     def encode(self, text: str) -> list[int]:
@@ -127,6 +154,17 @@ class JsonTokenizer(Tokenizer):
         """Returns a source text for the encoder of an encoder–decoder: by the template too."""
         return self.with_special_tokens(tokens).tokens
 
+    def as_prompt(self, tokens: Sequence[int]) -> list[int]:
+        """Returns the beginning of a text that a decoder continues: by the template, up to the text itself."""
+        return [*self._around[0], *tokens]
+
+    @property
+    def _around(self) -> tuple[list[int], list[int]]:
+        """The special ids before and after a single text."""
+        items = self._templates[0]
+        at = next(number for number, item in enumerate(items) if item.text is not None)
+        return [item.token for item in items[:at]], [item.token for item in items[at + 1 :]]
+
     @cached_property
     @one_error()
     def _templates(self) -> tuple[list[TemplateItem], list[TemplateItem]]:
@@ -154,6 +192,10 @@ class JsonTokenizer(Tokenizer):
             if found is not None and 0 in found.sequence_ids:
                 return str(text)
         raise ValueError("the tokenizer makes no token of any piece of its own vocabulary: choose another tokenizer")
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Returns the text of the ids; every token that the description calls special is dropped, and no other."""
+        return str(self._tokenizer.decode([*map(operator.index, ids)], skip_special_tokens=True))
 
     def _text(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=False))

@@ -14,6 +14,7 @@ from pydantic import Discriminator
 
 from flaxformer_lite.bounds import Checked
 from flaxformer_lite.remote_files import local_files
+from flaxformer_lite.text.added_pieces import AddedPieces
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
@@ -22,6 +23,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
     SentencePieceTokenizer,
+    AddedPieces,
     CharacterTokenizer,
     ByteTokenizer,
     JsonTokenizer,

@@ -51,6 +51,10 @@ class SentencePieceTokenizer(Tokenizer):
         piece: str = self._processor.id_to_piece(i)
         return piece
 
+    def is_control(self, i: int) -> bool:
+        """Returns whether an id stands for a special token of the model, which no text has."""
+        return bool(self._processor.is_control(i))
+
     @property
     def model_type(self) -> str:
         """The kind of the model, by its scores: the ranks 0, -1, … of merges for "bpe", logarithms for "unigram"."""
@@ -58,7 +62,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     def scored_pieces(self) -> dict[int, tuple[str, float]]:
         """Returns the pieces that spell text, with their scores, by id: all but special ids, single bytes and unused pieces."""
-        processor, ids = self._processor, range(self.vocab_size)
+        processor, ids = self._processor, range(self._processor.get_piece_size())
         kinds = (processor.is_control, processor.is_unknown, processor.is_byte, processor.is_unused)
         spelled = [i for i in ids if not any(is_kind(i) for is_kind in kinds)]
         return {i: (processor.id_to_piece(i), processor.get_score(i)) for i in spelled}
@@ -68,9 +72,14 @@ class SentencePieceTokenizer(Tokenizer):
         segmentations: list[list[int]] = self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size)
         return segmentations
 
-    def to_bytes(self) -> bytes:
+    @property
+    def model(self) -> bytes:
+        """The content of the SentencePiece model's file."""
         model: bytes = self._processor.serialized_model_proto()
         return model
+
+    def to_bytes(self) -> bytes:
+        return self.model
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":

@@ -71,6 +71,10 @@ class Tokenizer(ABC):
         """Returns a source text for the encoder of an encoder–decoder: the tokens and EOS."""
         return self.special._replace(bos=None).with_bos_eos(tokens)
 
+    def as_prompt(self, tokens: Sequence[int]) -> list[int]:
+        """Returns the beginning of a text that a decoder continues: the special ids that begin a text, and the tokens."""
+        return self.special._replace(eos=None).with_bos_eos(tokens)
+
     def source_room(self, max_length: int) -> int:
         """Returns how many tokens of a text `as_source` may be given for at most `max_length` tokens with special ones."""
         return max_length - len(self.as_source([]))

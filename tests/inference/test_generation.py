@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers
+from tokenizers import decoders, models, normalizers, processors
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.generation import (
@@ -166,8 +166,23 @@ def test_settings_by_name():
         generation_settings(config, {"beam_size": 2, "top_p": 0.5})
 
 
+def test_only_what_the_template_appends_is_left_out_of_a_prompt():
+    """Hand-worked: ids 0, 1 and 2 are <s>, <pad> and </s>; the user's own end stays, whatever the template says."""
+    made = bytes_joined()
+    for template, before in (("<s> $A </s>", [0]), ("$A </s>", []), ("<s> $A", [0]), ("$A", [])):
+        made.post_processor = processors.TemplateProcessing(single=template, special_tokens=[("<s>", 0), ("</s>", 2)])
+        tokenizer = JsonTokenizer.of(made.to_str(), NAMES | {"bos_token": "</s>", "cls_token": "</s>"})
+        ids = tokenizer.encode("a")
+        assert encode_prompt(tokenizer, "a</s>", 7) == [*before, *ids, 2], template
+        assert encode_prompt(tokenizer, "</s>", 7) == [*before, 2] and encode_prompt(tokenizer, "a", 7) == [
+            *before,
+            *ids,
+        ]
+        assert encode_prompt(tokenizer, "", 7) == (before or [7])
+
+
 def test_a_text_has_the_pieces_after_a_gap_of_the_ids():
-    """Hand-worked: "b" is 0 and "c" is 7; 5 and 90 have no piece."""
+    """Hand-worked: "b" is 0, the padding where none is named, and "c" is 7; 5 and 90 have no piece."""
     tokenizer = gapped()
-    assert decode_after(tokenizer, [0], [7, 5, 90, 7]) == tokenizer.decode([7, 7])
+    assert decode_after(tokenizer, [0], [7, 5, 90, 7]) == " c c" and tokenizer.decode([0, 7]) == "b c"
     assert decode_after(tokenizer, [0], [5]) == ""

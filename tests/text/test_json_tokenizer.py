@@ -121,6 +121,15 @@ def test_the_description_is_parsed_once_for_the_words_of_all_rows(monkeypatch: p
     assert starts == 3 * [[not piece.startswith("##") for piece in tokenizer.pieces(ids)]] and len(read) == 1
 
 
+def test_answers_lack_every_special_token_and_no_other() -> None:
+    """Hand-worked: <x> is special without a role, <y> is added and stays, id 0 is a piece though it fills the rows."""
+    made = tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 1, "<s>": 2}, merges=[]))
+    made.add_tokens([tokenizers.AddedToken("<x>", special=True), tokenizers.AddedToken("<y>")])
+    tokenizer = JsonTokenizer.of(made.to_str(), {"bos_token": "<s>"})
+    assert tokenizer.special[:5] == (0, None, 2, None, None)
+    assert tokenizer.decode([2, 0, 3, 1, 4]) == "b c <y>" and tokenizer.encode("<s>b<x>") == [2, 0, 3]
+
+
 @pytest.mark.parametrize("token", [5, ["[CLS]"], {"content": 5}])
 def test_special_tokens_are_strings(token: Any) -> None:
     with pytest.raises(ValueError, match=r"cls_token is .*: it must be a string, or an object with its content"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.text import Tokenizer, Tokenizers
+from flaxformer_lite.text.added_pieces import AddedPieces
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
@@ -46,14 +47,19 @@ def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, bytes]:
 
 def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, bytes]:
     """Returns the SentencePiece model, with the file name and class that add the special ids the model reads."""
-    names = special_tokens(tokenizer, {role: (role,) for role in ("pad", "unk", "bos", "eos")})
-    if not model.num_decoder_layers:
-        return {"tokenizer.model": tokenizer.to_bytes()}
-    if not model.num_encoder_layers:
-        settings = names | {"tokenizer_class": "LlamaTokenizer", "add_bos_token": True, "legacy": False}
-        return {"tokenizer.model": tokenizer.to_bytes(), "tokenizer_config.json": as_json(settings)}
-    settings = names | {"tokenizer_class": "T5Tokenizer", "extra_ids": 0, "legacy": False}
-    return {"spiece.model": tokenizer.to_bytes(), "tokenizer_config.json": as_json(settings)}
+    settings = special_tokens(tokenizer, {role: (role,) for role in ("pad", "unk", "bos", "eos")}) | {"legacy": False}
+    # A decoder continues a text, unless it is there to classify it or to make a vector of it.
+    around = (True, not model.num_decoder_layers or model.pooler is not None or model.sentence_embedding is not None)
+    if isinstance(tokenizer, AddedPieces):
+        around = tokenizer.around
+        tokens = {str(i): token for i, token in tokenizer.added.items()}
+        settings |= {"legacy": tokenizer.prefix, "added_tokens_decoder": tokens}
+    if model.num_encoder_layers and model.num_decoder_layers:
+        settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": 0}
+        return {"spiece.model": tokenizer.model, "tokenizer_config.json": as_json(settings)}
+    settings |= {"add_bos_token": around[0], "add_eos_token": around[1]}
+    settings |= {"tokenizer_class": "LlamaTokenizer"} if model.num_decoder_layers else {}
+    return {"tokenizer.model": tokenizer.model, "tokenizer_config.json": as_json(settings)}
 
 
 def sentence_piece_note(model: ModelConfig) -> str:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
-from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
+from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
+from flaxformer_lite.text import SpecialIds
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -16,6 +18,7 @@ from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
 from tests.support.paths import FIXTURES
+from tests.support.tokenizers import bytes_joined
 
 FILES = FIXTURES / "tokenizers"
 MANY = (10_000, 10_000)
@@ -153,3 +156,162 @@ def test_an_imported_marian_translates_text(
     type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
     for path in FILES.glob(f"{name}/*[!d].*"):
         assert path.name == "expected.json" or (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+def one_file(folder: Path, template: bool = False, **settings: Any) -> Path:
+    """A folder with a tokenizer.json of RoBERTa's kind: <s>, <pad> and </s> have the ids 0, 1 and 2, the last byte 258."""
+    made = bytes_joined()
+    if not template:
+        made.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def special_of(folder: Path, **config: Any) -> SpecialIds:
+    found = find_tokenizers(folder, config).tokenizers
+    assert found is not None
+    return found.target.special
+
+
+def test_the_template_and_the_models_ids_say_which_token_begins_and_which_ends(tmp_path: Path) -> None:
+    """Hand-worked. Two names for an end: the template decides, then eos_token_id, then the name `eos`."""
+    names = {"eos_token": "<pad>", "sep_token": "</s>", "bos_token": "<pad>", "cls_token": "<s>"}
+    for number, (template, config, ids) in enumerate(
+        [
+            (True, {"eos_token_id": 1, "bos_token_id": 1}, (0, 2)),
+            (False, {"eos_token_id": [7, 2], "bos_token_id": 0}, (0, 2)),
+            (False, {"eos_token_id": 7}, (1, 1)),
+            (False, {}, (1, 1)),
+        ]
+    ):
+        special = special_of(one_file(tmp_path / str(number), template, **names), **config)
+        assert (special.bos, special.eos) == ids, config
+
+
+def test_the_template_or_the_config_says_what_the_tokenizers_settings_do_not(tmp_path: Path) -> None:
+    """Hand-worked; generation_config.json counts before config.json, and null means that there is none."""
+    special = special_of(one_file(tmp_path / "template", template=True))
+    assert (special.bos, special.eos) == (0, 2)
+    folder = one_file(tmp_path / "config", bos_token=None)
+    special = special_of(folder, eos_token_id=2, bos_token_id=0, pad_token_id=1)
+    assert (special.pad, special.bos, special.eos) == (1, None, 2)
+    (folder / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+    assert special_of(folder, eos_token_id=2).eos == 5
+
+
+def test_an_end_that_the_model_does_not_have_is_noted(tmp_path: Path) -> None:
+    found = find_tokenizers(one_file(tmp_path / "a", eos_token="<pad>"), {"eos_token_id": 2})
+    (note,) = found.notes
+    assert "ends a text with '<pad>', id 1, but eos_token_id is 2" in note
+    assert find_tokenizers(tmp_path / "a", {"eos_token_id": [2, 1]}).notes == []
+
+
+ADDED = {"content": "<far>", "special": True}
+
+
+def test_added_tokens_past_the_models_table_are_left_out(tmp_path: Path) -> None:
+    folder = one_file(
+        tmp_path / "a", added_tokens_decoder={"259": {"content": "<near>"}, "260": ADDED}, pad_token="<far>"
+    )
+    whole, cut = (read_tokenizers(folder, {}, (size, size)) for size in (261, 260))
+    assert whole.tokenizers is not None and cut.tokenizers is not None and whole.notes == []
+    assert whole.tokenizers.target.encode("<far>") == [260] and len(cut.tokenizers.target.encode("<far>")) == 5
+    assert cut.tokenizers.target.encode("<near>") == [259] and cut.tokenizers.target.largest_id == 259
+    (note,) = cut.notes
+    assert note.endswith("piece by piece: '<far>' (the model has no row for an id from 260 on)")
+    assert "259 ids, and the model reads 258" in read_tokenizers(folder, {}, (258, 258)).note
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"added_tokens_decoder": {"300": ADDED}}, "'<far>' should be the added token 300: that id does not follow"),
+        ({"added_tokens_decoder": {"5": ADDED}}, "'<far>' should be the added token 5"),
+        ({"added_tokens_decoder": {"259": ADDED, "260": ADDED}}, "'<far>' should be the added token 260"),
+        ({"added_tokens_decoder": {"259": ADDED, "0259": {"content": "b"}}}, "'<far>' and 'b' have the same id 259"),
+        ({"added_tokens_decoder": {"-1": ADDED}}, "the added token '<far>' has the id '-1'"),
+        ({"added_tokens_decoder": [ADDED]}, "added_tokens_decoder is not an object"),
+        ({"additional_special_tokens": "<far>"}, "additional_special_tokens is '<far>': it must be a list"),
+        ({"additional_special_tokens": [5]}, "a special token is 5: it must be a string"),
+        ({"additional_special_tokens": ["\ud83d"]}, "cannot be read"),
+        ({"eos_token": {"content": "</s>", "lstrip": "no"}}, "the token '</s>' cannot be read"),
+    ],
+)
+def test_an_added_token_that_cannot_be_read_is_refused_by_name(
+    settings: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_tokenizers(one_file(tmp_path / "a", **settings), {})
+
+
+def test_a_tokenizer_json_whose_tokens_have_other_ids_is_refused(tmp_path: Path) -> None:
+    """The library gives an added token the next free id, whatever the file says, and prints a warning at most."""
+    folder = one_file(tmp_path / "a")
+    description = json.loads((folder / "tokenizer.json").read_text())
+    description["added_tokens"].append(
+        {"id": 400, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, **ADDED}
+    )
+    (folder / "tokenizer.json").write_text(json.dumps(description))
+    with pytest.raises(ValueError, match="'<far>' should be the added token 400"):
+        find_tokenizers(folder, {})
+
+
+def test_two_added_tokens_with_one_id_are_refused_in_older_folders(tmp_path: Path) -> None:
+    folder = one_file(tmp_path / "a")
+    (folder / "added_tokens.json").write_text('{"<a>": 259, "<b>": 259}')
+    with pytest.raises(ValueError, match="'<a>' and '<b>' have the same id 259"):
+        find_tokenizers(folder, {})
+
+
+def pieces_alone(folder: Path, name: str, model: str, **settings: Any) -> Path:
+    folder.mkdir()
+    shutil.copy(FIXTURES / "tokenizer_folders" / model, folder / name)
+    if settings:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "around"),
+    [
+        ({}, (True, False)),
+        ({"add_eos_token": True}, (True, True)),
+        ({"add_bos_token": False}, (False, False)),
+        ({"tokenizer_class": "LlamaTokenizer"}, (True, False)),
+    ],
+)
+def test_the_folder_says_what_stands_around_a_text(
+    settings: dict[str, Any], around: tuple[bool, bool], tmp_path: Path
+) -> None:
+    """Hand-worked: the model's <s> and </s> are 1 and 2."""
+    tokenizer = read(pieces_alone(tmp_path / "a", "tokenizer.model", "llama.model", **settings), "llama").target
+    ids = tokenizer.encode("hello")
+    assert tokenizer.with_special_tokens(ids).tokens == [1] * around[0] + ids + [2] * around[1]
+    assert tokenizer.as_prompt(tokenizer.encode("hello</s>")) == [1] * around[0] + [*ids, 2]
+    assert tokenizer.special.bos == 1 and tokenizer.special.eos == 2
+
+
+def test_an_encoder_with_a_sentence_piece_model_alone_ends_its_texts(tmp_path: Path) -> None:
+    tokenizer = read(pieces_alone(tmp_path / "a", "tokenizer.model", "llama.model"), "bert").target
+    assert tokenizer.with_special_tokens([9]).tokens == [1, 9, 2]
+
+
+def test_sentinels_of_t5_are_tokens_as_far_as_the_table_goes(tmp_path: Path) -> None:
+    """The model has 20 pieces; the sentinels follow, the last one first: <extra_id_99> is 20, <extra_id_0> 119."""
+    folder = pieces_alone(tmp_path / "a", "spiece.model", "t5.model")
+    tokenizer = read(folder, "t5").target
+    assert tokenizer.encode("<extra_id_0><extra_id_99>") == [119, 20]
+    ids = [*tokenizer.encode("hello"), 119, *tokenizer.encode("user")]
+    assert tokenizer.decode(ids) == "hello user" and tokenizer.pieces([119]) == ["<extra_id_0>"]
+    found = read_tokenizers(folder, {"model_type": "t5"}, (21, 21))
+    assert found.tokenizers is not None and found.tokenizers.target.encode("<extra_id_99>") == [20]
+    assert "'<extra_id_98>', '<extra_id_97>', '<extra_id_96>' and 96 more" in found.notes[0]
+    assert len(found.tokenizers.target.encode("<extra_id_0>")) > 1
+
+
+def test_an_added_token_of_marian_is_refused_by_name(tmp_path: Path) -> None:
+    folder = copied("marian", tmp_path, additional_special_tokens=[">>de<<", "<sep>"])
+    with pytest.raises(ValueError, match="the added token '<sep>' is not implemented for Marian"):
+        read(folder)
