@@ -31,6 +31,8 @@ LONGEST_NOTE = 2000
 """Characters: the longest line on stderr."""
 WARNING = "warning: "
 """The beginning of a line that `--quiet` leaves."""
+COMPILING = "compiling"
+"""The activity within a work that comes once: meanwhile the clock of the time left stands still."""
 SECONDS_BETWEEN_LINES = 30
 """The time after which a long work writes a line to its log, and without a terminal to stderr."""
 
@@ -100,10 +102,12 @@ class Bar:
         self.started = time.monotonic()
         self.points: collections.deque[tuple[float, float]] = collections.deque()
         """Times and fractions of the last `window` seconds, a hundredth of it apart."""
+        self.held: float | None = None
+        """The time at which the clock stands still, if it does."""
 
     def move(self, fraction: float, count: str) -> None:
         """Sets the fraction that is done, and the count that is shown."""
-        now = time.monotonic()
+        now, self.held = time.monotonic(), None
         if not self.points or now - self.points[-1][0] >= self.window / 100:
             self.points.append((now, fraction))
         self.fraction, self.count = fraction, count  # now that there is a point, which the view's thread reads
@@ -113,11 +117,13 @@ class Bar:
     def leave_out(self, seconds: float) -> None:
         """Leaves out the last `seconds`, as of a compiling that does not come again, from the speed."""
         self.points = collections.deque((time + seconds, fraction) for time, fraction in self.points)
+        self.held = None
 
     @property
     def left(self) -> str:
         """The time left by the speed of the last `window` seconds; the time since the start where no fraction is known."""
-        now, fraction = time.monotonic(), self.fraction  # read once: another thread may move the bar
+        held, fraction = self.held, self.fraction  # read once: another thread may move the bar
+        now = time.monotonic() if held is None else held
         if math.isnan(fraction):
             return describe_seconds(now - self.started)
         start, before = self.points[0]
@@ -203,6 +209,7 @@ class Progress:
         """Shows an activity within the work until the next `update`."""
         if self.inner is None or self.inner.activity != activity:
             self.inner = Bar(activity, 120)
+            self.work.held = time.monotonic() if activity == COMPILING else None
         if not math.isnan(fraction):
             self.inner.move(fraction, count)
         self._pace()

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from flaxformer_lite import console
 from flaxformer_lite.console import (
+    COMPILING,
     LONGEST_NOTE,
     Curve,
     Progress,
@@ -142,6 +143,27 @@ def test_what_was_left_out_is_no_part_of_the_speed(clock: list[float]):
     clock[0] += 1
     progress.update("training", 2)
     assert progress.work.left == "1 min 38 s left"
+
+
+def test_the_time_left_stands_still_while_something_compiles(clock: list[float]):
+    """Oracle: worked by hand. After two steps of 1 s each, 98 s are left: while the third compiles for a minute, and after it."""
+    progress = Progress(100)
+    for step in range(3):
+        progress.update("training", step)
+        clock[0] += step < 2
+    for _ in range(3):
+        progress.within(COMPILING)
+        clock[0] += 20
+        assert progress.work.left == "1 min 38 s left"
+    progress.leave_out(60)
+    progress.update("training", 2)
+    assert progress.work.left == "1 min 38 s left"
+    clock[0] += 1
+    progress.update("training", 3)
+    assert progress.work.left == "1 min 37 s left"
+    progress.within("evaluating")
+    clock[0] += 3  # evaluations come again
+    assert progress.work.left == "3 min 14 s left"
 
 
 def shown(progress: Progress) -> list[str]:

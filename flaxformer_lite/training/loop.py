@@ -11,7 +11,7 @@ import jax
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.console import Failure, Progress
+from flaxformer_lite.console import COMPILING, Failure, Progress
 from flaxformer_lite.model import kernels
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.training.evaluation import Evaluator
@@ -21,7 +21,7 @@ from flaxformer_lite.training.multihost.agreement import current_processes
 from flaxformer_lite.training.profile import Profiler
 from flaxformer_lite.training.setup import Setup, set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.throughput import Throughput
+from flaxformer_lite.training.throughput import Throughput, compiling_seconds
 from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words
 from flaxformer_lite.workdir import Checkpoints, RunFolder, mirroring, open_checkpoints
 from flaxformer_lite.workdir.trackers import Trackers
@@ -164,7 +164,7 @@ class Trainer:
         if is_new := shape not in self.compiled:
             self.compiled.add(shape)
             jax.block_until_ready(self.pending[-1:])  # a step that computes meanwhile would be one without a time
-            self.progress.within("compiling")
+            self.progress.within(COMPILING)
         started = time.perf_counter()
         self.state, measured = self.runner.train_step(self.state, batch)
         if is_new:
@@ -281,7 +281,9 @@ class Trainer:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""
         assert self.evaluator is not None
         train = self.config.train
+        before = compiling_seconds()
         metrics = self.evaluator.evaluate(step, self.state.params, self.show_evaluation)
+        self.progress.leave_out(compiling_seconds() - before)
         best = self.keeps(step) and self.loop_state.update_best(
             metrics[train.best_metric], train.best_mode, train.patience
         )

@@ -1,10 +1,11 @@
-"""Throughput: tokens and operations per second since the last `train` row, and the peak of memory."""
+"""Throughput: tokens and operations per second since the last `train` row, the peak of memory, and the time of compiling."""
 
 import time
 from typing import Any
 
 import jax
 import numpy as np
+from jax import monitoring
 from jaxtyping import PyTree
 
 from flaxformer_lite.config.experiment import Config
@@ -12,6 +13,23 @@ from flaxformer_lite.data.batch_plan import BatchPlan
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.hardware import peak_flops, peak_process_memory
 from flaxformer_lite.training.flops import training_flops
+
+compilations: list[float] = []
+"""The seconds that each compilation of this process took, as JAX reports them."""
+
+
+def note_compilation(event: str, seconds: float, **_: object) -> None:
+    """Notes the duration of an event of JAX, if that is a compilation."""
+    if event == "/jax/core/compile/backend_compile_duration":
+        compilations.append(seconds)
+
+
+monitoring.register_event_duration_secs_listener(note_compilation)
+
+
+def compiling_seconds() -> float:
+    """Returns the seconds that this process has compiled so far."""
+    return sum(compilations)
 
 
 class Throughput:

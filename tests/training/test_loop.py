@@ -711,6 +711,16 @@ def test_a_real_process_saves_and_exits_0_on_a_signal(tmp_path, number: signal.S
     assert f"{number.name}: saved after step" in (tmp_path / "run" / "train.log").read_text()
 
 
+def test_compiling_in_an_evaluation_counts_for_no_time_left(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: by hand. Of an evaluation 7 s are compiling."""
+    seconds = iter([2.0, 9.0])
+    monkeypatch.setattr(loop, "compiling_seconds", lambda: next(seconds))
+    trainer = Mock(config=NO_TEXT, keeps=lambda _: False)
+    trainer.evaluator.evaluate.return_value = {"loss": 1.0}
+    assert loop.Trainer.evaluate(trainer, 5) == {"loss": 1.0}
+    trainer.progress.leave_out.assert_called_once_with(7.0)
+
+
 def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
     """Oracle: by hand. The first batch of each of two shapes takes 10 s, the others 1 s."""
     clock, left_out = [0.0], {"throughput": [], "progress": []}

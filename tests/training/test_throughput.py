@@ -3,13 +3,15 @@
 import time
 from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.training import throughput
-from flaxformer_lite.training.throughput import Throughput
+from flaxformer_lite.training.throughput import Throughput, compiling_seconds
 from tests.support.experiments import tiny_config
 
 BUCKETS = [Bucket(Lengths(4, 4), 2), Bucket(Lengths(8, 8), 2)]
@@ -45,6 +47,16 @@ def test_speed_mfu_and_memory_by_hand(clock: list[float]):
     counted.reset()
     clock[0] += 1
     assert counted.row()["tokens_per_second"] == 0
+
+
+def test_the_time_of_compiling_is_that_of_new_programs():
+    """Law: it grows with a program that was not there, by less than the whole call takes, and not with one that was."""
+    function, before, started = jax.jit(lambda x: jnp.sin(x) @ x), compiling_seconds(), time.perf_counter()
+    function(jnp.ones((3, 3)))
+    after = compiling_seconds()
+    assert 0 < after - before < time.perf_counter() - started
+    function(jnp.ones((3, 3)))
+    assert compiling_seconds() == after
 
 
 def test_what_is_not_known_is_no_field(clock: list[float]):
