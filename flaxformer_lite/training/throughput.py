@@ -18,10 +18,10 @@ compilations: list[float] = []
 """The seconds that each compilation of this process took, as JAX reports them."""
 
 
-def note_compilation(event: str, seconds: float, **_: object) -> None:
+def note_compilation(event: str, duration_secs: float, **_: str | int) -> None:
     """Notes the duration of an event of JAX, if that is a compilation."""
     if event == "/jax/core/compile/backend_compile_duration":
-        compilations.append(seconds)
+        compilations.append(duration_secs)
 
 
 monitoring.register_event_duration_secs_listener(note_compilation)
