@@ -27,7 +27,8 @@ class Sampling(Checked, at="decode.sampling"):
     top_k: NonNegativeInt = 0
     """Sample from the k most probable tokens, and those as probable as the last of them; 0: from all tokens."""
     top_p: Annotated[float, Gt(0), Le(1)] = 1.0
-    """Sample from the fewest most probable tokens whose probabilities sum to top_p or more; 1: from all tokens.
+    """Sample from the fewest most probable tokens whose probabilities sum to top_p or more, of equal ones those with the lowest
+    ids; 1: from all tokens.
 
     Reference: Holtzman et al. 2020, arXiv:1904.09751.
     """
@@ -66,7 +67,7 @@ class DecodeConfig(Checked, at="decode"):
     max_new_tokens: PositiveInt | None = None
     """Maximum length of an answer in tokens, end included; None: see max_length_ratio."""
     min_new_tokens: NonNegativeInt = 0
-    """Minimum number of tokens before an answer may end."""
+    """Minimum number of tokens before an answer may end; the maximum length comes first."""
     forced_bos_id: NonNegativeInt | None = None
     """First token of every answer; None: the model's choice."""
     forced_eos_id: NonNegativeInt | None = None

@@ -250,25 +250,29 @@ class Decoder:
         return self.sample_keys(seeds.view(np.int32), first_index + source, sample)
 
 
+FACTORS = (1e-30, 1e30)
+"""The smallest and the largest number of a compiled search: its products with logits are finite, and its inverse is above 0."""
+
+
 def with_numbers(inputs: SearchInputs, configs: Sequence[DecodeConfig], keys: Key[Array, "B"] | None) -> SearchInputs:
     """Returns the inputs of a search with the numbers of the settings of each row; padding rows have the last one's."""
     rows, penalties = len(inputs.tokens), [config.repetition_penalty for config in configs]
-    penalty = row_numbers(penalties, rows) if set(penalties) != {1.0} else None
+    penalty = row_numbers(np.clip(penalties, *FACTORS), rows) if set(penalties) != {1.0} else None
     if keys is None:
         return inputs._replace(repetition_penalty=penalty)
     drawn = [config.sampling for config in configs if config.sampling is not None]
     rounded = jnp.result_type(float).type
     sampling = RowSampling(
         keys,
-        temperature=row_numbers([sampling.temperature for sampling in drawn], rows),
-        top_p=row_numbers([sampling.top_p for sampling in drawn], rows),
+        temperature=row_numbers(np.clip([sampling.temperature for sampling in drawn], *FACTORS), rows),
+        top_p=row_numbers(np.clip([sampling.top_p for sampling in drawn], *FACTORS), rows),
         # On the host: a compiled logarithm differs in the last bit from that of a constant.
         log_min_p=row_numbers([math.log(p) if (p := rounded(s.min_p)) else -math.inf for s in drawn], rows),
     )
     return inputs._replace(sampling=sampling, repetition_penalty=penalty)
 
 
-def row_numbers(values: Sequence[float], rows: int) -> Float[Array, "B"]:
+def row_numbers(values: Sequence[float] | Float[np.ndarray, "_"], rows: int) -> Float[Array, "B"]:
     """Returns a number for each row, the last one for padding rows too."""
     return jnp.asarray([*values, *[values[-1]] * (rows - len(values))], float)
 

@@ -4,6 +4,7 @@ The alphabet of shapes is in `model/__init__.py`. A token whose logit is -inf ca
 """
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -47,7 +48,7 @@ def process_logits(
     if repetition_penalty is not None:
         seen = mark_ids(history.tokens, history.mask, vocab_size)
         logits = apply_repetition_penalty(logits, seen, repetition_penalty)
-    if config.no_repeat_ngram:
+    if 0 < config.no_repeat_ngram <= history.tokens.shape[-1]:  # a longer one has no room to occur
         logits = jnp.where(banned_ngram_tokens(history, config.no_repeat_ngram, vocab_size), -jnp.inf, logits)
     if config.suppress_ids:
         logits = logits.at[..., jnp.asarray(config.suppress_ids)].set(-jnp.inf)
@@ -94,7 +95,7 @@ def apply_repetition_penalty(
 def banned_ngram_tokens(history: TokenHistory, n: int, vocab_size: int) -> Bool[Array, "*B V"]:
     """Returns True for the next tokens that would complete an n-gram that the history already contains."""
     tokens, start = history.tokens, history.start[..., None]
-    windows = max(0, tokens.shape[-1] - n + 1)
+    windows = tokens.shape[-1] - n + 1
     first = history.position - n + 2  # the first position of the n-gram that the next token would complete
     matches = (jnp.arange(windows) >= start) & (jnp.arange(windows) + n - 1 <= history.position)
     for i in range(n - 1):
@@ -164,22 +165,47 @@ def filter_top_k(logits: Float[Array, "B V"], k: int) -> Float[Array, "B V"]:
 
 
 def filter_top_p(logits: Float[Array, "B V"], p: Float[Array, "B"]) -> Float[Array, "B V"]:
-    """Returns the fewest largest logits whose probabilities sum to p or more, and those equal to the smallest of them.
+    """Returns the fewest largest logits whose probabilities sum to p or more, equal ones by their ids; -inf for the others.
 
     The bits of the smallest are found one after the other, by 32 sums over the row: a sort takes a CPU 20 times as long.
     """
     probabilities, bits = jax.nn.softmax(logits), ascending_bits(logits.astype(jnp.float32))
-    enough = jnp.where(p < 1, p, jnp.inf)  # with a p of 1 also those whose probability is rounded away
+    # Sums that are p but for their rounding count; with a p of 1 also logits whose probability is rounded away.
+    enough = jnp.where(p < 1, p * (1 - 2**-20), jnp.inf)
 
-    def add_bit(i: Int[Array, ""], least: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
-        larger = least | (jnp.uint32(1 << 31) >> i.astype(jnp.uint32))
-        mass = jnp.where(bits >= larger[:, None], probabilities, 0).sum(-1)
-        return jnp.where(mass >= enough, larger, least)
+    def mass(chosen: Bool[Array, "B V"]) -> Float[Array, "B"]:
+        return jnp.where(chosen, probabilities, 0).sum(-1)
 
-    steps = jnp.where((p < 1).any(), 32, 0)  # none where no row needs them: all are kept
-    least = jax.lax.fori_loop(0, steps, add_bit, jnp.zeros(len(logits), jnp.uint32))
+    num_bits = jnp.where((p < 1).any(), 32, 0)  # no step where no row needs them: all are kept
+    least = largest_integer(lambda least: mass(bits >= least[:, None]) >= enough, len(p), num_bits)
     smallest = jnp.where(bits >= least[:, None], logits, jnp.inf).min(-1, keepdims=True)
-    return jnp.where(logits >= smallest, logits, -jnp.inf)
+    equal = logits == smallest
+
+    def first_equals() -> Bool[Array, "B V"]:
+        each = jnp.where(equal, probabilities, 0).max(-1)
+        needed = jnp.where(p < 1, jnp.ceil((enough - mass(logits > smallest)) / each), jnp.inf)
+        ids = jnp.arange(logits.shape[-1], dtype=jnp.uint32)
+
+        def too_few_before(last: UInt32[Array, "B"]) -> Bool[Array, "B"]:
+            return (equal & (ids < last[:, None])).sum(-1) < needed
+
+        last = largest_integer(too_few_before, len(p), logits.shape[-1].bit_length())
+        return equal & (ids <= last[:, None])
+
+    equal = jax.lax.cond((equal.sum(-1) > 1).any(), first_equals, lambda: equal)
+    return jnp.where((logits > smallest) | equal, logits, -jnp.inf)
+
+
+def largest_integer(
+    holds: Callable[[UInt32[Array, "B"]], Bool[Array, "B"]], rows: int, num_bits: int | Int[Array, ""]
+) -> UInt32[Array, "B"]:
+    """Returns for each row the largest integer of so many bits for which `holds`, which then holds for all smaller ones; else 0."""
+
+    def add_bit(i: Int[Array, ""], found: UInt32[Array, "B"]) -> UInt32[Array, "B"]:
+        larger = found | (jnp.uint32(1) << (num_bits - 1 - i).astype(jnp.uint32))
+        return jnp.where(holds(larger), larger, found)
+
+    return jax.lax.fori_loop(0, num_bits, add_bit, jnp.zeros(rows, jnp.uint32))
 
 
 def ascending_bits(x: Float32[Array, "B V"]) -> UInt32[Array, "B V"]:

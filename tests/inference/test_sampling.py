@@ -25,6 +25,7 @@ from tests.support.reference_search import reference_process_logits
 V = 11
 processed_by_program = jax.jit(process_logits, static_argnames="config")
 warp = jax.jit(warp_logits, static_argnames="k")
+sample = jax.jit(sample_token, static_argnames="k")
 SCORES = 2 * np.random.default_rng(0).normal(size=(7, V)).astype(np.float32)
 
 
@@ -44,9 +45,9 @@ def drawn(scores, sampling, keys, step):
     """Returns a token for each row, by settings as `Decoder` passes them: none for a temperature of 0."""
     config = DecodeConfig(sampling=sampling)
     if config.program.sampling is None:
-        return sample_token(jnp.asarray(scores), None, 0, jnp.int32(step))
+        return sample(jnp.asarray(scores), None, 0, jnp.int32(step))
     rows = numbers([config] * len(scores), len(scores), keys).sampling
-    return sample_token(jnp.asarray(scores), rows, sampling.top_k, jnp.int32(step))
+    return sample(jnp.asarray(scores), rows, sampling.top_k, jnp.int32(step))
 
 
 def processed(scores, history, step, last, config):
@@ -97,22 +98,65 @@ def test_filters_equal_loops(sampling):
     assert (found.max(-1) > -np.inf).all()
 
 
-@pytest.mark.parametrize("p", [1e-6, 0.3, 0.9, 0.999, 1.0])
-def test_top_p_of_many_equal_scores(p):
-    """Oracle: in float64, for each score the mass of all larger scores; zeros of either sign are equal; a p of 1 keeps all."""
+def fewest(row, p):
+    """Returns True for the tokens that top-p keeps, by a stable sort in float64, and a p in the middle of the last one's share."""
+    weights = np.exp(np.float64(row) - row.max())
+    order = np.argsort(-row, kind="stable")
+    sums = np.cumsum(weights[order]) / weights.sum()
+    last = int(np.searchsorted(sums, p))
+    kept = np.isin(np.arange(len(row)), order[: last + 1])
+    return kept, (sums[last] + (sums[last - 1] if last else 0)) / 2
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.3, 0.9, 0.999])
+def test_top_p_keeps_the_fewest_and_of_equal_scores_the_lowest_ids(p):
+    """Oracle: a stable sort in float64; zeros of either sign are equal."""
     rng = np.random.default_rng(1)
     rows = [
         rng.integers(-12, 6, 4_000) / 4,
         np.where(rng.random(4_000) < 0.9, -np.inf, rng.integers(-3, 3, 4_000)),
         np.where(np.arange(4_000) % 2, 0.0, -0.0),
         rng.standard_normal(4_000) * 1e4,
+        np.zeros(4_000),
     ]
     scores = np.stack(rows).astype(np.float32)
-    for row, found in zip(scores, np.asarray(warped(scores, Sampling(top_p=p))), strict=True):
-        weights = np.exp(np.float64(row) - row.max())
-        values = np.unique(row)
-        smallest = min(value for value in values if p == 1 or weights[row > value].sum() < p * weights.sum())
-        np.testing.assert_array_equal(found, np.where(row >= smallest, row, -np.inf))
+    kept, middles = zip(*(fewest(row, p) for row in scores), strict=True)
+    found = warped(scores, *(Sampling(top_p=middle) for middle in middles))
+    np.testing.assert_array_equal(found, np.where(kept, scores, -np.inf))
+
+
+@pytest.mark.parametrize(
+    ("size", "p", "kept"), [(200, 0.05, 10), (1_000, 0.3, 300), (10, 0.9, 9), (50_257, 0.5, 25_129)]
+)
+def test_a_top_p_that_equal_scores_sum_to(size, p, kept):
+    """By hand: a sum that is p but for its rounding is enough."""
+    found = np.asarray(warped(np.full((1, size), -2.5, np.float32), Sampling(top_p=p)))
+    assert np.flatnonzero(found > -np.inf).tolist() == list(range(kept))
+
+
+def test_filters_at_their_edges_change_nothing():
+    """Law: a top_p of 1 keeps tokens too whose probability is rounded to 0, beside rows with another; so do a top_k of the whole
+    vocabulary, a min_p of 0, and a temperature of 1. A token less is dropped, and the smallest p and k keep the best alone."""
+    scores = np.stack([1e4 * SCORES[0], SCORES[1], SCORES[2]])
+    kept = warped(scores, Sampling(top_p=1.0, top_k=V), Sampling(top_p=1e-38, top_k=V), Sampling(top_p=0.999, top_k=V))
+    np.testing.assert_array_equal(kept[0], scores[0])
+    assert (kept > -np.inf).sum(-1).tolist() == [V, 1, V]
+    for sampling in (Sampling(top_k=V), Sampling(top_k=V + 1), Sampling(min_p=0.0), Sampling(temperature=1.0)):
+        np.testing.assert_array_equal(warped(scores, sampling), scores)
+    assert (warped(scores, Sampling(top_k=V - 1)) > -np.inf).sum(-1).tolist() == 3 * [V - 1]
+    assert (warped(scores, Sampling(top_k=1)) > -np.inf).sum(-1).tolist() == 3 * [1]
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2}], ids=str)
+def test_temperatures_at_the_edge_of_float32(filters):
+    """Law: the smallest takes the best token, the largest any that is left; a token of no probability stays so."""
+    scores = np.float32([[5, 7, 6, -np.inf], [-5, -3, -4, -np.inf]])
+    keys = sample_keys(jnp.int32(1), jnp.arange(200), jnp.zeros(200, jnp.int32))
+    for row in scores:
+        rows = np.broadcast_to(row, (200, 4))
+        assert set(drawn(rows, Sampling(temperature=1e-38, **filters), keys, 0).tolist()) == {1}
+        left = {1, 2} if filters.keys() & {"top_p", "top_k"} else {0, 1, 2}
+        assert set(drawn(rows, Sampling(temperature=3e38, **filters), keys, 0).tolist()) == left
 
 
 def test_rows_have_settings_of_their_own():
@@ -145,18 +189,24 @@ def test_a_draw_is_independent_of_the_settings_of_other_rows():
         np.testing.assert_array_equal(together[:, i], alone[:, i], str(config.sampling))
 
 
-def test_equal_scores_stay_together():
-    """Law: equal tokens are kept or dropped together."""
+def test_equal_scores_at_the_edge_of_a_filter():
+    """Oracle: Hugging Face's TopKLogitsWarper, MinPLogitsWarper keep all of them, TopPLogitsWarper the fewest."""
     scores = jnp.log(jnp.asarray([[0.1, 0.3, 0.3, 0.1, 0.2]]))
-    for sampling, kept in ((Sampling(top_k=4), 5), (Sampling(top_k=1), 2), (Sampling(top_p=0.2), 2)):
-        assert int((warped(scores, sampling) > -jnp.inf).sum()) == kept
+    for sampling, kept in (
+        (Sampling(top_k=4), [0, 1, 2, 3, 4]),
+        (Sampling(top_k=1), [1, 2]),
+        (Sampling(min_p=0.999), [1, 2]),
+        (Sampling(top_p=0.2), [1]),
+        (Sampling(top_p=0.6), [1, 2]),
+        (Sampling(top_p=0.85), [0, 1, 2, 4]),
+    ):
+        assert np.flatnonzero(warped(scores, sampling)[0] > -jnp.inf).tolist() == kept
 
 
 def test_no_draw_sorts_the_vocabulary():
     """Law: no program has a sort of rows, which takes a CPU 10 times as long as the filters and the draw."""
     sampling = numbers([DecodeConfig(sampling=Sampling(top_k=10))], 8, jax.random.split(jax.random.key(0), 8)).sampling
-    draw = jax.jit(sample_token, static_argnames="k")
-    compiled = draw.lower(jnp.zeros((8, 4_000)), sampling, k=10, step=jnp.int32(0)).compile().as_text()
+    compiled = sample.lower(jnp.zeros((8, 4_000)), sampling, k=10, step=jnp.int32(0)).compile().as_text()
     assert "f32[8,4000]" in compiled and not re.search(r"f32\[8,4000\]\S* sort\(", compiled)
 
 
@@ -208,6 +258,7 @@ SETTINGS = [
     DecodeConfig(no_repeat_ngram=2),
     DecodeConfig(no_repeat_ngram=3, repetition_penalty=1.2),
     DecodeConfig(no_repeat_ngram=9),
+    DecodeConfig(no_repeat_ngram=12),
     DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, eos_ids=(3, 9)),
     DecodeConfig(forced_bos_id=6, forced_eos_id=3, suppress_ids=(6,)),
     DecodeConfig(renormalize=True, forced_eos_id=3, suppress_ids=(1, 7)),
@@ -229,7 +280,7 @@ def test_processed_logits_equal_plain_python(config):
         expected = [reference_process_logits(SCORES[i], rows[i], step, last[i], config) for i in range(7)]
         np.testing.assert_allclose(found, expected, rtol=1e-6)
         changed += (found != SCORES).sum()
-    idle = config in (DecodeConfig(), SETTINGS[-1]) or config.no_repeat_ngram == 9
+    idle = config in (DecodeConfig(), SETTINGS[-1]) or config.no_repeat_ngram >= 9
     assert (changed == 0) == idle
 
 
