@@ -193,7 +193,7 @@ def beam_step(
     batch, k, vocab_size = token_log_probs.shape
     length = state.step + 1
     candidates = (state.log_probs[..., None] + token_log_probs).reshape(batch, k * vocab_size)
-    log_probs, flat = top_k(candidates, (1 + len(config.eos_ids)) * k)
+    log_probs, flat = top_k(candidates, (1 + len({*config.eos_ids})) * k)
     beam, token = flat // vocab_size, flat % vocab_size
     end, limit = is_end(token, config), (length == max_lengths)[:, None]
 

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import Checked, FiniteFloat, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.bounds import (
+    LARGEST,
+    Checked,
+    FiniteFloat,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from flaxformer_lite.console import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
@@ -59,7 +67,7 @@ class DecodeConfig(Checked, at="decode"):
     """Treatment of an answer that reaches its maximum length. cut: its missing end still counts in len, and it is used only if the
     search is not done (Hugging Face's library in 2020). end: it counts as finished, len without an end (the library in 2025)."""
     num_hypotheses: PositiveInt = 1
-    """Number of answers returned, best first: at most beam_size, or as many as are sampled."""
+    """Number of answers returned, best first: at most beam_size, fewer if a search finds fewer, or as many as are sampled."""
     max_length_ratio: NonNegativeFloat = 2.0
     """Maximum length of an answer: max_length_ratio * source tokens + max_length_extra tokens, ends included."""
     max_length_extra: NonNegativeInt = 10
@@ -164,7 +172,7 @@ class DecodeConfig(Checked, at="decode"):
         """Returns the maximum number of tokens, at least 1, in the answer to a source of that many tokens, ends included."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
-        return max(1, int(self.max_length_ratio * source_length) + self.max_length_extra)
+        return max(1, int(min(self.max_length_ratio * source_length + self.max_length_extra, LARGEST)))
 
     def score(self, log_prob: Float[Array, "*B"], length: Int[Array, "*#B"]) -> Float[Array, "*B"]:
         """Returns the scores that rank answers; `length` is `len` in the formulas at `length_penalty`.

@@ -40,7 +40,7 @@ class Hypothesis(NamedTuple):
 
 
 NO_ANSWER = Hypothesis([], -math.inf)
-"""Stands for the answer where no score is finite: the weights have infinite or undefined numbers."""
+"""Stands for the answer where no score is finite: see `warn_of_missing`."""
 
 
 class ScoredText(NamedTuple):
@@ -295,7 +295,8 @@ def warn_of_missing(
         more = f" and {len(missing) - 1:,} more" if missing[1:] else ""
         warn(
             f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
-            "numbers; use another checkpoint"
+            "numbers; use another checkpoint, or, if the rules of decode leave no token, lower suppress_ids, no_repeat_ngram or "
+            "min_new_tokens; a decode.alpha far from 0 makes scores infinite, too"
         )
 
 
@@ -319,7 +320,11 @@ def check_translates(model: ModelConfig) -> None:
 
 
 def check_vocabulary(config: DecodeConfig, vocab_size: int) -> None:
-    """Raises: ValueError if the settings name an id outside the vocabulary."""
+    """Raises: ValueError if the settings name an id outside the vocabulary, or every id ends an answer."""
     for name in ("pad_id", "bos_id", "eos_ids", "forced_bos_id", "forced_eos_id", "suppress_ids"):
         ids = getattr(config, name)
         check_token_ids(ids if isinstance(ids, tuple) else (ids,), vocab_size, f"decode.{name} has")
+    if len({*config.eos_ids}) == vocab_size:
+        raise ValueError(
+            f"decode.eos_ids has all {vocab_size} ids of the vocabulary: leave one out that ends no answer"
+        )

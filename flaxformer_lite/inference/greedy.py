@@ -44,8 +44,8 @@ class GreedyState(NamedTuple):
 def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings) -> Decoded:
     """Returns one answer a row: the most probable token at each step, or a sampled one if `batch.sampling` is set.
 
-    An answer ends with EOS, or at `batch.max_lengths` tokens (EOS counts). Its score is made of the model's own log-probabilities,
-    before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
+    An answer ends with EOS, at `batch.max_lengths` tokens (EOS counts), or where the rules leave no token. Its score is made of the
+    model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
     """
     return greedy_from(model, variables, *prefill(model, variables, batch, settings), settings)
 
@@ -127,12 +127,13 @@ def greedy_step(
     log_prob = jnp.take_along_axis(logits, token[:, None], 1)[:, 0] - jax.nn.logsumexp(logits, -1)
     if (forced := forced_ids(state.step, is_last, config)) is not None:
         log_prob = jnp.where(forced >= 0, 0, log_prob)
-    extends = state.active & ~is_end(token, config)
+    is_left = jnp.take_along_axis(processed, token[:, None], 1)[:, 0] != -jnp.inf  # else the rules leave no token
+    extends = state.active & is_left & ~is_end(token, config)
     return GreedyState(
         step=state.step + 1,
         tokens=state.tokens.at[:, position + 1].set(jnp.where(extends, token, config.pad_id)),
         lengths=state.lengths + extends,
-        log_probs=state.log_probs + jnp.where(state.active, log_prob, 0),
+        log_probs=state.log_probs + jnp.where(state.active & is_left, log_prob, 0),
         active=extends & ~is_last,
         cache=cache,
     )

@@ -18,8 +18,10 @@ from tests.support.quick import quick
 from tests.support.reference_search import (
     ALONE,
     BEAMS,
+    PROBABILITIES,
     SMALL,
     SOURCES,
+    VOCAB,
     answers,
     assert_same,
     constant,
@@ -65,6 +67,15 @@ def test_one_token_may_be_all():
     model, params = model_of(SMALL)
     found = decode(beam_search, model, constant(params), SOURCES, DecodeConfig(beam_size=2, alpha=0.0), 1)
     assert_same(answers(found), 5 * [[((4,), math.log(0.6))]])
+
+
+def test_beams_beyond_the_possible_answers_give_no_answer():
+    """By hand, for the same model: after one token there are as many answers as ids, the end among them; an end id counts once."""
+    model, params = model_of(SMALL)
+    config = DecodeConfig(beam_size=VOCAB + 4, num_hypotheses=VOCAB + 4, at_limit="end", eos_ids=12 * (EOS,))
+    scores = np.asarray(decode(beam_search, model, constant(params), SOURCES[:2], config, 1).scores)
+    expected = [*sorted(np.log(PROBABILITIES), reverse=True), *4 * [-math.inf]]
+    np.testing.assert_allclose(scores, 2 * [expected], atol=1e-5)
 
 
 def test_the_positions_of_a_cache_by_hand():

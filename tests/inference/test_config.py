@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from flaxformer_lite.bounds import LARGEST
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 
 
@@ -13,6 +14,11 @@ def test_max_length():
     assert [settings.max_length(n) for n in (0, 1, 2, 7)] == [2, 3, 5, 12]
     assert DecodeConfig(max_length_ratio=0.25, max_length_extra=0).max_length(3) == 1
     assert DecodeConfig(max_new_tokens=5).max_length(3) == DecodeConfig(max_new_tokens=5).max_length(99) == 5
+    assert (
+        DecodeConfig(max_length_ratio=3e38).max_length(9)
+        == DecodeConfig(max_length_extra=LARGEST).max_length(1)
+        == LARGEST
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,22 @@
 """Laws of greedy search."""
 
+import math
+
 import numpy as np
 import pytest
 
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
-from flaxformer_lite.text.special_ids import EOS
+from flaxformer_lite.text.special_ids import BOS, EOS
 from tests.support.reference_search import (
+    PROBABILITIES,
     SMALL,
+    SOURCES,
     VOCAB,
+    answers,
+    assert_same,
+    constant,
     decode,
     model_of,
 )
@@ -29,3 +36,13 @@ def test_beam_of_one_is_greedy():
         np.testing.assert_allclose(found[0].scores, found[1].scores, rtol=0, atol=1e-5)
         lengths |= set(found[0].lengths[:, 0].tolist())
     assert len(lengths) > 2, "all answers are of one length: nothing was compared"
+
+
+def test_an_answer_ends_where_the_rules_leave_no_token():
+    """By hand: with no token twice, and no end, an answer has all others, most probable first; the score counts a missing end."""
+    model, params = model_of(SMALL)
+    config = DecodeConfig(no_repeat_ngram=1, min_new_tokens=30)
+    others = sorted((i for i in range(VOCAB) if i not in (BOS, EOS)), key=lambda i: -PROBABILITIES[i])
+    score = sum(math.log(PROBABILITIES[i]) for i in others) / (len(others) + 1)
+    found = decode(greedy, model, constant(params), SOURCES, config, 15)
+    assert_same(answers(found), 5 * [[(tuple(others), score)]])
