@@ -150,7 +150,7 @@ def test_filters_at_their_edges_change_nothing():
 @pytest.mark.parametrize("filters", [{}, {"top_p": 0.5}, {"min_p": 0.5}, {"top_k": 2}], ids=str)
 def test_temperatures_at_the_edge_of_float32(filters):
     """Law: the smallest takes the best token, the largest any that is left; a token of no probability stays so."""
-    scores = np.float32([[5, 7, 6, -np.inf], [-5, -3, -4, -np.inf]])
+    scores = np.array([[5, 7, 6, -np.inf], [-5, -3, -4, -np.inf]], np.float32)
     keys = sample_keys(jnp.int32(1), jnp.arange(200), jnp.zeros(200, jnp.int32))
     for row in scores:
         rows = np.broadcast_to(row, (200, 4))
