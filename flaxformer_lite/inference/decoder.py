@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Bool, Float, Key
 
 from flaxformer_lite.inference.batches import (
     Batch,
@@ -23,7 +23,7 @@ from flaxformer_lite.inference.batches import (
 )
 from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
-from flaxformer_lite.inference.greedy import decode_chunk, greedy, start_stream
+from flaxformer_lite.inference.greedy import decode_chunk, greedy, greedy_answers, start_stream
 from flaxformer_lite.inference.sampling import RowSampling, sample_keys
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.model import ModelConfig, Transformer
@@ -49,6 +49,13 @@ class ScoredText(NamedTuple):
     text: str
     score: float
     """The value that ranks it, by `decode.length_penalty`; higher is better."""
+
+
+Watch = Callable[[int], Callable[[list[int]], int | None]]
+"""Returns for the index of a source a function of the newest tokens of an answer to it, a few at a time: how many tokens the answer
+keeps if they end it, else None. A text that has a stop string ends so."""
+CHUNK_TOKENS = 4
+"""The tokens of an answer between two looks at it."""
 
 
 class Request(NamedTuple):
@@ -102,6 +109,7 @@ class Decoder:
         self.decode_chunk = jax.jit(
             functools.partial(decode_chunk, model), static_argnames="config", donate_argnames="state"
         )
+        self.answers = jax.jit(greedy_answers, static_argnames="config")
         self.sample_keys = jax.jit(sample_keys)
 
     def under(self, config: DecodeConfig) -> "Decoder":
@@ -120,6 +128,7 @@ class Decoder:
         first_index: int = 0,
         limits: Sequence[int] | None = None,
         configs: Sequence[DecodeConfig] | None = None,
+        watch: Watch | None = None,
         other_variables: tuple[VariableDict, ...] = (),
     ) -> list[list[Hypothesis]]:
         """Returns the answers to each source (token ids, EOS included) or prompt, best first, in the order of `sources`.
@@ -128,7 +137,8 @@ class Decoder:
         Sampled tokens depend on `seed`, the index of the source (counted from `first_index`) and the number of the sample alone.
         With a seed for each source, a source draws as it does alone, at `first_index`. `limits` are maximum lengths of the answers,
         ends included, beside those of the settings. `configs` are the settings of each source, of the same `program` as the
-        decoder's. `other_variables` are those of the other models of an ensemble.
+        decoder's. `watch` ends answers early, unless there are beams; their scores count up to `CHUNK_TOKENS` - 1 tokens more.
+        `other_variables` are those of the other models of an ensemble.
 
         Raises: ValueError if a source is longer than the model's positions, or a prompt is empty.
         """
@@ -144,6 +154,9 @@ class Decoder:
             inputs, settings = self.inputs(members, batch, sources, limits)
             keys = self.keys(members, batch.rows, seed, first_index)
             inputs = with_numbers(inputs, [configs[member.source] for member in members], keys)
+            if watch is not None and self.config.beam_size == 1:
+                watched = [watch(member.source) for member in members]
+                return self.generate_watched(variables, inputs, settings, watched)
             return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
         batches = self.batches([len(sources[request.source]) for request in requests])
@@ -152,6 +165,48 @@ class Decoder:
             [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
             for number in numbers
         ]
+
+    def generate_watched(
+        self,
+        variables: VariableDict,
+        inputs: SearchInputs,
+        settings: SearchSettings,
+        watched: Sequence[Callable[[list[int]], int | None]],
+    ) -> list[list[Hypothesis]]:
+        """Returns the answers of a batch, each ended once the function for its row says so."""
+        over, kept, done = np.zeros(len(inputs.tokens), bool), dict[int, int](), [0] * len(watched)
+        for decoded in self.chunks(variables, inputs, settings, over):
+            found, lengths = decoded.tokens[:, 0], decoded.lengths[:, 0]
+            for row, ends in enumerate(watched):
+                if row not in kept and (number := ends(found[row, done[row] : lengths[row]].tolist())) is not None:
+                    kept[row], over[row] = number, True
+                done[row] = int(lengths[row])
+        answers = hypotheses(decoded)
+        return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
+
+    def chunks(
+        self,
+        variables: VariableDict,
+        inputs: SearchInputs,
+        settings: SearchSettings,
+        over: Bool[np.ndarray, "B"],
+        chunk_tokens: int = CHUNK_TOKENS,
+    ) -> Iterator[Decoded]:
+        """Yields the answers of a batch as they grow, on the host: by one token, then by `chunk_tokens` at a time.
+
+        Between two of them the caller may end rows, by `over`.
+        """
+        laid_out, laid_inputs, state = self.start_stream(variables, inputs, settings=settings)
+        num_tokens, active = 1, True
+        while active:
+            state = self.decode_chunk(laid_out, laid_inputs, config=settings.config, state=state, num_tokens=num_tokens)
+            decoded, rows = jax.device_get(
+                (self.answers(laid_inputs, config=settings.config, state=state), state.active)
+            )
+            yield decoded
+            if over.any():
+                state = state._replace(active=state.active & ~over)
+            num_tokens, active = chunk_tokens, bool((rows & ~over).any())
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""
@@ -165,7 +220,7 @@ class Decoder:
         *,
         first_index: int = 0,
         limit: int | None = None,
-        chunk_tokens: int = 4,
+        chunk_tokens: int = CHUNK_TOKENS,
     ) -> Iterator[list[int]]:
         """Yields the first answer of `generate` to this source alone in chunks: one token, then `chunk_tokens` at a time.
 
@@ -182,13 +237,10 @@ class Decoder:
         (batch,) = self.batches([len(source)])
         arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
         arrays = with_numbers(arrays, [self.config], self.keys([Request(0, 0)], batch.rows, seed, first_index))
-        laid_out, inputs, state = self.start_stream(variables, arrays, settings=settings)
-        done, active, num_tokens = 0, True, 1
-        while active:
-            state = self.decode_chunk(laid_out, inputs, config=settings.config, state=state, num_tokens=num_tokens)
-            tokens, length, active = jax.device_get((state.tokens[0], state.lengths[0], state.active[0]))
-            yield tokens[inputs.tokens.shape[1] :][done:length].tolist()
-            done, num_tokens = int(length), chunk_tokens
+        done = 0
+        for decoded in self.chunks(variables, arrays, settings, np.zeros(batch.rows, bool), chunk_tokens):
+            yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
+            done = int(decoded.lengths[0, 0])
 
     def check(self, sources: Sequence[Sequence[int]], first_index: int) -> None:
         """Raises: ValueError if a source is longer than the model's positions, or a prompt is empty."""

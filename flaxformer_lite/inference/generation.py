@@ -1,14 +1,15 @@
 """Text generation: prompts to token ids, token ids to the text that continues a prompt, stop strings, streams."""
 
+import bisect
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxtyping import PyTree
 
 from flaxformer_lite.inference.batches import ProgressCallback
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.decoder import Decoder, ScoredText
+from flaxformer_lite.inference.decoder import Decoder, ScoredText, Watch
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.text import Tokenizer
 
@@ -116,7 +117,10 @@ def generate_texts(
     """
     check_stop(stop)
     prompt_ids = [encode_prompt(tokenizer, prompt, decoder.config.bos_id) for prompt in prompts]
-    answers = decoder.generate({"params": params}, prompt_ids, progress, seed=seed, first_index=first_index)
+    watch = watch_stops(tokenizer, prompt_ids, [stop] * len(prompts))
+    answers = decoder.generate(
+        {"params": params}, prompt_ids, progress, seed=seed, first_index=first_index, watch=watch
+    )
     return [
         [ScoredText(truncate_at_stop(decode_after(tokenizer, ids, h.tokens), stop), h.score) for h in hypotheses]
         for ids, hypotheses in zip(prompt_ids, answers, strict=True)
@@ -142,6 +146,22 @@ def stream_text(
         if text.stopped:
             return
     yield text.finish()
+
+
+def watch_stops(tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stops: Sequence[Sequence[str]]) -> Watch | None:
+    """Returns what ends answers at the first stop string of their prompt, at the same token as a stream; None without any."""
+
+    def watch(index: int) -> Callable[[list[int]], int | None]:
+        text = TextStream(tokenizer, prompts[index], stops[index])
+
+        def ends(tokens: list[int]) -> int | None:
+            if text.stop and tokens:
+                text.add(tokens)
+            return text.num_tokens if text.stopped else None
+
+        return ends
+
+    return watch if any(stops) else None
 
 
 WINDOW_TOKENS = 32
@@ -205,11 +225,13 @@ class TextStream:
         """Whether a stop string has arrived."""
 
     def add(self, tokens: Sequence[int]) -> str:
-        """Returns the text that can be emitted once these tokens have arrived."""
+        """Returns the text that can be emitted once these tokens have arrived. Those after a stop string are dropped."""
         text = self.arrived.add(tokens)
         safe = truncate_at_stop(text, self.stop)
         self.stopped = len(safe) < len(text)
-        if not self.stopped:
+        if self.stopped:
+            self.drop_tokens(len(tokens))
+        else:
             safe = text.rstrip("\ufffd")  # how a decoder writes the first bytes of a character
             safe = safe[: len(safe) - max((partial_stop_length(safe, s) for s in self.stop), default=0)]
         return self.emit(safe)
@@ -218,9 +240,19 @@ class TextStream:
         """Returns the rest of the text, after the last token."""
         return self.emit(truncate_at_stop(self.text(), self.stop))
 
+    def drop_tokens(self, number: int) -> None:
+        """Drops of the last `number` tokens those after the one that completes a stop string."""
+        before, tokens = len(self.arrived.tokens) - number, self.arrived.tokens
+
+        def has_stop(count: int) -> bool:
+            text = decode_after(self.arrived.tokenizer, self.arrived.prompt, tokens[: before + count])
+            return truncate_at_stop(text, self.stop) != text
+
+        del tokens[before + bisect.bisect_left(range(1, number), True, key=has_stop) + 1 :]
+
     @property
     def num_tokens(self) -> int:
-        """The number of tokens so far."""
+        """The number of tokens so far, up to the one that completes a stop string."""
         return len(self.arrived.tokens)
 
     def text(self) -> str:

@@ -73,6 +73,11 @@ def greedy_from(
     step = functools.partial(greedy_step, model, step_variables(model, variables), inputs, config)
     state = init_greedy_state(inputs, cache, settings)
     state = decode_loop(step, state, most, lambda steps: model.cache_room(inputs.prefill_length + steps))
+    return greedy_answers(inputs, config, state)
+
+
+def greedy_answers(inputs: DecodeInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
+    """Returns the answers that a state has."""
     lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
     return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])

@@ -19,7 +19,13 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from flaxformer_lite.inference.encoder import BatchPredictor
-from flaxformer_lite.inference.generation import check_generates, decode_after, encode_prompt, truncate_at_stop
+from flaxformer_lite.inference.generation import (
+    check_generates,
+    decode_after,
+    encode_prompt,
+    truncate_at_stop,
+    watch_stops,
+)
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.run.run import Run, load
 from flaxformer_lite.text import EncodedText
@@ -144,8 +150,10 @@ class HarnessModel(TemplateLM):
                 "prompt is left; lower it, for example by --gen_kwargs max_gen_toks=64"
             )
         ids = [self.tok_encode(prompt)[-room:] for prompt in prompts]
-        found = self.run.completions_of_ids(ids, max_new_tokens=max_gen_toks, beam_size=1, num_hypotheses=1, **choice)
         stop = [text for text in ([until] if isinstance(until, str) else until) if text]
+        decoder = self.run.generation_decoder(max_new_tokens=max_gen_toks, beam_size=1, num_hypotheses=1, **choice)
+        watch = watch_stops(self.text_tokenizer, ids, [stop] * len(ids))
+        found = decoder.generate({"params": self.run.params}, ids, watch=watch)
         return [
             truncate_at_stop(decode_after(self.text_tokenizer, row, best.tokens), stop)
             for row, (best, *_) in zip(ids, found, strict=True)

@@ -5,6 +5,7 @@ A template is a program from a stranger, so each has a process of its own (`chat
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -44,11 +45,11 @@ class ChatTemplate:
 
     def problem(self) -> str:
         """Returns the reason why the template cannot be compiled; "" if it can."""
-        return self.thread.submit(self.ask, None, time.monotonic() + SECONDS).result().get("error", "")
+        return self.thread.submit(self.ask, None, math.inf).result().get("error", "")
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Returns the prompt that the next message of the assistant continues. Raises: Refusal if the template gives none."""
-        return self.submit(messages, time.monotonic() + SECONDS).result()
+        return self.submit(messages, math.inf).result()
 
     def submit(
         self,

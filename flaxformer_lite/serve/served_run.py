@@ -18,10 +18,10 @@ from flaxformer_lite.inference.generation import (
     TextStream,
     check_generates,
     check_stop,
-    decode_after,
     encode_prompt,
     generation_settings,
     truncate_at_stop,
+    watch_stops,
 )
 from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds
@@ -267,13 +267,14 @@ class ServedRun:
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
         """Returns the answers to each source or prompt, best first."""
-        decoder = self.decoder(program)
+        decoder, ids = self.decoder(program), [prompt.ids for prompt in prompts]
         found = decoder.generate(
             {"params": self.run.params},
-            [prompt.ids for prompt in prompts],
+            ids,
             seed=[prompt.seed for prompt in prompts],
             limits=[prompt.limit for prompt in prompts],
             configs=[prompt.settings for prompt in prompts],
+            watch=watch_stops(self.tokenizers.target, ids, [prompt.stop for prompt in prompts]),
         )
         return [
             [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
@@ -290,13 +291,19 @@ class ServedRun:
 
     def as_answer(self, decoder: Decoder, prompt: Prompt, found: Hypothesis) -> Answer:
         """Returns an answer as text, as `run.translate` and `run.generate` do."""
-        if decoder.has_encoder:
-            text = stopped = self.tokenizers.target_text(found.tokens)
-        else:
-            text = decode_after(self.tokenizers.target, prompt.ids, found.tokens)
-            stopped = truncate_at_stop(text, prompt.stop)
-        cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit) and stopped == text
-        return Answer(stopped, found.score, len(found.tokens), "length" if cut else "stop")
+        if not decoder.has_encoder:
+            parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+            parts.add(found.tokens)
+            return self.as_continuation(decoder, prompt, parts, found.score)
+        cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
+        text = self.tokenizers.target_text(found.tokens)
+        return Answer(text, found.score, len(found.tokens), "length" if cut else "stop")
+
+    def as_continuation(self, decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> Answer:
+        """Returns the answer to a prompt, once all of its tokens have arrived."""
+        cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+        text = truncate_at_stop(parts.text(), prompt.stop)
+        return Answer(text, score, parts.num_tokens, "length" if cut else "stop")
 
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
@@ -310,9 +317,7 @@ class ServedRun:
                 break
         else:
             yield parts.finish()
-        cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
-        text = truncate_at_stop(parts.text(), prompt.stop)
-        return Answer(text, 0.0, parts.num_tokens, "length" if cut else "stop")
+        return self.as_continuation(decoder, prompt, parts)
 
     def attention(self, ids: AttentionIds) -> dict[str, Any]:
         """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""

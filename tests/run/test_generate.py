@@ -17,6 +17,9 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.generation import (
     decode_after,
     encode_prompt,
+    generation_settings,
+    truncate_at_stop,
+    watch_stops,
 )
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
@@ -85,6 +88,39 @@ def test_a_run_continues_prompts(run: Run):
     assert "".join(run.stream(prompts[0], stop=[middle], seed=5, **DRAWN)) == stopped
     several = run.completions(prompts[:1], seed=5, num_hypotheses=8, **DRAWN)[0]
     assert several[0].text == texts[0] and len({sample.text for sample in several}) > 4
+
+
+def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pytest.MonkeyPatch):
+    """Law: answers are those of a search to the limit, cut after the token that completes a stop string; others go on."""
+    prompts = [encode_prompt(BYTES, prompt, BOS) for prompt in ("a", "b", "long prompt", "")]
+    settings = generation_settings(run.config.decode, {**DRAWN, "num_hypotheses": 2})
+    decoder, variables, computed = run.decoder(settings), {"params": run.params}, []
+    whole = decoder.generate(variables, prompts)
+    texts = [decode_after(BYTES, row, answers[0].tokens) for row, answers in zip(prompts, whole, strict=True)]
+    stops = [[texts[0][1]], [texts[1][2:4], "nowhere"], ["nowhere"], []]
+    chunks = decoder.chunks
+
+    def noted(*arguments: Any) -> Any:
+        for decoded in chunks(*arguments):
+            computed.append(int(decoded.lengths.max()))
+            yield decoded
+
+    monkeypatch.setattr(decoder, "chunks", noted)
+    found = decoder.generate(variables, prompts, watch=watch_stops(BYTES, prompts, stops))
+    for row, stop, expected, answers in zip(prompts, stops, whole, found, strict=True):
+        for long, short in zip(expected, answers, strict=True):
+            said = [decode_after(BYTES, row, long.tokens[:n]) for n in range(len(long.tokens) + 1)]
+            first = next((n for n, text in enumerate(said) if truncate_at_stop(text, stop) != text), len(long.tokens))
+            assert short.tokens == long.tokens[:first]
+    assert max(computed) == 12 and len(found[0][0].tokens) < 4
+    one = dataclasses.replace(settings, num_hypotheses=1)
+    monkeypatch.setattr(decoder, "config", one)
+    computed.clear()
+    assert (
+        decoder.generate(variables, prompts[:1], watch=watch_stops(BYTES, prompts, stops))[0][0].tokens
+        == found[0][0].tokens
+    )
+    assert max(computed) <= 5
 
 
 def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data import TSV
+from flaxformer_lite.inference.generation import truncate_at_stop
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification
 from flaxformer_lite.run import Run
@@ -217,6 +218,28 @@ def test_streams_are_the_whole_answer_in_parts(served: Served):
     assert parts[-2]["choices"][0]["finish_reason"] == "stop"
     for body in ({"texts": ["a", "b"], "stream": True}, {"texts": "a", "num_hypotheses": 2, "stream": True}):
         assert served.refused("/api/generate", body)[0] == 422
+
+
+def test_usage_with_a_stop_string_is_the_same_whole_and_streamed(three_runs: dict[str, Run]):
+    """Law: text, tokens and the reason of the end do not depend on how an answer is sent; a stop string's tokens count."""
+    from flaxformer_lite.serve.limits import Limits
+    from flaxformer_lite.serve.served_run import Key, ServedRun
+
+    run = ServedRun("documents", three_runs["documents"], Limits())
+    (free,) = run.decode(*decode_arguments(run, []))[0]
+    for stop in ([free.text[1]], [free.text[4:6]], ["nowhere"], []):
+        program, items = decode_arguments(run, stop)
+        (whole,), stream = run.decode(program, items)[0], run.stream(Key("documents", "generate", program), items[0])
+        with pytest.raises(StopIteration) as ended:
+            [next(stream) for _ in range(free.num_tokens + 2)]
+        assert ended.value.value == whole._replace(score=0.0)
+        assert whole.text == truncate_at_stop(free.text, stop)
+        assert (whole.num_tokens < free.num_tokens) == (whole.finish == "stop") == (whole.text != free.text)
+
+
+def decode_arguments(run: Any, stop: list[str]) -> Any:
+    job = run.generation_job(["Once upon"], {}, stop=stop)
+    return job.key.program, job.items
 
 
 def test_openai_shapes(served: Served):
