@@ -502,19 +502,24 @@ def test_a_page_is_the_servers_own_by_scheme_host_and_port(host: str, origin: st
 def test_a_full_queue_and_a_late_answer_have_their_status_and_free_their_places(three_runs: dict[str, Run]):
     """While the model is busy, texts beyond the queue get 429 and those in it 504; nothing stays behind."""
     served = Served(three_runs, limits={"seconds": 2.0})
-    go, answer = threading.Event(), served.model.answer
-    served.model.answer = lambda key, items: go.wait(20) and answer(key, items)  # type: ignore[method-assign]
+    begun, go, answer = threading.Event(), threading.Event(), served.model.answer
+
+    def slow_answer(key: Any, items: Any) -> Any:
+        begun.set()
+        return go.wait(20) and answer(key, items)
+
+    served.model.answer = slow_answer  # type: ignore[method-assign]
     found: list[int] = []
 
     def ask() -> None:
         found.append(served.post("/api/embed", {"texts": ["a"] * 4}).status_code)
 
     threads = [threading.Thread(target=ask) for _ in range(5)]
-    for thread, waiting in zip(threads, (0, 4, 8, 8, 8), strict=True):  # the first is with the model
+    for thread, waiting in zip(threads, (0, 4, 8, 8, 8), strict=True):
         thread.start()
+        assert begun.wait(20)  # the first is with the model
         while not found and served.service.worker.queue.num_items < waiting:
             time.sleep(0.01)
-        time.sleep(0.05)
     for thread in threads:
         thread.join()
     assert sorted(found) == [429, 429, 504, 504, 504]
