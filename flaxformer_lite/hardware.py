@@ -10,6 +10,7 @@ import math
 import os
 import platform
 import re
+import resource
 import subprocess
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
@@ -19,6 +20,9 @@ GOOGLE = "0x1ae0"
 """The vendor of a TPU on the PCI bus; disks and network cards of Google's machines have it too, but other classes."""
 TPU_CLASSES = ("0xff", "0x12")
 """PCI classes of a TPU: none, and processing accelerator."""
+LIMITS = {resource.RLIMIT_AS: ("-v", 1_840_000, 80_000), resource.RLIMIT_DATA: ("-d", 600_000, 80_000)}
+"""The shell's option, and the least KiB to start with, for the process and for each CPU. Measured: with 1,860,000 KiB of address
+space on two CPUs a toy of a model had too few threads, with 2,000,000 it trained."""
 
 PEAK_FLOPS = {
     "TPU v3": 61.5e12,
@@ -87,12 +91,29 @@ def has_tpu() -> bool:
     return any(device.joinpath("class").read_text().startswith(TPU_CLASSES) for device in google)
 
 
+def scheduled_cores() -> int:
+    """Returns the CPU cores that this process may run on; JAX starts threads for each of them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def limit_below_start() -> str | None:
+    """Returns a limit of the shell that is so low that JAX's libraries abort a process while they start, and the remedy."""
+    for limit, (option, start, per_core) in LIMITS.items():
+        most, needed = resource.getrlimit(limit)[0], (start + per_core * scheduled_cores()) * 1024
+        if most != resource.RLIM_INFINITY and most < needed:
+            return (
+                f"`ulimit {option}` is {most // 1024}, but JAX needs {needed // 1024} KiB on {scheduled_cores()} CPUs to train the "
+                f"smallest model: give `ulimit {option} unlimited`"
+            )
+    return None
+
+
 def usable_cores(groups: Path = Path("/sys/fs/cgroup")) -> int:
     """Returns the CPU cores that this process may use: those it may run on, within the quota of its container.
 
     groups: where Linux shows the limits of control groups, of version 2 or 1.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = scheduled_cores()
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with contextlib.suppress(OSError, ValueError):  # no such file; "max" and -1 stand for no quota
             quota, period = map(int, " ".join((groups / name).read_text() for name in names).split())

@@ -20,7 +20,7 @@ from typing import NoReturn
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
 from flaxformer_lite.console import Failure, Terminal, suggest, verbosity, write_line
-from flaxformer_lite.hardware import installed_versions
+from flaxformer_lite.hardware import installed_versions, limit_below_start
 
 COMMANDS = {
     "train": "train",
@@ -48,8 +48,14 @@ COMMANDS = {
 
 READ_NO_RUN = ("configs", "doctor", "import", "completion")
 """The commands that read no run, and so need no classes of its config."""
+WITHOUT_JAX = ("configs", "completion")
+"""The commands that need no memory for JAX."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
+OUT_OF_MEMORY = (
+    "not enough memory ({}): give shorter texts, a smaller beam or a lower decode.batch_tokens; in training a lower "
+    "data.tokens_per_batch or a higher train.num_micro_batches"
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -109,6 +115,8 @@ def add_common(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
+    if name not in WITHOUT_JAX and [*words] not in (["-h"], ["--help"]) and (reason := limit_below_start()):
+        fail(reason)
     command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.
     takes_settings = hasattr(command, "TAKES_SETTINGS") and any(not word.startswith("-") for word in words)
@@ -160,13 +168,14 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
         fail(as_flags(str(error), arguments))
     except Failure as error:
         fail(str(error), status=1)
+    except MemoryError:
+        fail(OUT_OF_MEMORY.format("the system gives no more"))
     except RuntimeError as error:
+        if "can't start new thread" in str(error):
+            fail("the system gives this process no more threads: raise `ulimit -v`, `ulimit -d` or `ulimit -u`")
         if "RESOURCE_EXHAUSTED" not in str(error):  # so JAX reports that there is no memory
             raise
-        fail(
-            f"not enough memory ({error}): give shorter texts, a smaller beam or a lower decode.batch_tokens; in training a lower "
-            "data.tokens_per_batch or a higher train.num_micro_batches"
-        )
+        fail(OUT_OF_MEMORY.format(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
 

@@ -47,6 +47,8 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
             RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes."),
             "allocating 9 bytes.): give shorter texts",
         ),
+        (MemoryError(), "error: not enough memory (the system gives no more): give shorter texts"),
+        (RuntimeError("can't start new thread"), "no more threads: raise `ulimit -v`"),
         (OSError(errno.ENOSPC, "No space left on device"), "error: No space left on device\n"),
         (PermissionError(errno.EACCES, "Permission denied", "a/b"), "error: a/b: Permission denied\n"),
     ],
