@@ -54,6 +54,7 @@ def test_a_sample_leaves_added_tokens_as_they_are() -> None:
     drawn = sampler(ids, 100, np.random.default_rng(0)).tolist()
     assert len(drawn) > len(ids) and [i for i in drawn if i >= VOCAB_SIZE - 1] == [VOCAB_SIZE - 1, FAR]
     assert tokenizer.decode(drawn) == tokenizer.decode(ids)
+    assert PLAIN.scored_pieces().keys() - tokenizer.scored_pieces().keys() == {VOCAB_SIZE - 1}
 
 
 @pytest.mark.parametrize("damage", [("<new>", ""), ('"lstrip"', '"left"'), ('"prefix": true', '"prefix": 1')])

@@ -82,6 +82,25 @@ def test_an_exported_tokenizer_is_imported_with_the_same_ids(
     assert said(found.tokenizers.source) == said_as_there(source, model)
 
 
+@pytest.mark.parametrize(("name", "model"), [("tokenizer.model", TRAINED_HERE["llama"]), ("spiece.model", BOTH)])
+def test_tokens_that_were_added_to_pieces_go_out(name: str, model: ModelConfig, tmp_path: Path) -> None:
+    """Their flags, the special ids around a text and the dummy prefix after a token are the same again."""
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / name).write_bytes(SENTENCE_PIECE.to_bytes())
+    added = {str(SENTENCE_PIECE.vocab_size): {"content": "<end>", "special": True, "rstrip": True}}
+    settings = {"added_tokens_decoder": added, "eos_token": "<end>", "add_bos_token": False, "add_eos_token": True}
+    family = {"tokenizer_class": "T5Tokenizer", "extra_ids": 0} if name == "spiece.model" else {"legacy": True}
+    (there / "tokenizer_config.json").write_text(json.dumps(settings | family))
+    first = read_tokenizers(there, {}, (1000, 1000)).tokenizers
+    assert first is not None
+    _, found = there_and_back(tmp_path / "out", first, model)
+    assert found.tokenizers is not None and said(found.tokenizers.source) == said(first.source)
+    text = "a<end> bb<end>ab"
+    assert found.tokenizers.source.encode(text) == first.source.encode(text)
+    assert first.source.with_special_tokens([5]).tokens == [5, SENTENCE_PIECE.vocab_size]
+
+
 def test_both_sides_of_marian_go_out(tmp_path: Path) -> None:
     assert MARIAN is not None
     notes, found = there_and_back(tmp_path / "out", MARIAN, BOTH)

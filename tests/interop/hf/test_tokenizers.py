@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import processors
+from tokenizers import AddedToken, processors
 
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
@@ -256,6 +256,19 @@ def test_a_tokenizer_json_whose_tokens_have_other_ids_is_refused(tmp_path: Path)
     (folder / "tokenizer.json").write_text(json.dumps(description))
     with pytest.raises(ValueError, match="'<far>' should be the added token 400"):
         find_tokenizers(folder, {})
+
+
+def test_a_role_in_an_older_folder_makes_the_token_of_a_tokenizer_json_special(tmp_path: Path) -> None:
+    """As transformers 5.24: without the role, or in a folder with `added_tokens_decoder`, the answer keeps the token."""
+    folder = one_file(tmp_path / "a")
+    made = bytes_joined()
+    made.add_tokens([AddedToken("<end>", special=False)])
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "special_tokens_map.json").write_text('{"eos_token": "<end>"}')
+    for settings, answer in (({}, "a"), ({"added_tokens_decoder": {}, "eos_token": "<end>"}, "a<end>")):
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+        tokenizer = read(folder).target
+        assert tokenizer.special.eos == 259 and tokenizer.decode([*tokenizer.encode("a"), 259]) == answer
 
 
 def test_two_added_tokens_with_one_id_are_refused_in_older_folders(tmp_path: Path) -> None:
