@@ -5,6 +5,7 @@ from typing import Any
 
 from flaxformer_lite.bounds import cut, violation
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.option_mistakes import elsewhere
 from flaxformer_lite.config.variants import KINDS, settings_of, variants_in
 from flaxformer_lite.console import suggest
 
@@ -34,11 +35,19 @@ def explain(error: Any, parent: str, hint: Any) -> str:
         value = (error["input"],) if rest and isinstance(rest[0], int) else error["input"]
         if message := violation(owner, path[-1], value, ".".join([parent] * bool(parent) + path)):
             return message
+    if path:
+        indices = [
+            str(part) for part in rest if isinstance(part, int)
+        ]  # the rest are names of types, of a setting of several
+        setting = ".".join([parent] * bool(parent) + path + indices)
     return f"{setting} is {cut(repr(error['input']))}: {error['msg']}" if setting else f"{error['msg']}"
 
 
 def unknown_setting(setting: str) -> str:
     """Returns the message on a setting that no variant has."""
+    alike = elsewhere(setting, list(dict.fromkeys(settings_of(Config))))
+    if 0 < len(alike) <= 3:
+        return f"there is no setting {cut(setting)}; perhaps you meant {' or '.join(alike)}"
     known = [path for path in settings_of(Config) if path.count(".") == setting.count(".")]
     return f"there is no setting {cut(setting)}" + (
         suggest(setting, known, 3) or f"; the settings there are {', '.join(known)}"

@@ -1,6 +1,7 @@
 """tyro's complaints about options, in the words of a user: setting, value, legal values, remedy."""
 
 import dataclasses
+import difflib
 import itertools
 import re
 import shlex
@@ -84,11 +85,30 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
     if foreign in known or foreign == "workdir":
         near = f"; perhaps you meant {as_option(foreign)}"
         near += ", in tokens: 4096 are 32 rows of 128" * (foreign == "data.tokens_per_batch")
-    elif 0 < len(alike) <= 3:
+    elif 0 < len(alike := alike or elsewhere(setting, known)) <= 3:
         near = f"; perhaps you meant {' or '.join(map(as_option, alike))}"
+        near += meant_value(words_of(option, words), alike[0], config) if len(alike) == 1 else ""
     else:
         near = suggest(option, map(as_option, known), 2) or "; `--help` after CONFIG lists all"
     return f"there is no option {cut(option)}{near}"
+
+
+def elsewhere(setting: str, known: Sequence[str]) -> list[str]:
+    """Returns the settings with a name like this one's in other groups, if its own group has none."""
+    group, _, name = setting.rpartition(".")
+    in_group = {path.rpartition(".")[2] for path in known if group and path.rpartition(".")[0] == group}
+    if difflib.get_close_matches(name, in_group, 1):
+        return []
+    names = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 3, 0.7)
+    return [path for path in known if path.rpartition(".")[2] in names]
+
+
+def meant_value(typed: Sequence[str], setting: str, config: Config) -> str:
+    """Returns, after a space, the value of a setting with a few choices that is like the typed one, unless that is one of them."""
+    choices = choices_of(type_of(setting, config))
+    if not typed or typed[0] in choices:
+        return ""
+    return "".join(f" {value}" for value in difflib.get_close_matches(typed[0], choices, 1))
 
 
 def as_option(setting: str) -> str:

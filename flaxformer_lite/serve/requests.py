@@ -1,5 +1,7 @@
 """The shapes of requests: of the server's own endpoints, and of OpenAI's interface. Unknown and unsupported fields are errors."""
 
+import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
@@ -32,14 +34,41 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
     try:
         return shape.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        if first["type"] == "json_invalid":
-            raise Refusal(400, f"the body is no JSON: {first['msg']}") from None
-        path = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
+        errors = error.errors(include_url=False, include_context=False)
+        if errors[0]["type"] == "json_invalid":
+            raise Refusal(400, f"the body is no JSON: {errors[0]['msg']}") from None
+        path, kind, complaint = first_mistake(errors, json.loads(body))
+        if kind == "extra_forbidden":
             near = suggest(path, shape.model_fields)
             raise Refusal(422, f"{path} is not supported: leave it out{near}", param=path) from None
-        raise Refusal(422, f"{path or 'the body'}: {first['msg']}", param=path or None) from None
+        raise Refusal(422, f"{path or 'the body'}: {complaint}", param=path or None) from None
+
+
+def first_mistake(errors: Sequence[Any], body: Any) -> tuple[str, str, str]:
+    """Returns the field of pydantic's first error in a body, the kind of the error, and what the field should be.
+
+    A field of several types has an error for each of them, and the type's name in the path. Of these, those count that are
+    deepest in the body; then those that are about a value of the right type.
+    """
+    found = [(place_of(error, body), error) for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
+    deepest = max((place for place, _ in found), key=len)
+    here = [error for place, error in found if place == deepest]
+    here = [error for error in here if not error["type"].endswith("_type")] or here
+    first, *others = dict.fromkeys(error["msg"] for error in here)
+    more = [f" or {message.removeprefix('Input should be ')}" for message in others]
+    return ".".join(map(str, deepest)), here[0]["type"], first + "".join(more)
+
+
+def place_of(error: Any, body: Any) -> list[str | int]:
+    """Returns the path of pydantic's error without the names of types: the keys and indices to its input, or to what it lacks."""
+    place: list[str | int] = []
+    for part in error["loc"]:
+        if body == error["input"]:
+            break
+        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int)):
+            place.append(part)
+            body = body[part]
+    return [*place, *error["loc"][-1:]] if error["type"] == "missing" else place
 
 
 def as_list(texts: Texts | None) -> list[str]:

@@ -177,6 +177,26 @@ def test_an_impossible_combination_names_all_it_involves(make, words: list[str])
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "value", "said"),
+    [
+        (
+            "mesh",
+            "data",
+            True,
+            "train.mesh.data is True: Input should be a valid integer; train.mesh.data is True: Input should be -1",
+        ),
+        (None, "dtype", "bf16", "there is no setting train.dtype; perhaps you meant model.dtype"),
+    ],
+)
+def test_a_mistake_in_a_file_names_settings_and_no_types(group: str | None, name: str, value: Any, said: str):
+    tree = json.loads(to_json(CONFIG))
+    (tree["train"] if group is None else tree["train"][group])[name] = value
+    with pytest.raises(ValueError) as caught:
+        from_json(json.dumps(tree))
+    assert str(caught.value) == f"config.json: {said}"
+
+
 def test_ema_weights_need_an_ema():
     with pytest.raises(ValueError, match=r"weights is 'ema'.*optimizer\.ema_decay"):
         dataclasses.replace(CONFIG, weights="ema", optimizer=OptimizerConfig())

@@ -18,6 +18,12 @@ WRONG = {
     "--learning-rate 1e-3": "there is no option --learning-rate; perhaps you meant --optimizer.schedule.peak-rate",
     "--batch-size 32": "there is no option --batch-size; perhaps you meant --data.tokens-per-batch, in tokens: 4096 are 32 rows "
     "of 128",
+    "--train.dtype bf16": "there is no option --train.dtype; perhaps you meant --model.dtype bfloat16",
+    "--train.dtype=bfloat16": "there is no option --train.dtype; perhaps you meant --model.dtype",
+    "--data.remat=ful": "there is no option --data.remat; perhaps you meant --model.remat full",
+    "--train.clip-norm 1": "there is no option --train.clip-norm; perhaps you meant --optimizer.clip-norm",
+    "--train.num-layers 3": "there is no option --train.num-layers; perhaps you meant --model.num-encoder-layers or "
+    "--model.num-decoder-layers",
     "--output-dir runs/x": "there is no option --output-dir; perhaps you meant --workdir",
     "--qqq 1": "there is no option --qqq; `--help` after CONFIG lists all",
     "--train.steps 5 extra": "extra belongs to no option: write --SETTING VALUE",
