@@ -105,6 +105,15 @@ def test_the_gradient_prefers_answers_below_the_mean_risk():
     np.testing.assert_allclose(found[0], np.repeat(expected[:, None], 2, 1), atol=1e-7)
 
 
+def test_an_answer_counts_by_its_mean_log_probability():
+    """By hand: one token of probability 1/2 is as probable as three of 1/2 each; two of 1/8 have a quarter of both: 4, 4 and 1."""
+    mask = jnp.array([[[True, False, False], [True, True, True], [True, True, False]]])
+    logs = jnp.where(mask, jnp.log(jnp.array([0.5, 0.5, 0.125]))[None, :, None], -9.0)
+    stats = LogitStats(jnp.zeros_like(logs), logs, logs, logs > 0)
+    risk = expected_risk(stats, mask, jnp.array([[0.9, 0.0, 0.0]]), jnp.array([True]))
+    np.testing.assert_allclose(risk.sum, 0.9 * 4 / 9, rtol=1e-6)
+
+
 def test_risk_and_consistency_do_not_go_together():
     model = ModelConfig(vocab_size=11, d_model=4, num_heads=2, d_ff=6, num_encoder_layers=1, num_decoder_layers=1)
     Seq2Seq(risk=RISK).check_model(model)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flaxformer_lite.text.characters import Bytes, Characters
+from flaxformer_lite.text.characters import Bytes, Characters, CharacterTokenizer
 from flaxformer_lite.text.kinds import TokenizerConfig, load_tokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.subwords import SentencePiece
@@ -97,6 +97,25 @@ def test_special_ids_stand_around_a_text(config: TokenizerConfig) -> None:
     assert tokenizer.with_special_tokens([7, 8]) == ([BOS, 7, 8, EOS], [0] * 4)
     assert tokenizer.with_special_tokens([7], [8, 9]) == ([BOS, 7, EOS, 8, 9, EOS], [0, 0, 0, 1, 1, 1])
     assert tokenizer.as_source([7, 8]) == [7, 8, EOS]
+
+
+@pytest.mark.parametrize(
+    ("text", "starts"), [("ab c", "x.xx"), ("  ab", "xxx."), ("a  b", "xxxx"), ("ab ", "x.x"), ("abc", "x.."), ("", "")]
+)
+def test_words_start_at_white_space_and_after_it(text: str, starts: str) -> None:
+    """By hand: the first token, each white-space character, and the token after one; an unknown character is inside a word."""
+    tokenizer = CharacterTokenizer("ab c")
+    assert tokenizer.word_starts(tokenizer.encode(text)) == [sign == "x" for sign in starts]
+    assert tokenizer.word_starts([UNK, *tokenizer.encode("a"), UNK]) == [True, False, False]
+
+
+def test_a_text_cut_inside_a_word_starts_with_one() -> None:
+    """By hand: "▁" marks a word's first piece; the first piece of a part of a text starts a word without it."""
+    tokenizer = BPE.train(TEXT, VOCAB_SIZE)
+    pieces = tokenizer.encode(TEXT[0])
+    starts = tokenizer.word_starts(pieces)
+    inside = starts.index(False)
+    assert tokenizer.word_starts(pieces[inside:]) == [True, *starts[inside + 1 :]]
 
 
 def test_impossible_settings_are_explained() -> None:

@@ -350,6 +350,8 @@ def test_the_objective_weighs_every_terms_own_mean():
     terms = {"a": LossTerm(jnp.asarray(6.0), jnp.asarray(3.0), 2.0), "b": LossTerm(jnp.asarray(8.0), jnp.asarray(4.0))}
     nothing = {"c": LossTerm(jnp.asarray(0.0), jnp.asarray(0.0))}
     assert float(total(terms | nothing, {"a": jnp.asarray(3.0), "b": jnp.asarray(4.0), "c": jnp.asarray(0.0)})) == 6.0
+    one = LossTerm(jnp.asarray(5.0), jnp.asarray(1.0))
+    assert float(total({"d": one}, {"d": one.count})) == 5.0, "the mean of one token is its loss"
 
 
 def test_the_state_is_donated(one_device: Runner, batch: Batch):
