@@ -40,11 +40,11 @@ class HeldOut(StreamedSource):
         return self.held[int(place)] if place < len(self.held) else "train"
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        found = left_out = 0
+        found, left_out = False, 0
         train = setting and setting.replace(f"data.{self.split}", "data.train", 1)
         for pair in self.source.stream(train, progress):
             if self.split_of(pair) == self.split:
-                found += 1
+                found = True
                 yield pair
             else:
                 left_out += 1

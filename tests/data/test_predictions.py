@@ -28,8 +28,9 @@ def predictions(vocab_size: int = 99) -> Predictions:
     return Predictions.of({pair_key(pair): soft(pair, of) for of, pair in enumerate(PAIRS)}, vocab_size)
 
 
-@pytest.mark.parametrize("vocab_size", [99, 2**16 + 1])
+@pytest.mark.parametrize("vocab_size", [99, 2**16, 2**16 + 1])
 def test_a_pair_gets_what_was_written_for_it(tmp_path: Path, vocab_size: int):
+    assert predictions(vocab_size).ids.itemsize == (2 if vocab_size <= 2**16 else 4)
     predictions(vocab_size).write(tmp_path / "new" / "teacher.npz")
     found = Predictions.read(str(tmp_path / "new" / "teacher.npz"))
     assert len(found) == 3 and found.top == 2 and found.vocab_size == vocab_size

@@ -169,6 +169,9 @@ def test_a_row_that_looks_like_a_header_is_warned_about(
     warning = f"warning: {path}:1: this row looks like a header ("
     assert capsys.readouterr().err.startswith(warning) == is_header
     assert len(TSV(path=path, header=True).open()) == 5 and not capsys.readouterr().err
+    bad = file(tmp_path, "bad.tsv", Path(path).read_text().replace("\n", "\nno tab\n", 1))
+    assert len(TSV(path=bad, bad_rows="drop").open()) == 6
+    assert ("looks like a header" in capsys.readouterr().err) == is_header, "a bad row is none of the others"
 
 
 @pytest.mark.parametrize(

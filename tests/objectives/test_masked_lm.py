@@ -34,6 +34,14 @@ def masked_rows(objective: MaskedLM, number: int = 300) -> list[Batch]:
     return [objective.example(packs[0], Lengths(112, 0), generator(7, i)) for i in range(number)]
 
 
+def test_the_first_token_is_one_of_those_that_are_counted():
+    """By hand: round(0.15 · 10) = 2 tokens are predicted, round(0.15 · 9) would be 1."""
+    batch = MaskedLM(mask_token=MASK).example(
+        Pack((np.arange(4, 14, dtype=np.int32),)), Lengths(16, 0), generator(1, 2)
+    )
+    assert batch.weights.tolist() == [1, 1, 0]
+
+
 def test_80_percent_of_the_selected_tokens_are_masked_10_random_10_unchanged():
     """Law, within four standard deviations. A random token is drawn from 24 ids, so 1 of 24 of them looks kept."""
     rows = masked_rows(MaskedLM(mask_token=MASK))
