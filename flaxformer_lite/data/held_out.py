@@ -22,7 +22,6 @@ class HeldOut(StreamedSource):
     and on whatever host it comes.
     """
 
-    kind: Literal["held_out"] = "held_out"
     source: DataSource
     split: Split
     held: tuple[Split, ...]

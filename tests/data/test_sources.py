@@ -10,7 +10,7 @@ from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.sources import SourceKinds
-from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
 from tests.support.files import PAIRS, file, message
 
 LABELLED = [Pair("", "good", "pos"), Pair("", "so so", "0"), Pair("", "bad", "-1.5")]
@@ -32,11 +32,13 @@ def test_every_format_gives_the_same_pairs(tmp_path: Path, packed: bool) -> None
     rows = [{"id": i, "source": s, "target": t, "translation": {"de": s, "en": t}} for i, (s, t, _) in enumerate(PAIRS)]
     json_lines = file(tmp_path, "x.jsonl", "".join(json.dumps(row) + "\r\n" for row in rows), packed)
     tsv = file(tmp_path, "x.tsv", "".join(f"{i}\t{t}\t{s}\t\n" for i, (s, t, _) in enumerate(PAIRS)), packed)
+    csv = file(tmp_path, "x.csv", "".join(f'"{t}",{i},{s}\r\n' for i, (s, t, _) in enumerate(PAIRS)), packed)
     sources = [
         ParallelText(
             source=file(tmp_path, "x.de", german, packed), target=file(tmp_path, "x.en", english + "\n", packed)
         ),
         TSV(path=tsv, source_column=2, target_column=1),
+        CSV(path=csv, source_column=2, target_column=0),
         JSONLines(path=json_lines),
         JSONLines(path=json_lines, source_field="translation.de", target_field="translation.en"),
     ]
