@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from flaxformer_lite.inference.encoder import BatchPredictor
@@ -35,12 +36,14 @@ DEFAULT_NEW_TOKENS = 256
 
 
 def token_log_probs(
-    model: Transformer, variables: VariableDict, inputs: Inputs, positions: Int[Array, "B P"]
-) -> tuple[Float[Array, "B _"], Bool[Array, "B _"]]:
-    """Returns the log-probability of every token after the first, in nats, and whether it is the most probable one."""
+    model: Transformer, variables: VariableDict, inputs: Inputs, following: Int[Array, "B P"]
+) -> tuple[Float[Array, "B P"], Bool[Array, "B P"]]:
+    """Returns the log-probability in nats of the token that follows each position, and whether it is the most probable one.
+
+    `following` stands where `BatchPredictor` passes positions, one for each token of a text.
+    """
     outputs: Any = model.apply(variables, inputs)
-    assert inputs.target_tokens is not None
-    following, logits = inputs.target_tokens[:, 1:], outputs.logits[:, :-1].astype(jnp.float32)
+    logits = outputs.logits[:, : following.shape[1]].astype(jnp.float32)
     chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), following[..., None], axis=-1)
     return chosen[..., 0], logits.argmax(-1) == following
 
@@ -80,9 +83,10 @@ class HarnessModel(TemplateLM):
         return self.tok_encode("")[0]
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **options: Any) -> list[int]:
-        """Returns the ids of a text, after those that begin one unless `add_special_tokens` is False."""
-        if add_special_tokens is False:
-            return self.text_tokenizer.encode(string)
+        """Returns the ids of a text, after those that begin one unless the text has them or `add_special_tokens` is False."""
+        ids = self.text_tokenizer.encode(string)
+        if add_special_tokens is False or (ids and ids[:1] == self.text_tokenizer.as_prompt([])[:1]):
+            return ids
         return encode_prompt(self.text_tokenizer, string, self.run.config.decode.bos_id)
 
     def _loglikelihood_tokens(
@@ -90,25 +94,37 @@ class HarnessModel(TemplateLM):
     ) -> list[tuple[float, bool]]:
         """Returns the log-probability of each continuation, and whether greedy search finds it.
 
-        A request is a key for the harness's cache, the token ids of the context, and those of the continuation.
+        A request is a key for the harness's cache, the token ids of the context, and those of the continuation. The model reads
+        all of them but the last.
+
+        Raises: ValueError for a continuation that the model cannot read.
         """
-        rows = [(context + continuation)[-self.max_length :] for _, context, continuation in requests]
-        texts = [EncodedText(row, [0] * len(row)) for row in rows]
-        found = self.predictor.predict({"params": self.run.params}, texts)
+        if (longest := max((len(continuation) for *_, continuation in requests), default=0)) > self.max_length:
+            raise ValueError(
+                f"a continuation has {longest} tokens, but the model reads {self.max_length} at most (max_length): leave out "
+                "its task"
+            )
+        rows = [(context + continuation)[-self.max_length - 1 :] for _, context, continuation in requests]
+        texts = [EncodedText(row[:-1], [0] * (len(row) - 1)) for row in rows]
+        found = self.predictor.predict({"params": self.run.params}, texts, [row[1:] for row in rows])
         answers = []
         for (key, _, continuation), row, (log_probs, is_best) in zip(requests, rows, found, strict=True):
-            span = slice(max(len(row) - 1 - len(continuation), 0), len(row) - 1)
+            span = slice(len(row) - 1 - len(continuation), len(row) - 1)
             answers.append((float(np.sum(log_probs[span], dtype=np.float64)), bool(is_best[span].all())))
             if key is not None:
                 self.cache_hook.add_partial("loglikelihood", key, answers[-1])
         return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Returns the log-probability of each whole text; one longer than `max_length` is scored in windows, each token once."""
+        """Returns the log-probability of each whole text; one longer than `max_length` is scored in windows, each token once.
+
+        The token that begins a text is not scored, also where the text has it.
+        """
         totals = []
         for (text,) in (request.args for request in requests):
             tokens = self.tok_encode(text, add_special_tokens=False)
-            windows = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length - 1, 1)
+            tokens = tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+            windows = get_rolling_token_windows(tokens, self.prefix_token_id, self.max_length, 1)
             parts = [(None, *make_disjoint_window(window)) for window in windows]
             totals.append(sum(score for score, _ in self._loglikelihood_tokens(parts)))
             self.cache_hook.add_partial("loglikelihood_rolling", (text,), totals[-1])
@@ -121,7 +137,10 @@ class HarnessModel(TemplateLM):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
         answers = [""] * len(requests)
         for settings, members in groups.items():
-            texts = self.answers([requests[i].args[0] for i in members], **json.loads(settings))
+            chosen = normalize_gen_kwargs(
+                json.loads(settings), DEFAULT_NEW_TOKENS
+            )  # max_new_tokens and others are max_gen_toks
+            texts = self.answers([requests[i].args[0] for i in members], **chosen)
             for i, text in zip(members, texts, strict=True):
                 answers[i] = text
                 self.cache_hook.add_partial("generate_until", requests[i].args, text)
