@@ -261,6 +261,8 @@ SETTINGS = [
     DecodeConfig(no_repeat_ngram=12),
     DecodeConfig(suppress_ids=(1, 7), min_new_tokens=4, eos_ids=(3, 9)),
     DecodeConfig(forced_bos_id=6, forced_eos_id=3, suppress_ids=(6,)),
+    DecodeConfig(forced_bos_id=6),
+    DecodeConfig(forced_eos_id=0),
     DecodeConfig(renormalize=True, forced_eos_id=3, suppress_ids=(1, 7)),
     DecodeConfig(eos_ids=(), min_new_tokens=4),
 ]
@@ -272,7 +274,7 @@ def test_processed_logits_equal_plain_python(config):
     generator = np.random.default_rng(2)
     width, start = 9, np.array([0, 2, 5, 3, 0, 6, 1])
     changed = 0
-    for position, step in ((6, 0), (6, 2), (7, 5)):
+    for position, step in ((6, 0), (6, 3), (7, 4)):
         tokens, last = generator.integers(0, 3, (7, width)), np.arange(7) % 2 == 0
         history = TokenHistory(tokens, start, jnp.int32(position))
         found = np.asarray(processed(SCORES, history, jnp.int32(step), last, config=config))
@@ -287,10 +289,10 @@ def test_processed_logits_equal_plain_python(config):
 def test_beams_are_processed_alike():
     """Law: a row of beams is processed as each beam would be alone."""
     config = replace(SETTINGS[5], forced_eos_id=3)
-    tokens = np.random.default_rng(3).integers(0, 3, (2, 3, 9))
-    start, last, scores = np.array([[1], [4]]), np.array([[True], [False]]), SCORES[:6].reshape(2, 3, V)
+    tokens = np.random.default_rng(3).integers(0, 3, (3, 2, 9))
+    start, last, scores = np.array([[1], [4], [0]]), np.array([[True], [False], [False]]), SCORES[:6].reshape(3, 2, V)
     found = processed(scores, TokenHistory(tokens, start, jnp.int32(7)), jnp.int32(2), last, config=config)
-    for b, k in itertools.product(range(2), range(3)):
+    for b, k in itertools.product(range(3), range(2)):
         alone = TokenHistory(tokens[b, k][None], start[b], jnp.int32(7))
         expected = processed(scores[b, k][None], alone, jnp.int32(2), last[b], config=config)
         np.testing.assert_array_equal(found[b, k], expected[0])
