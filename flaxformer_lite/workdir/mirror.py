@@ -12,6 +12,7 @@ A push reads from a snapshot of the run folder made of hard links, so training m
 """
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -50,15 +51,17 @@ SNAPSHOT = ".mirror"
 def start_from_mirror(folder: RunFolder, config: Config) -> None:
     """Prepares `train.mirror`. If it is ahead of the run folder, the run continues from the mirror's checkpoints.
 
-    Raises: ValueError if the mirror holds a run of another config or is the run folder itself; or if it cannot be reached
-        and the run folder has no checkpoint, because the mirror may have some.
+    Raises: ValueError if the mirror holds a run of another config, is written by another folder of which this one is a copy, or
+        is the run folder itself; or if it cannot be reached and the run folder has no checkpoint, because the mirror may have some.
     """
     if config.train.mirror is None:
         return
     remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
     check_place(remote, folder.path)
+    different: dict[str, tuple[Any, Any]] = {}
     try:
-        different = fetch_newer(remote, config, folder, newest_here)
+        if (other := other_writer(remote, folder.path) if trained else None) is None:
+            different = fetch_newer(remote, config, folder, newest_here)
     except Exception as error:
         problem = f"train.mirror {remote.url} cannot be used ({describe_error(error)})"
         if not trained:
@@ -68,6 +71,11 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             ) from None
         warn(f"{problem}: training continues, and it is copied as soon as that works")
         return
+    if other is not None:
+        raise ValueError(
+            f"train.mirror {remote.url} is the mirror of the run folder {other}, of which {folder.path} is a copy: give the copy "
+            f"another train.mirror, or delete {other}"
+        )
     if different:
         raise ValueError(
             f"train.mirror {remote.url} holds a run of another config: {describe_differences(different)}. Use another "
@@ -87,12 +95,35 @@ def fetch_newer(remote: RemoteRun, config: Config, folder: RunFolder, newest_her
         return {}
     there = from_json(remote.read("config.json"), f"{remote.url}/config.json")
     different = differences(there, config, on_request=folder.with_changes)
+    if not different:
+        with contextlib.suppress(Exception):  # a full mirror can be read; the next push says that it cannot be written
+            remote.set_writer(folder.path)
     if not different and newest > newest_here:
         with Progress() as progress:
             progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
             show = progress.within
             remote.fetch(folder.path, lambda step: step <= newest_here, lambda name: show(f"copying {name}"))
+        warn_without_rows(remote, newest)
     return different
+
+
+def other_writer(remote: RemoteRun, folder: Path) -> Path | None:
+    """Returns the run folder on this machine that writes the mirror, if that is another one than `folder`."""
+    if (other := remote.writer()) is None:
+        return None
+    try:
+        url = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
+        return other if RemoteRun(url).root == remote.root and not os.path.samefile(other, folder) else None
+    except (OSError, AttributeError, LookupError, TypeError, ValueError):
+        return None  # it was moved or deleted, or is no run any more
+
+
+def warn_without_rows(remote: RemoteRun, step: int) -> None:
+    """Warns if the rows of a run that was copied from its mirror are not there."""
+    if "metrics.jsonl" not in remote.files():
+        warn(
+            f"train.mirror {remote.url} has no metrics.jsonl: the rows up to step {step} are lost, and training continues"
+        )
 
 
 def push_once(folder: RunFolder, config: Config) -> None:
@@ -218,6 +249,8 @@ class Mirror:
             raise OSError("what was copied is no longer there")
         if (complete := complete_steps(there)) and complete[-1] > ours[-1]:
             raise OSError(f"it has step {complete[-1]} already, and this run is at step {ours[-1]}")
+        if self.remote.writer() is None:
+            self.remote.set_writer(self.folder)
         small = [name for name in names if not name.startswith("checkpoints/")]
         for name in sorted(small, key=lambda name: (name != "config.json", name)):
             self._put(name, there)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.atomic_files import atomic_write, write_whole
 from flaxformer_lite.console import Progress
 from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
 from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in
@@ -22,6 +22,9 @@ from flaxformer_lite.workdir.folder import RunFolder
 
 MARKER = f"meta/{META}"
 """The file of a checkpoint that is written last."""
+
+WRITER = ".written_by"
+"""The file of a mirror with the path of the run folder that writes it; no part of the run."""
 
 FETCH_ATTEMPTS = 5
 """Times that a copy starts again because the run's writer has deleted a checkpoint meanwhile."""
@@ -57,8 +60,11 @@ class RemoteRun:
         if not self.is_local:
             self.filesystem.invalidate_cache()
             found = self.filesystem.find(self.root, detail=True)
-            return {path[len(self.root) + 1 :]: info["size"] for path, info in found.items()}
-        return self._local_files()
+            files = {path[len(self.root) + 1 :]: info["size"] for path, info in found.items()}
+        else:
+            files = self._local_files()
+        files.pop(WRITER, None)
+        return files
 
     def _local_files(self) -> dict[str, int]:
         """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty.
@@ -97,6 +103,21 @@ class RemoteRun:
                 shutil.copyfile(path, unfinished)
         else:
             self.filesystem.put_file(str(path), f"{self.root}/{name}")
+
+    def writer(self) -> Path | None:
+        """Returns the run folder that writes this mirror, on the machine where it was written last; None if it is not known."""
+        try:
+            return Path(os.fsdecode(self.read(WRITER)))
+        except FileNotFoundError:  # written by an earlier version
+            return None
+
+    def set_writer(self, folder: Path) -> None:
+        """Notes the run folder that writes this mirror."""
+        path = os.fsencode(folder.resolve())
+        if self.is_local:
+            write_whole(Path(self.root, WRITER), os.fsdecode(path))
+        else:
+            self.filesystem.pipe_file(f"{self.root}/{WRITER}", path)
 
     def delete(self, names: Iterable[str]) -> None:
         """Deletes files, in this order, and folders that this leaves empty."""

@@ -16,7 +16,7 @@ from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import Mirror, follow_mirror, newest_valid, push_once, start_from_mirror
 from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.remote_run import RemoteRun
+from flaxformer_lite.workdir.remote_run import WRITER, RemoteRun
 from tests.support.experiments import tiny_config, with_train
 from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
 from tests.support.quick import quick
@@ -458,6 +458,74 @@ def test_a_mirror_of_another_run_is_refused(tmp_path: Path):
     with pytest.raises(ValueError, match=r"holds a run of another config: train.seed was 0 and is now 7\. Use another"):
         started(tmp_path / "other", seed=7)
     started(tmp_path / "longer", steps=99)
+
+
+def test_a_copy_of_a_run_does_not_write_into_its_mirror(tmp_path: Path):
+    """Law: a mirror has one run folder; the one that has it is named until it is moved, deleted or mirrored elsewhere."""
+    write_run(run := tmp_path / "run", CONFIG, [4], 4)
+    new_mirror(run).push()
+    before = remote_contents()
+    shutil.copytree(run, copy := tmp_path / "copy")
+    complaint = (
+        rf"^train.mirror {URL} is the mirror of the run folder {run}, of which {copy} is a copy: give the copy another"
+    )
+    for _ in range(2):
+        with pytest.raises(ValueError, match=complaint):
+            started(copy)
+    started(run)
+    started(copy, mirror="flaky://bucket/copy")
+    new_mirror(copy, "flaky://bucket/copy").push()
+    assert remote_contents() == before
+
+
+@pytest.mark.parametrize(
+    "how", ["moved", "deleted", "damaged", "mirrored elsewhere", "linked", "by an earlier version"]
+)
+def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, how: str):
+    write_run(run := tmp_path / "run", CONFIG, [4], 4)
+    new_mirror(run).push()
+    place = tmp_path / "place"
+    if how == "moved":
+        run.rename(place)
+    elif how == "linked":
+        place.symlink_to(run)
+    else:
+        shutil.copytree(run, place)
+    if how == "deleted":
+        shutil.rmtree(run)
+    if how == "damaged":
+        (run / "config.json").write_text("[")
+    if how == "mirrored elsewhere":
+        (run / "config.json").write_text(to_json(with_train(CONFIG, mirror="flaky://bucket/other")))
+    if how == "by an earlier version":
+        RemoteRun(URL).delete([WRITER])
+    started(place)
+    write_run(place, CONFIG, [4, 8], 8)
+    new_mirror(place).push()
+    assert fetched(tmp_path / "copy") == [4, 8]
+
+
+def test_an_empty_folder_takes_the_mirror_over(tmp_path: Path):
+    """Law: a lost disk is one that the new folder cannot see; where it can, the old folder is the one that is refused."""
+    write_run(run := tmp_path / "run", CONFIG, [4], 4)
+    new_mirror(run).push()
+    heir = started(tmp_path / "heir")
+    with pytest.raises(ValueError, match=f"is the mirror of the run folder {heir}, of which {run} is a copy"):
+        started(run)
+    started(heir)
+
+
+def test_a_mirror_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    write_run(run := tmp_path / "run", CONFIG, [4, 8], 8)
+    new_mirror(run).push()
+    started(tmp_path / "whole")
+    assert "warning" not in capsys.readouterr().err
+    RemoteRun(URL).delete(["metrics.jsonl"])
+    started(tmp_path / "without")
+    with follow_mirror(RunFolder(tmp_path / "other"), CONFIG):
+        pass
+    words = f"warning: train.mirror {URL} has no metrics.jsonl: the rows up to step 8 are lost"
+    assert capsys.readouterr().err.count(words) == 1
 
 
 def test_places_that_are_no_mirror(tmp_path: Path):
