@@ -41,6 +41,16 @@ def test_more_to_deal_out_takes_nothing_away(weights: list[Fraction], number: in
     assert all(found == 0 for found, weight in zip(after, weights, strict=True) if not weight)
 
 
+@given(WEIGHTS, st.integers(0, 40))
+def test_all_at_once_are_one_after_the_other(weights: list[Fraction], number: int):
+    """Oracle: Webster's method, slowly: each goes to the largest weight / (2 n + 1), the first of equal ones."""
+    slow = [0] * len(weights)
+    for _ in range(number):
+        quotients = [weight / (2 * n + 1) for weight, n in zip(weights, slow, strict=True)]
+        slow[quotients.index(max(quotients))] += 1
+    assert allot(number, weights) == slow
+
+
 @given(st.fractions(Fraction(1, 1000), 1), st.integers(0, 10**6))
 def test_of_two_each_has_its_share_but_for_less_than_one(weight: Fraction, number: int):
     weights = [weight, Fraction(1)]
