@@ -11,7 +11,7 @@ import jax
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.console import COMPILING, Failure, Progress
+from flaxformer_lite.console import COMPILING, Failure, Progress, no_alarm
 from flaxformer_lite.model import kernels
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.training.evaluation import Evaluator
@@ -166,7 +166,8 @@ class Trainer:
             jax.block_until_ready(self.pending[-1:])  # a step that computes meanwhile would be one without a time
             self.progress.within(COMPILING)
         started = time.perf_counter()
-        self.state, measured = self.runner.train_step(self.state, batch)
+        with no_alarm() if is_new else contextlib.nullcontext():
+            self.state, measured = self.runner.train_step(self.state, batch)
         if is_new:
             seconds = time.perf_counter() - started
             self.throughput.leave_out(seconds)
