@@ -182,6 +182,15 @@ def test_a_schedule_must_fit_into_the_run(schedule, least_steps):
         schedule.build(total_steps=least_steps - 1, d_model=D)
 
 
+@pytest.mark.parametrize(
+    ("decay_steps", "remedy"), [(5, "set warmup_steps to at most 1, or"), (6, "lower decay_steps, or")]
+)
+def test_the_remedy_is_one_that_fits(decay_steps: int, remedy: str):
+    """Oracle: by hand; in 6 steps a decay of 6 leaves room for no warm-up, not even of its least, one step."""
+    with pytest.raises(ValueError, match=f"must fit into the run; {remedy} raise train.steps$"):
+        check_fits(6, 7, decay_steps)
+
+
 # A schedule from outside the package
 
 

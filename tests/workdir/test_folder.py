@@ -245,8 +245,20 @@ def test_metrics_are_truncated_to_a_step(tmp_path: Path, evaluated: bool, kept: 
     for row in ROWS:
         folder.append(row)
     assert folder.rows() == ROWS
-    folder.truncate_metrics(2, evaluated=evaluated)
+    folder.truncate_metrics(2, **({} if evaluated else {"evaluated": False}))
     assert folder.rows() == ROWS[:kept]
+
+
+def test_results_are_those_of_evaluate_or_else_of_the_training(tmp_path: Path):
+    """Oracle: by hand. Training evaluates neither averages nor ema."""
+    folder = RunFolder(tmp_path)
+    for row in ROWS:
+        folder.append(row)
+    assert [folder.results(2, weights) for weights in ("last", "best", "ema")] == [[ROWS[2]], [ROWS[2]], []]
+    report = {"step": 2, "weights": "ema", "bleu": 30.0}
+    (tmp_path / "evaluations").mkdir()
+    (tmp_path / "evaluations/test.json").write_text(json.dumps(report))
+    assert [folder.results(2, weights) for weights in ("last", "ema")] == [[ROWS[2]], [report]]
 
 
 def test_rows_that_two_processes_wrote_count_once(tmp_path: Path):
