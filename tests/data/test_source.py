@@ -101,3 +101,10 @@ def test_bad_rows_are_listed_ten_at_a_time_or_left_out(tmp_path: Path, capsys: p
     assert message(lines).startswith("3 bad rows") and list(dataclasses.replace(lines, bad_rows="drop").open()) == [
         Pair("a", "A")
     ]
+
+
+def test_a_bad_first_row_ends_the_reading_or_is_left_out(tmp_path: Path) -> None:
+    """Then the settings are wrong, most likely: one row is named, though the next one is bad too."""
+    tsv = TSV(path=file(tmp_path, "x.tsv", "no tab\nno tab\nb\tB\n"))
+    assert message(tsv) == f"{tsv.path}:1: 1 column(s) between tabs, but column 1, counted from 0, is needed"
+    assert list(dataclasses.replace(tsv, bad_rows="drop").open()) == [Pair("b", "B")]

@@ -253,6 +253,12 @@ def test_small_data_is_a_list(tmp_path: Path):
     assert [len(pairs(n).if_small() or "") for n in (0, 1, 4, 5, 8, 9)] == [0, 1, 4, 0, 0, 0]
 
 
+def test_reading_is_shown_every_4096_pairs():
+    seen: list[int] = []
+    stream = PairStream(Unknown((Pair("a", "b"),) * 5000), "data.train", lambda fraction, done: seen.append(done))
+    assert len(list(stream)) == 5000 and seen == [0, 4096]
+
+
 def test_tokenizers_are_found_in_the_folder_of_stores(tmp_path: Path, source: ParallelText):
     data = DataConfig(train=source, tokenizer=Characters(), store=str(tmp_path / "stores"))
     trained = train_tokenizers(data, (99, 99), PairStream(source, "data.train"))
