@@ -13,6 +13,7 @@ import optax
 import pytest
 
 from flaxformer_lite.bounds import NonNegativeFloat
+from flaxformer_lite.optim import optimizers
 from flaxformer_lite.optim.optimizers import (
     SGD,
     Adafactor,
@@ -385,6 +386,12 @@ def test_what_an_algorithm_freezes_does_not_decay(form: str):
         np.testing.assert_allclose(moved[path][~still], expected[path][~still], rtol=1e-6, err_msg=path)
         count += still.sum()
     assert (count == 0) == (form == "nothing")
+
+
+def test_directions_of_the_package_and_those_without_decay_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(optimizers, "decaying", lambda *_: pytest.fail("nothing is frozen, or nothing decays"))
+    for algorithm, decay in (*((variant(), DECAY) for variant in variants()), (Freezing(form="partition"), 0.0)):
+        OptimizerConfig(algorithm=algorithm, weight_decay=decay).build(**SETTINGS)
 
 
 def test_decay_can_be_switched_on_in_a_state_from_before():
