@@ -7,9 +7,9 @@ import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -45,22 +45,21 @@ class ChatTemplate:
 
     def problem(self) -> str:
         """Returns the reason why the template cannot be compiled; "" if it can."""
-        return self.thread.submit(self.ask, None, math.inf).result().get("error", "")
-
-    def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Returns the prompt that the next message of the assistant continues. Raises: Refusal if the template gives none."""
-        return self.submit(messages, math.inf).result()
+        return self.ask(None).get("error", "")
 
     def submit(
         self,
         messages: Sequence[Mapping[str, Any]],
-        deadline: float,
+        deadline: float = math.inf,
         *,
         documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> Future[str]:
-        """Returns what `render` will return, or raise, until the time `deadline` of the monotonic clock."""
+        """Returns the coming prompt, or Refusal if the template gives none by `deadline`, a time of the monotonic clock.
+
+        It ends where the answer begins: after the beginning of a new message, or within the last one of `messages`.
+        """
         variables = {"tools": None, "documents": documents, "add_generation_prompt": add_generation_prompt}
         variables |= {name: token for name, token in self.tokens.items() if token}
 
@@ -72,26 +71,23 @@ class ChatTemplate:
 
         return self.thread.submit(prompt)
 
-    def ask(self, messages: Sequence[Mapping[str, Any]] | None, deadline: float, **options: Any) -> dict[str, str]:
-        """Returns the answer of the process; the reason in place of one that did not come, of a process that is killed then."""
-        process, started = self.process or self.start(), time.monotonic()
-        seconds = max(0.0, min(SECONDS, deadline - started))
+    def ask(
+        self, messages: Sequence[Mapping[str, Any]] | None, deadline: float = math.inf, **options: Any
+    ) -> dict[str, str]:
+        """Returns the answer of the process, or the reason why it ended without one."""
+        process = self.process or self.start()
+        seconds = max(1e-3, min(SECONDS, deadline - time.monotonic()))
         asked = {"source": self.source, "messages": messages, "seconds": seconds, **options}
-        timer = threading.Timer(seconds, process.kill)
-        timer.daemon = True
-        timer.start()
         line = b""
         with contextlib.suppress(OSError):  # of a process that has ended
             process.stdin.write(json.dumps(asked).encode() + b"\n")  # type: ignore[union-attr]
             process.stdin.flush()  # type: ignore[union-attr]
             line = process.stdout.readline()  # type: ignore[union-attr]
-        timer.cancel()
-        late = time.monotonic() - started >= seconds
-        if late or not line.endswith(b"\n"):
-            self.stop()
         if line.endswith(b"\n"):
             found: dict[str, str] = json.loads(line)
             return found
+        self.stop()
+        late = process.returncode == -signal.SIGALRM
         return {"error": f"it did not end within {seconds:.3g} seconds" if late else "its process has crashed"}
 
     def start(self) -> "subprocess.Popen[bytes]":
@@ -113,9 +109,10 @@ class ChatTemplate:
 
     def close(self) -> None:
         """Ends the process and the thread. Prompts that wait are cancelled."""
+        self.thread.shutdown(wait=False, cancel_futures=True)  # first, else the next prompt starts another process
         if (process := self.process) is not None:
             process.kill()
-        self.thread.shutdown(cancel_futures=True)
+        self.thread.shutdown()
         self.stop()
 
     def __del__(self) -> None:

@@ -76,7 +76,7 @@ def with_special_tokens() -> tokenizers.Tokenizer:
 @needs.starlette
 def test_texts_stay_as_they_are_and_blocks_leave_no_lines():
     more = "\n{% if true %}\n{{ messages | tojson }}{{ eos_token }}\n{% endif %}\n"
-    text = ChatTemplate(TEMPLATE + more, {"eos_token": "</s>"}).render(USER)
+    text = ChatTemplate(TEMPLATE + more, {"eos_token": "</s>"}).submit(USER).result()
     assert text == "[user] <Hi> 'é'\n[assistant] " + json.dumps(USER, ensure_ascii=False) + "</s>\n"
 
 
@@ -112,7 +112,7 @@ def prompt(template: ChatTemplate, messages: Any, **options: Any) -> str:
 )
 def test_a_template_that_reaches_out_or_fails_is_refused(source: str):
     with pytest.raises(Refusal) as caught:
-        ChatTemplate(source, {}).render(USER)
+        ChatTemplate(source, {}).submit(USER).result()
     assert caught.value.status == 422
 
 
@@ -134,28 +134,28 @@ def test_a_template_without_end_or_beyond_the_memory_is_refused_and_the_next_pro
     ):
         template.source = source
         with pytest.raises(Refusal, match=reason) as caught:
-            template.render(USER)
+            template.submit(USER).result()
         assert len(caught.value.message) < 600 and "\n" not in caught.value.message
     first = template.process
     monkeypatch.setattr(chat, "SECONDS", 0.5)
-    for source in (ENDLESS, "{{ 10 ** (10**9) }}"):  # the second is computed in C, which heeds no signal
+    for source in (ENDLESS, "{{ 10 ** (10**9) }}"):  # the second is computed in C, where Python handles no signal
         template.source = source
         with pytest.raises(Refusal, match=r"it did not end within 0\.5 seconds"):
-            template.render(USER)
+            template.submit(USER).result()
     monkeypatch.undo()
     template.source = "{{ messages[0].role }}"
-    assert template.render(USER) == "user" and template.process is not first
+    assert template.submit(USER).result() == "user" and template.process is not first
     template.process.kill()  # type: ignore[union-attr]
     with pytest.raises(Refusal, match="its process has crashed"):
-        template.render(USER)
-    assert template.render(USER) == "user"
+        template.submit(USER).result()
+    assert template.submit(USER).result() == "user"
 
 
 @needs.starlette
 def test_the_process_knows_no_secret_and_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("FLAXFORMER_LITE_TOKEN", "a-secret-of-this-test")
     template = ChatTemplate("a", {})
-    assert template.render(USER) == "a"
+    assert template.submit(USER).result() == "a"
     process = template.process
     assert process is not None and process.poll() is None
     if (environment := Path(f"/proc/{process.pid}/environ")).exists():  # Linux
