@@ -66,7 +66,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str
         stated = [*values["added_tokens_decoder"].items()]
     texts = {*map(content, named)}
     added = stated_tokens(stated, texts)
-    known = {token.content for token in added.values()}
+    known = {"", *(token.content for token in added.values())}  # the library ignores a token without text
     once = {repr(token): token for token in [*named, *listed]}.values()  # of two descriptions the last one counts
     others = {content(token): added_token(token, special=True) for token in once}
     more = [token for text, token in others.items() if text not in known]
@@ -89,7 +89,8 @@ def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -
         if (number := token_id(i, token)) in added:
             both = " and ".join(cut(repr(text)) for text in (added[number].content, found.content))
             raise ValueError(f"the added tokens {both} have the same id {number}: give each an id of its own")
-        added[number] = found
+        if found.content:
+            added[number] = found
     return added
 
 
@@ -150,7 +151,7 @@ def add_tokens(library: Library, settings: TokenizerSettings) -> None:
 def check_ids(library: Library, tokens: Iterable[tuple[int, str]]) -> None:
     """Raises: ValueError with the name of a token that has another id than the folder states."""
     for i, text in tokens:
-        if library.token_to_id(text) != i:
+        if text and library.token_to_id(text) != i:
             raise wrong_id(i, text)
 
 

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, processors
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
 from flaxformer_lite.text import SpecialIds
+from flaxformer_lite.text.added_pieces import FLAGS
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -304,6 +305,30 @@ def test_the_folder_says_what_stands_around_a_text(
     assert tokenizer.with_special_tokens(ids).tokens == [1] * around[0] + ids + [2] * around[1]
     assert tokenizer.as_prompt(tokenizer.encode("hello</s>")) == [1] * around[0] + [*ids, 2]
     assert tokenizer.special.bos == 1 and tokenizer.special.eos == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pad_token": ""},
+        {"mask_token": {"content": ""}},
+        {"additional_special_tokens": ["", "<new>"]},
+        {"added_tokens_decoder": {"60": {"content": "", "special": False}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("json_too", [False, True])
+def test_a_token_without_text_is_none(settings: dict[str, Any], json_too: bool, tmp_path: Path) -> None:
+    """Oracle: the same folder without it, as transformers 5.24 reads it. Every text was this token."""
+    if json_too:
+        folder, plain = one_file(tmp_path / "a", **settings), one_file(tmp_path / "b")
+        description = json.loads((folder / "tokenizer.json").read_text())
+        description["added_tokens"].append({"id": 299, "content": "", **dict.fromkeys(FLAGS, False)})
+        (folder / "tokenizer.json").write_text(json.dumps(description))
+    else:
+        folder = pieces_alone(tmp_path / "a", "tokenizer.model", "llama.model", **settings)
+        plain = pieces_alone(tmp_path / "b", "tokenizer.model", "llama.model")
+    assert read(folder, "llama").target.encode("hello user") == read(plain, "llama").target.encode("hello user")
 
 
 def test_an_encoder_with_a_sentence_piece_model_alone_ends_its_texts(tmp_path: Path) -> None:
