@@ -153,7 +153,7 @@ def target_language(folder: Path, source: str, found: Imported) -> str | None:
     settings = read_json(folder / "tokenizer_config.json")
     codes = [str(settings.get(name)) for name in ("target_lang", "tgt_lang")]
     for name in (source, str(found.config.get("_name_or_path"))):
-        codes += re.findall(r"-[a-z]{2,3}-([a-z]{2,3})$", name.rstrip("/"))
+        codes += re.findall(r"-[a-z]{2,3}-([a-z]{2,3})/?(?:@.*)?$", name)
     return next(filter(None, map(language_of, codes)), None) if found.model.has_two_stacks else None
 
 

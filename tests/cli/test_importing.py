@@ -176,6 +176,7 @@ def test_an_error_names_a_path_once(
         ({}, "Helsinki-NLP/opus-mt-en-zh", "zh"),
         ({}, "/models/opus-mt-en-jap/", "ja"),
         ({}, "opus-mt-tc-big-en-ko", "ko"),
+        ({}, f"hf://Helsinki-NLP/opus-mt-en-zh@{'0' * 40}", "zh"),
         ({"target_lang": "deu"}, "opus-mt-en-de", None),
         ({}, "llama-my", None),
         ({}, "opus-mt-en-mul", None),
