@@ -66,7 +66,7 @@ class Pooler(Checked, at="model.pooler"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SentenceEmbedding(Checked, at="model.pooler"):
+class SentenceEmbedding(Checked, at="model.sentence_embedding"):
     """One vector for a whole text, for comparing texts; without parameters."""
 
     pooling: Literal["mean", "max", "cls", "last"] = "mean"

@@ -1,6 +1,7 @@
 """Contracts by discovery: whatever lies in `configs/` or in the package keeps the rules, newcomers included."""
 
 import ast
+import dataclasses
 import functools
 import json
 import re
@@ -17,7 +18,7 @@ from flaxformer_lite.cli.main import COMMANDS
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.config.variants import TYPES
+from flaxformer_lite.config.variants import TYPES, settings_of
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
@@ -70,6 +71,14 @@ def test_every_choice_is_checked_in_python_too():
         if owner is not Config
     ]
     assert not unchecked, "make it a subclass of `Checked`"
+
+
+def test_a_message_names_the_setting_where_it_is():
+    """Law: a class of settings that is checked `at` a place of the config has its fields there."""
+    settings = settings_of(Config)
+    checked = [owner for owner in TYPES if issubclass(owner, Checked) and owner._path.partition(".")[0] in settings]
+    paths = {f"{owner._path}.{field.name}" for owner in checked for field in dataclasses.fields(owner)}
+    assert paths and paths <= {*settings}
 
 
 def test_no_room_is_larger_than_its_budget():
