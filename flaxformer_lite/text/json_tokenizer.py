@@ -18,14 +18,11 @@ from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
-
-
 NO_SPECIAL, NO_IDS = SpecialIds(0, None, None, None), MappingProxyType[str, Collection[int]]({})
 
 
-def token_text(name: str, names: Mapping[str, Any]) -> str | None:
+def token_text(name: str, token: Any) -> str | None:
     """Returns the text of a named token, which folders store alone or in an object; None where it is not named."""
-    token = names.get(name)
     text = token.get("content", token) if isinstance(token, Mapping) else token
     if not isinstance(text, str | None):
         raise ValueError(f"{name} is {cut(repr(token))}: it must be a string, or an object with its content")
@@ -91,8 +88,9 @@ class JsonTokenizer(Tokenizer):
         them, then `model_ids`, which has the ids in the model's config by role. Both also decide where the folder names none.
         """
         library = cls(description, NO_SPECIAL)._tokenizer
-        named = {role: {name: token_text(f"{name}_token", names) for name in ROLES[role]} for role in ROLES}
-        texts = {text for tokens in named.values() for text in tokens.values() if text is not None}
+        keys = {role: [f"{name}_token" for name in ROLES[role]] for role in ROLES}
+        named = {role: [token_text(key, names.get(key)) for key in keys[role]] for role in ROLES}
+        texts = {text for tokens in named.values() for text in tokens if text is not None}
         known = {token.content for token in library.get_added_tokens_decoder().values()}
         library.add_special_tokens([text for text in sorted(texts - known) if library.token_to_id(text) is not None])
         plain = cls(library.to_str(), NO_SPECIAL)
@@ -104,10 +102,8 @@ class JsonTokenizer(Tokenizer):
         def found(role: str) -> int | None:
             edge = {"bos": before, "eos": after}.get(role, [])
             in_model = [i for i in model_ids.get(role, ()) if plain.has_piece(i)]
-            ids = [
-                i for text in named[role].values() if text is not None and (i := library.token_to_id(text)) is not None
-            ]
-            if not ids and not any(f"{name}_token" in names for name in ROLES[role]):
+            ids = [i for text in named[role] if text is not None and (i := library.token_to_id(text)) is not None]
+            if not ids and not any(key in names for key in keys[role]):
                 ids = [*edge, *in_model]
             return min(ids, key=lambda i: (i not in edge, i not in in_model), default=None)
 

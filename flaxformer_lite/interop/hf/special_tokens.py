@@ -74,7 +74,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str
 
 
 def listed_tokens(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Returns the special tokens in a list, and those that the model names itself. Raises: ValueError where there is neither."""
+    """Returns the listed special tokens, and those with names of their own. Raises: ValueError where they are neither."""
     found = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
     if not isinstance(found, list | dict):
         raise ValueError(f"additional_special_tokens is {cut(repr(found))}: it must be a list of tokens")
@@ -96,7 +96,7 @@ def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -
 
 def content(token: Any) -> str:
     """Returns the text of a token, which files store alone or in an object."""
-    text = token_text("a special token", {"a special token": token})
+    text = token_text("a special token", token)
     if text is None:
         raise ValueError("a special token is null: it must be a string, or an object with its content")
     return text
@@ -113,7 +113,7 @@ def added_token(token: Any, special: bool = False) -> AddedToken:
 
 
 def token_id(i: Any, token: Any) -> int:
-    """Returns the id of an added token. Raises: ValueError where it is none."""
+    """Returns the id of an added token. Raises: ValueError where it is not an id."""
     if isinstance(i, bool) or not str(i).isdecimal() or int(i) >= MOST_IDS:
         text = cut(repr(content(token)))
         raise ValueError(f"the added token {text} has the id {cut(repr(i))}: it must be from 0 to {MOST_IDS - 1}")

@@ -88,15 +88,16 @@ def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
     """Reads GPT-2's `vocab.json` and `merges.txt`: byte-level BPE, between the special tokens that are set to be added."""
     found = byte_level_bpe(folder, settings.values)
     add_tokens(found, settings)
-    wanted = [name for name in ("bos_token", "eos_token") if settings.values.get(f"add_{name}")]
-    ends = {name: numbered(found, settings, name) for name in wanted}
+    before, after = (
+        [numbered(found, settings, name)] if settings.values.get(f"add_{name}") else []
+        for name in ("bos_token", "eos_token")
+    )
 
-    def template(part: str, side: int) -> list[str]:
-        text = {"bos_token": [], "": [f"${part}:{side}"], "eos_token": []}
-        return [*itertools.chain(*(text | {name: [f"{token}:{side}"] for name, (token, _) in ends.items()}).values())]
+    def template(text: str, side: int) -> list[str]:
+        return [f"{part}:{side}" for part in (*dict(before), text, *dict(after))]
 
-    one, two = template("A", 0), template("B", 1)
-    found.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=[*ends.values()])
+    one, two = template("$A", 0), template("$B", 1)
+    found.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=before + after)
     return found
 
 
@@ -176,7 +177,7 @@ def sentence_pieces(
     special = {}
     for role, (first, *other) in ROLES.items():
         names = [first] if getattr(plain, f"{role}_id") is not None else [first, *other]
-        texts = [token_text(f"{name}_token", values) for name in names]
+        texts = [token_text(key, values.get(key)) for key in (f"{name}_token" for name in names)]
         special[role] = next((known[text] for text in texts if text in known), None)
     return AddedPieces(
         model,
