@@ -23,7 +23,7 @@ ON_REQUEST = (
     *("model.dtype", "model.remat", "model.scan_unroll", "model.attention.implementation"),
     *("train.num_micro_batches", "train.patience", "train.text_metrics"),
 )
-"""Settings that a run continues with if that is asked for: they alter steps, but neither shapes, nor the order of the data, nor
+"""Settings that may change with --continue-with-changes: they alter steps, but neither shapes, nor the order of the data, nor
 the form of the optimizer's state."""
 
 
@@ -46,19 +46,19 @@ def changed(before: Mapping[str, Any], after: Mapping[str, Any], absent: Any = N
 def differences(old: Config, new: Config, *, on_request: bool = False) -> dict[str, tuple[Any, Any]]:
     """Returns (old value, new value) of every setting that differs and may not change when a run is resumed.
 
-    on_request: leave out those that may change if that is asked for.
+    on_request: leave out the settings that may change with --continue-with-changes.
     """
     different = {path: pair for path, pair in changed(flatten(old), flatten(new)).items() if path not in MAY_CHANGE}
     return fixed(different) if on_request else different
 
 
 def fixed(different: Mapping[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
-    """Returns those of the settings that differ with which no run continues, also if that is asked for."""
+    """Returns the differences that even --continue-with-changes refuses."""
     return {
         path: pair
         for path, pair in different.items()
-        if not path.startswith(ON_REQUEST)
-        or (path == "optimizer.ema_decay" and None in pair)  # an average more or less
+        # An average that is added or dropped changes the form of the state.
+        if not path.startswith(ON_REQUEST) or (path == "optimizer.ema_decay" and None in pair)
     }
 
 

@@ -36,9 +36,7 @@ def explain(error: Any, parent: str, hint: Any) -> str:
         if message := violation(owner, path[-1], value, ".".join([parent] * bool(parent) + path)):
             return message
     if path:
-        indices = [
-            str(part) for part in rest if isinstance(part, int)
-        ]  # the rest are names of types, of a setting of several
+        indices = [str(part) for part in rest if isinstance(part, int)]  # the other parts name members of a union
         setting = ".".join([parent] * bool(parent) + path + indices)
     return f"{setting} is {cut(repr(error['input']))}: {error['msg']}" if setting else f"{error['msg']}"
 

@@ -94,7 +94,7 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
 
 
 def elsewhere(setting: str, known: Sequence[str]) -> list[str]:
-    """Returns the settings with a name like this one's in other groups, if its own group has none."""
+    """Returns settings of other groups with a name like this one's, unless its own group has such a name."""
     group, _, name = setting.rpartition(".")
     in_group = {path.rpartition(".")[2] for path in known if group and path.rpartition(".")[0] == group}
     if difflib.get_close_matches(name, in_group, 1):
@@ -104,7 +104,7 @@ def elsewhere(setting: str, known: Sequence[str]) -> list[str]:
 
 
 def meant_value(typed: Sequence[str], setting: str, config: Config) -> str:
-    """Returns, after a space, the value of a setting with a few choices that is like the typed one, unless that is one of them."""
+    """Returns a space and the choice of a setting that is most like a mistyped one; empty if none is."""
     choices = choices_of(type_of(setting, config))
     if not typed or typed[0] in choices:
         return ""

@@ -120,7 +120,7 @@ def checked_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
 
 
 def in_table(name: str, ids: Iterable[int], size: int, notes: list[str]) -> tuple[int, ...]:
-    """Returns the ids that the model has, below `size`. The others stand in no text: they are left out, with a note.
+    """Returns the ids that the model has, below `size`. The others are left out with a note, since no text has them.
 
     -1 stands for none in the first Llama folders.
     """
@@ -154,9 +154,7 @@ def start_id(
     outside: list[str] = []
     own = one_id(options, name, size, outside, special.start)
     if outside:
-        raise options.wrong(
-            name, f"an answer starts from it, and {outside[0].partition(': ')[0]}: set it to one of these"
-        )
+        raise options.wrong(name, f"an answer starts from it, and the model's ids are 0 to {size - 1}: set it to one")
     if own is None and found is None:
         raise options.wrong(name, f"an answer starts from it, or from bos_token_id: set one to a token id below {size}")
     return found if own is None else own

@@ -98,10 +98,8 @@ def finished(library: Library, settings: TokenizerSettings, size: int | None) ->
     """Returns a tokenizer of the library for both sides, without the added tokens whose ids are from `size` on."""
     description = json.loads(library.to_str())
     tokens = description["added_tokens"]
-    description["added_tokens"] = [token for token in tokens if size is None or token["id"] < size]
-    left_out = [
-        token["content"] for token in tokens[len(description["added_tokens"]) :]
-    ]  # they are sorted by their ids
+    left_out = [token["content"] for token in tokens if size is not None and token["id"] >= size]
+    description["added_tokens"] = tokens[: len(tokens) - len(left_out)]  # they are sorted by their ids
     text = json.dumps(description, ensure_ascii=False) if left_out else library.to_str()
     return joint(JsonTokenizer.of(text, settings.values, settings.model_ids), left_out, settings, size)
 
