@@ -75,5 +75,6 @@ def chosen(
     """Returns the answers, best first: as they are, or by `--minimum-risk`."""
     if not arguments.minimum_risk:
         return answers
-    metrics = resolve(metrics, [text for answer in answers for text, _ in answer])
+    if arguments.minimum_risk == "bleu":
+        metrics = resolve(metrics, [text for answer in answers for text, _ in answer])
     return [minimum_risk([text for text, _ in answer], arguments.minimum_risk, metrics) for answer in answers]
