@@ -56,6 +56,9 @@ class HeldOut(StreamedSource):
     def text_names(self, setting: str) -> tuple[str, str]:
         return self.source.text_names(setting)
 
+    def target_names(self) -> list[str]:
+        return self.source.target_names()
+
     def versions(self) -> list[str] | None:
         return self.source.versions()
 

@@ -132,6 +132,9 @@ class ColumnSource(Checked, LineSource, at="data"):
     def _origins(self) -> tuple[str | None, str]:
         return None if self.source_column is None else self.path, self.path
 
+    def target_names(self) -> list[str]:
+        return [str(self.target_column)]
+
     def versions(self) -> list[str] | None:
         return file_versions(self.path)
 

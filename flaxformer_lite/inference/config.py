@@ -191,7 +191,7 @@ class MetricConfig(Checked, at="metrics"):
 
     language: str | None = None
     """Code of the target language, such as zh, ja_XX or tha_Thai, which chooses the tokenizer of BLEU. None: the language that the
-    name of the target file or field ends in (train.zh.gz, translation.ja), else the one of the references' script."""
+    name of the target file, field or column ends in (train.zh.gz, translation.ja), else the one of the references' script."""
     bleu_tokenizer: BleuTokenizer | None = None
     """sacreBLEU's tokenizer; none splits at spaces alone, for text whose words and punctuation are already split. None: zh for
     Chinese; ja-mecab and ko-mecab for Japanese and Korean, or char where they are not installed; char for other languages written

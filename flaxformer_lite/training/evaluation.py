@@ -102,8 +102,8 @@ class Evaluator:
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
         self.metrics = config.metrics
-        if config.data.eval is not None:
-            self.metrics = with_language(self.metrics, config.data.eval.target_names())
+        if (source := config.data.source("eval")) is not None:
+            self.metrics = with_language(self.metrics, source.target_names())
         if "bleu" in config.train.text_metrics:
             resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
         answers = config.objective.translates or config.train.sample_prompts

@@ -41,6 +41,12 @@ def test_each_text_is_on_one_side_and_nothing_is_lost(csv: CSV):
     assert [pair for pair in csv.open() if pair in set(sides["train"])] == sides["train"], "the order stays"
 
 
+def test_the_name_of_the_target_column_is_that_of_all_sides(csv: CSV):
+    """Law: BLEU's tokenizer follows from the language that a column is named by, in each split."""
+    data = DataConfig(train=dataclasses.replace(csv, target_column="de"), held_out=0.1)
+    assert [getattr(data.source(split), "target_names", list)() for split in SPLITS] == [["de"]] * 3
+
+
 def test_the_sides_are_those_of_every_release():
     """Oracle: worked out once. Another hash would put texts that a run was trained on into its test."""
     source = HeldOut(source=Dates(), split="train", held=("eval", "test"), share=0.2, seed=7)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -62,15 +63,18 @@ def test_prompts_of_a_language_model_are_continued(tmp_path: Path, monkeypatch: 
     )
 
 
-@pytest.mark.parametrize(("ending", "settings", "tokenizer"), [("zh", {}, "zh"), ("th", {}, "char")])
+@pytest.mark.parametrize(
+    ("ending", "held_out", "tokenizer"), [("zh", False, "zh"), ("th", False, "char"), ("th", True, "char")]
+)
 def test_bleu_in_training_is_that_of_the_target_language(
-    ending: str, settings: dict, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: str, held_out: bool, tokenizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """Oracle: sacreBLEU, for the whole and for a part of a mixture."""
-    hypotheses, targets = ["今天天气很好。", "他正在看书。"], ["今天的天气很好。", "他正在读一本书。"]
+    hypotheses, targets = ["今天天气很好。", "他正在看GPU的书。"], ["今天的天气很好。", "他正在读一本GPT的书。"]
     config = with_train(tiny_config(), text_metrics=("bleu",), best_metric="bleu")
     source = ParallelText(source="a.en", target=f"b.{ending}")
-    config = replace(config, data=replace(config.data, eval=source), metrics=MetricConfig(**settings))
+    splits: dict[str, Any] = {"train": source, "eval": None, "held_out": 0.1} if held_out else {"eval": source}
+    config = replace(config, data=replace(config.data, **splits))
     records = [Mock(source=np.array([5])) for _ in targets]
     pairs = [Pair("x", target) for target in targets]
     data = Mock(EvalData, pairs=pairs, records=records, parts={"b": slice(1, 2)})
