@@ -186,14 +186,19 @@ class DecoderLayer(EncoderLayer):
         Args:
             memory: the encoder's output; None without `cross`.
             memory_mask: as `mask`, for the memory: broadcasts to `[B, N, T, S]`.
+
+        Raises: ValueError for a memory without `cross`, or `cross` without one.
         """
+        if self.cross == (memory is None):
+            given = "None" if memory is None else "given"
+            raise ValueError(f"cross is {self.cross} and memory is {given}: give a memory exactly if cross is True")
         causal = structured_mask(causal_length=x.shape[1])
         own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, mask))
         return self.layer(x, own, bias, positions, LayerContext(memory=memory, memory_mask=own_mask(memory_mask)))
 
 
 def own_mask(mask: Bool[Array, "..."] | None) -> AttentionMask:
-    """Returns a mask of one's own, of which only the array is known."""
+    """Returns the mask that a caller gives as an array; without one, every key is seen."""
     return EVERY_KEY if mask is None else AttentionMask(mask)
 
 

@@ -152,3 +152,11 @@ def test_a_layer_without_a_mask_sees_everything_and_a_decoder_nothing_that_comes
         far, same = (apply(variables, x, positions=jnp.array([[0, 1, 2, last]])) for last in (90, 3))
         np.testing.assert_allclose(same, apply(variables, x), rtol=1e-6)
         assert jnp.abs(far - same).max() > 1e-3
+
+
+@pytest.mark.parametrize("cross", [True, False])
+def test_a_decoder_layer_without_the_memory_that_it_reads_is_refused(cross: bool) -> None:
+    """It was an AssertionError without words, and a memory that nothing read was ignored."""
+    config, x = ModelConfig(vocab_size=0, head=None, d_model=8, num_heads=2, d_ff=8), jnp.zeros((1, 3, 8))
+    with pytest.raises(ValueError, match=f"cross is {cross} and memory is .*: give a memory exactly if cross is True"):
+        DecoderLayer(config, cross=cross).init(jax.random.key(0), x, None if cross else x)
