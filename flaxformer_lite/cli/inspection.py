@@ -144,7 +144,7 @@ def complaint(read: Callable[[], object]) -> str | None:
 
 
 def examine_stores(folder: Path) -> dict[str, str | None]:
-    """Returns what is wrong with each store of a folder of stores, or with the one that `folder` is; {} if it has none."""
+    """Returns what is wrong with each store in a folder, or with the folder itself if it is a store; {} for another folder."""
     stores = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
     found = {str(store): complaint(partial(check_store, store)) for store in stores}
     kept = sorted(folder.glob("tokenizer-*"))
@@ -153,19 +153,13 @@ def examine_stores(folder: Path) -> dict[str, str | None]:
 
 def examine(folder: RunFolder) -> dict[str, str | None]:
     """Returns for each part of a run what is wrong with it; None for a part that is as it was written."""
-    parts: dict[str, str | None] = {}
-
-    def attempt(name: str, read: Callable[[], object]) -> None:
-        parts[name] = complaint(read)
-
     config = folder.config()  # without it, nothing is known
-    attempt(
-        "config.json and tokenizers, by the newest checkpoint", lambda: check_seal(folder.path, config, resumed=True)
-    )
+    sealed = complaint(lambda: check_seal(folder.path, config, resumed=True))
+    parts = {"config.json and tokenizers, by the newest checkpoint": sealed}
     if (folder.path / ORIGIN).is_file():
-        attempt(ORIGIN, lambda: check_origin(folder.path))
+        parts[ORIGIN] = complaint(lambda: check_origin(folder.path))
     if config.data.tokenizer is not None:
-        attempt("tokenizers", lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
+        parts["tokenizers"] = complaint(lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
     steps = steps_in(folder.checkpoints)
     if not steps:
         parts["checkpoints"] = "there is none"
@@ -177,7 +171,7 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
     if config.data.store is not None and (source := config.data.source("train")) is not None:
         own = [part for _, part in source.parts("data.train")]
         for store in stores_of(Path(config.data.store), own):
-            attempt(str(store), partial(check_store, store))
+            parts[str(store)] = complaint(partial(check_store, store))
     if folder.metrics.exists():
         lines = len(folder.metrics.read_bytes().split(b"\n")) - 1
         lost = lines - len(folder.rows()) + (lines == 0)

@@ -45,7 +45,7 @@ def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str
     """
     values = read_json(folder / "tokenizer_config.json")
     older, listed, named = "added_tokens_decoder" not in values, *listed_tokens(values)
-    first = [*listed]
+    first = listed
     if older:
         values |= read_json(folder / "special_tokens_map.json")
         if not listed and not named:
