@@ -173,7 +173,7 @@ def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str
 
 
 def in_common(missing: Iterable[str], left: Iterable[str]) -> str:
-    """Returns how the starts of missing names differ from those of names in the file with the same end; empty if none are alike."""
+    """Compares missing names with names in the file that end alike. Returns how their starts differ; empty if none end alike."""
     by_end: dict[tuple[str, ...], list[list[str]]] = {}
     for name in left:
         by_end.setdefault(tuple(name.split(".")[-2:]), []).append(name.split("."))

@@ -103,7 +103,7 @@ def decode_config(
     draft["pad_id"] = pad if pad is not None else next(iter(ends), 0)
     draft["bos_id"] = start_id(options, model, special, ends, notes)
     draft["forced_bos_id"] = forced_bos_id(options, model, notes)
-    if generation is None and config.get("force_bos_token_to_be_generated") is True:  # BART's first word for it
+    if generation is None and config.get("force_bos_token_to_be_generated") is True:  # BART's older option
         draft["forced_bos_id"] = one_id(options, "bos_token_id", model.output_size, [], special.bos)
     draft["eos_ids"] = ends
     options.finish()

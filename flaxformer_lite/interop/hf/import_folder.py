@@ -52,7 +52,7 @@ class Fitted(NamedTuple):
     architecture: str
     names: list[WeightName]
     tensors: dict[str, np.ndarray]
-    """The tensors that the model needs, as far as the file has them, and those that it does not know."""
+    """The tensors of the file that the model needs, and those that it does not know."""
     skipped: list[str]
 
     @property

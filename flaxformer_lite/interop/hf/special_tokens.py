@@ -18,7 +18,7 @@ from flaxformer_lite.text.json_tokenizer import ROLES, token_text
 from flaxformer_lite.text.tokenizer import MOST_IDS
 
 NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-"""The settings that name special tokens, in the order in which those that the vocabulary lacks get their ids."""
+"""The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""
 
 
 class TokenizerSettings(NamedTuple):
