@@ -227,14 +227,12 @@ class TextStream:
     def add(self, tokens: Sequence[int]) -> str:
         """Returns the text that can be emitted once these tokens have arrived. Those after a stop string are dropped."""
         text = self.arrived.add(tokens)
-        safe = truncate_at_stop(text, self.stop)
-        self.stopped = len(safe) < len(text)
+        self.stopped = self.has_stop(text)
         if self.stopped:
             self.drop_tokens(len(tokens))
-        else:
-            safe = text.rstrip("\ufffd")  # how a decoder writes the first bytes of a character
-            safe = safe[: len(safe) - max((partial_stop_length(safe, s) for s in self.stop), default=0)]
-        return self.emit(safe)
+            return self.finish()
+        safe = text.rstrip("\ufffd")  # how a decoder writes the first bytes of a character
+        return self.emit(safe[: len(safe) - max((partial_stop_length(safe, s) for s in self.stop), default=0)])
 
     def finish(self) -> str:
         """Returns the rest of the text, after the last token."""
@@ -242,22 +240,22 @@ class TextStream:
 
     def drop_tokens(self, number: int) -> None:
         """Drops of the last `number` tokens those after the one that completes a stop string."""
-        before, tokens = len(self.arrived.tokens) - number, self.arrived.tokens
+        tokens = self.arrived.tokens
+        counts = range(len(tokens) - number + 1, len(tokens))
+        del tokens[counts.start + bisect.bisect_left(counts, True, key=lambda count: self.has_stop(self.text(count))) :]
 
-        def has_stop(count: int) -> bool:
-            text = decode_after(self.arrived.tokenizer, self.arrived.prompt, tokens[: before + count])
-            return truncate_at_stop(text, self.stop) != text
-
-        del tokens[before + bisect.bisect_left(range(1, number), True, key=has_stop) + 1 :]
+    def has_stop(self, text: str) -> bool:
+        """Returns whether the text has a stop string."""
+        return any(s in text for s in self.stop)
 
     @property
     def num_tokens(self) -> int:
         """The number of tokens so far, up to the one that completes a stop string."""
         return len(self.arrived.tokens)
 
-    def text(self) -> str:
-        """Returns the text of all tokens so far, decoded as a whole."""
-        return decode_after(self.arrived.tokenizer, self.arrived.prompt, self.arrived.tokens)
+    def text(self, count: int | None = None) -> str:
+        """Returns the text of the first `count` tokens, by default of all so far, decoded as a whole."""
+        return decode_after(self.arrived.tokenizer, self.arrived.prompt, self.arrived.tokens[:count])
 
     def emit(self, text: str) -> str:
         """Returns the part of `text` that has not been emitted yet."""

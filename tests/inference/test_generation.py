@@ -86,6 +86,14 @@ def test_streams_by_hand():
     assert broken.add(BYTES.encode("aé")[:-1]) == "a" and broken.finish() == "\ufffd"
 
 
+@pytest.mark.parametrize("cut", range(5))
+def test_the_stop_string_that_is_complete_first_ends_a_text(cut: int):
+    """Oracle: worked by hand: "a" is complete one token before "bac", which begins before it, however the tokens arrive."""
+    stream, ids = TextStream(BYTES, [BOS], ["bac", "a"]), BYTES.encode("bac!")
+    parts = [stream.add(part) for part in (ids[:cut], ids[cut:]) if not stream.stopped]
+    assert "".join(parts) == "b" and stream.text() == "ba" and stream.num_tokens == 2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_growing_text_is_the_text_of_all_tokens(kind):
     """Law: after any number of tokens, of texts or at random, the text is that of decoding them all at once."""
