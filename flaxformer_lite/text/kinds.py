@@ -5,7 +5,7 @@ A tokenizer config is a frozen dataclass with a field `kind` and the method `tra
 """
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -44,14 +44,17 @@ def copy_hub_files(run: Path, output: Path) -> list[str]:
 
     The run's own chat template takes the place of theirs.
     """
-    theirs = run / "huggingface"
-    found = {str(file.relative_to(theirs)): file for name in HUB_FILES for file in theirs.glob(name) if file.is_file()}
-    if (own := run / "chat_template.jinja").is_file():
-        found[own.name] = own
-    for name, file in found.items():
+    return copy_files(run / "huggingface", output, HUB_FILES) + copy_files(run, output, ("chat_template.jinja",))
+
+
+def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collection[str] = ()) -> list[str]:
+    """Copies the files of a folder that match a pattern, but for those to skip. Returns their names."""
+    files = (file for pattern in patterns for file in sorted(source.glob(pattern)) if file.is_file())
+    found = [name for file in files if (name := str(file.relative_to(source))) not in skip]
+    for name in found:
         (output / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, output / name)
-    return list(found)
+        shutil.copyfile(source / name, output / name)
+    return found
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite.bounds import cut
 from flaxformer_lite.interop.new_folder import new_folder
-from flaxformer_lite.text.kinds import HUB_FILES
+from flaxformer_lite.text.kinds import HUB_FILES, copy_files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -131,12 +130,7 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
 def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
     """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
     check_links(source)
-    files = (file for pattern in COMPANIONS for file in sorted(source.glob(pattern)) if file.is_file())
-    found = [name for file in files if (name := str(file.relative_to(source))) not in skip]
-    for name in found:
-        (output / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, output / name)
-    return found
+    return copy_files(source, output, COMPANIONS, skip)
 
 
 def umask() -> int:
