@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from flaxformer_lite.atomic_files import atomic_write, write_whole
+from flaxformer_lite.atomic_files import atomic_write
 from flaxformer_lite.console import Progress
 from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
 from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in
@@ -115,7 +115,8 @@ class RemoteRun:
         """Notes the run folder that writes this mirror."""
         path = os.fsencode(folder.resolve())
         if self.is_local:
-            write_whole(Path(self.root, WRITER), os.fsdecode(path))
+            with atomic_write(Path(self.root, WRITER)) as unfinished:
+                unfinished.write_bytes(path)
         else:
             self.filesystem.pipe_file(f"{self.root}/{WRITER}", path)
 

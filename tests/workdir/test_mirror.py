@@ -478,6 +478,14 @@ def test_a_copy_of_a_run_does_not_write_into_its_mirror(tmp_path: Path):
     assert remote_contents() == before
 
 
+def test_the_run_folder_of_a_mirror_may_have_any_name(tmp_path: Path):
+    """Law: a name in Latin-1, which is not UTF-8, is read as it was written."""
+    run = tmp_path / os.fsdecode(b"r\xfcn")
+    mirror = RemoteRun(str(tmp_path / "mirror"))
+    mirror.set_writer(run)
+    assert mirror.writer() == run.resolve()
+
+
 @pytest.mark.parametrize(
     "how", ["moved", "deleted", "damaged", "mirrored elsewhere", "linked", "by an earlier version"]
 )
