@@ -137,9 +137,8 @@ class HarnessModel(TemplateLM):
             groups.setdefault(json.dumps(request.args[1], sort_keys=True), []).append(i)
         answers = [""] * len(requests)
         for settings, members in groups.items():
-            chosen = normalize_gen_kwargs(
-                json.loads(settings), DEFAULT_NEW_TOKENS
-            )  # max_new_tokens and others are max_gen_toks
+            # Names such as max_new_tokens become max_gen_toks.
+            chosen = normalize_gen_kwargs(json.loads(settings), DEFAULT_NEW_TOKENS)
             texts = self.answers([requests[i].args[0] for i in members], **chosen)
             for i, text in zip(members, texts, strict=True):
                 answers[i] = text

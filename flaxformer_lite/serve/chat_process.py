@@ -21,7 +21,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 MEMORY = 2**29
 """Bytes of address space that this process may have; Python and Jinja take 2**25."""
 MOST_BYTES = 2**22
-"""Bytes of the longest prompt: a request has 2**20, and a template may escape them."""
+"""Bytes of the longest prompt: a request has at most 2**20, and a template may write them as longer escapes."""
 TAG = "CONTINUE_FINAL_MESSAGE_TAG "
 """Marks the end of the last message in a prompt that continues it, as in the library."""
 

@@ -1,7 +1,7 @@
 """The guard before all endpoints: who may ask, and from which page. It also counts every request.
 
-A browser sends a page's requests to any address, also to a loopback one. Two checks keep strange pages out: the Host header must be
-a name of this server (a name that an attacker's DNS points to 127.0.0.1 is none), and the origin of the page must be this server.
+A browser sends a page's requests to any address, also to a loopback one. Two checks keep strange pages out. The Host header must be
+a name of this server: an attacker's DNS may point another name to 127.0.0.1. The origin of the page must be this server.
 """
 
 import hmac
@@ -85,7 +85,7 @@ class Guard:
             host, origin = headers.get("host", ""), headers.get("origin")
             for name in (host_name(host), *([] if origin is None else [host_name(origin.partition("//")[2])])):
                 if name not in self.hosts:
-                    message = f"{name!r} is no name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
+                    message = f"{name!r} is not a name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
                     raise Refusal(403, message, code="host_not_allowed")
             if origin is not None and not is_own_page(origin, host):
                 message = (
@@ -102,8 +102,8 @@ class Guard:
 def is_own_page(origin: str, host: str) -> bool:
     """Returns whether an origin, which has a name of this server, is that of its page; `host` is the Host header.
 
-    The server speaks HTTP and is known by the port in the header. A proxy before it may have TLS, and seldom another port than its
-    scheme's; then it passes on the port.
+    On a loopback address the server itself speaks HTTP, at the port in the header. Any other name is that of a proxy, which may add
+    TLS; it passes on its port, unless that is the default of its scheme.
     """
     scheme, _, address = origin.lower().partition("://")
     own_port = PORTS.get(scheme)
