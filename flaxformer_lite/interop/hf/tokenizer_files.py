@@ -13,6 +13,7 @@ from flaxformer_lite.interop.hf.special_tokens import TokenizerSettings, add_tok
 from flaxformer_lite.interop.hf.vocab_files import MARIAN, NO_FILES, VOCAB_FILES, marian, sentence_pieces
 from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer, one_error
+from flaxformer_lite.text.tokenizer import MOST_IDS
 
 MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
@@ -89,6 +90,8 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
 def described(description: str, settings: TokenizerSettings, size: int | None) -> Found:
     """Returns the tokenizer of a `tokenizer.json`. Raises: ValueError with the name of a token that would get another id."""
     library, tokens = Library.from_str(description), json.loads(description).get("added_tokens") or []
+    if (largest := max(library.get_vocab().values(), default=0)) >= MOST_IDS:  # it writes all ids to the largest
+        raise ValueError(f"its vocabulary has the id {largest}: an id must be from 0 to {MOST_IDS - 1}")
     check_ids(library, ((token["id"], token["content"]) for token in tokens))
     add_tokens(library, settings)
     return finished(library, settings, size)

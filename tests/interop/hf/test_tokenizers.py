@@ -137,6 +137,16 @@ def test_an_id_without_bounds_is_refused(name: str, complaint: str, tmp_path: Pa
         read(folder, name)
 
 
+def test_an_id_without_bounds_of_a_tokenizer_json_is_refused(tmp_path: Path) -> None:
+    """The library writes every id up to the largest one: for minutes, or until the memory ends."""
+    folder = Path(shutil.copytree(DATA / "minilm" / "hub_layout", tmp_path / "far"))
+    description = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    description["model"]["vocab"]["g"] = 2**31
+    (folder / "tokenizer.json").write_text(json.dumps(description), encoding="utf-8")
+    with pytest.raises(ValueError, match="the id 2147483648: an id must be from 0 to 16777215"):
+        read(folder, "bert")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["shared", "separate"])
 def test_an_imported_marian_translates_text(
