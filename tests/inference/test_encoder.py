@@ -69,14 +69,14 @@ def test_a_text_with_many_positions_costs_its_own_batch_alone():
 
 @pytest.mark.slow
 def test_tokens_are_predicted_at_the_positions_of_each_text(variables):
-    """Oracle: softmax of the logits at these positions, sorted; three positions are padded to eight."""
+    """Oracle: softmax of the logits at these positions, sorted; three positions of one text pad all texts of the batch to eight."""
     predictor = BatchPredictor(MODEL, functools.partial(predict_top_tokens, 3), 64, TOKENIZER.pad_id)
     positions = [[1], [7, 2, 3], [4], [2]]
     for text, rows, (probabilities, ids) in zip(
         TEXTS, positions, predictor.predict(variables, TEXTS, positions), strict=True
     ):
         expected = jax.nn.softmax(outputs(variables, text).logits[0, jnp.array(rows)])
-        assert ids.shape == probabilities.shape == (8 if len(rows) > 1 else 1, 3)
+        assert ids.shape == probabilities.shape == (8, 3)
         np.testing.assert_array_equal(ids[: len(rows)], jnp.argsort(-expected)[:, :3])
         np.testing.assert_allclose(probabilities[: len(rows)], -jnp.sort(-expected)[:, :3], rtol=1e-4)
 

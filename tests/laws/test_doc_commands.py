@@ -111,7 +111,7 @@ NOT_RUN = {
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
     r"--topology|--sharding": "compiles or lays out a model of full size; tests/planning and tests/cli run it on small ones",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
-    r"configs/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
+    r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|sweep|workdir)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",
     r"--teacher": "needs a student's config; tests/cli/test_teach.py runs it, and trains the student",
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",

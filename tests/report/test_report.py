@@ -240,6 +240,7 @@ def test_settings_that_differ_come_first(runs: list[RunFacts]):
     assert not any(line["differs"] for line in lines[1:])
 
 
+@needs.altair
 def test_settings_that_were_changed_are_a_table_with_their_steps(runs: list[RunFacts], tmp_path: Path):
     """Oracle: by hand; without a change there is no table."""
     assert tabs.change_tables(runs) == []

@@ -48,7 +48,7 @@ def test_the_run_is_the_one_that_load_returns(tmp_path: Path, monkeypatch: pytes
 
 def test_a_name_is_a_config_of_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trained = []
-    monkeypatch.setattr(loop, "train", lambda config, *_: trained.append(config))
+    monkeypatch.setattr(loop, "train", lambda config, *_, **__: trained.append(config))
     with pytest.raises(KeyboardInterrupt):
         flaxformer_lite.train("quickstart", tmp_path / "run")
     assert trained == [load_config("quickstart")]
