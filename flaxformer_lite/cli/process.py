@@ -76,7 +76,7 @@ def report_ignored(ignored: "sys.UnraisableHookArgs") -> None:
 
     JAX has a callback of the garbage collector in which it would be lost.
     """
-    if ignored.exc_type is KeyboardInterrupt and sys.platform != "win32":
+    if ignored.exc_type is KeyboardInterrupt:
         again = threading.Timer(0.02, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
         again.daemon = True
         again.start()

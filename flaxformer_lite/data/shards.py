@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import pickle
+import resource
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,9 +30,6 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
 from flaxformer_lite.hardware import usable_cores
 from flaxformer_lite.text import Tokenizers, load_tokenizers
-
-if sys.platform != "win32":
-    import resource
 
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
@@ -178,7 +176,7 @@ def open_shard(folder: Path, records: int) -> TokenShard:
     """Returns the shard, whose ids are read when they are used. Raises: ValueError as `open_shards`."""
     try:
         starts = _mapped(folder / "starts.npy")
-        ids = ArrayFile(folder / "ids.npy") if hasattr(os, "pread") else _mapped(folder / "ids.npy")
+        ids = ArrayFile(folder / "ids.npy")
         labels = np.load(folder / "labels.npy", mmap_mode="r") if (folder / "labels.npy").is_file() else None
         if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
             raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
@@ -201,8 +199,6 @@ def _mapped(path: Path) -> np.ndarray:
 
 def _allow_open_files(number: int) -> None:
     """Lets this process open that many files more, as far as the system lets it: the files of a shard stay open."""
-    if sys.platform == "win32":  # has no such limit
-        return
     now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if now != resource.RLIM_INFINITY:
         more = now + number if most == resource.RLIM_INFINITY else min(now + number, most)

@@ -18,13 +18,13 @@ train.log            the lines that were printed on the terminal
 
 import contextlib
 import errno
+import fcntl
 import json
 import math
 import os
 import re
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,14 +53,6 @@ from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
 from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
-if sys.platform == "win32":
-    import msvcrt
-else:
-    import fcntl
-
-LOCKED_BYTE = 2**30
-"""The byte of `.lock` that Windows locks: beyond its end, as Windows lets no other process read a locked byte."""
-
 MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""
 NUM_SAMPLES = 10
@@ -79,12 +71,8 @@ def locked(path: Path, mark: str) -> Iterator[None]:
     """
     with open(path, "a", encoding="utf-8") as file:
         try:
-            if sys.platform == "win32":
-                os.lseek(file.fileno(), LOCKED_BYTE, os.SEEK_SET)
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):  # of flock, and of Windows
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise ValueError(
                 f"another process is training in {path.parent}: wait until it has ended, or choose another --workdir"
             ) from None

@@ -129,7 +129,6 @@ def test_threads_that_come_too_late_after_a_failed_save_print_nothing(capsys: py
     assert capsys.readouterr().err.endswith("RuntimeError: another\n")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("start", [["train.py"], ["-m", "flaxformer_lite"]])
 def test_ctrl_c_while_it_starts_once_more_ends_it_without_a_line(start: list[str]):
     """A SIGINT that waits from before the second start ends the process once it handles signals as it wants to."""
@@ -146,7 +145,6 @@ def test_ctrl_c_while_it_starts_once_more_ends_it_without_a_line(start: list[str
     assert (process.returncode, process.stdout, process.stderr) == (-signal.SIGINT, b"", b"")
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_waits_for_the_second_start(monkeypatch: pytest.MonkeyPatch, started: list[list[str]]):
     masks: list[tuple[int, list[int]]] = []
     monkeypatch.setattr(signal, "pthread_sigmask", lambda how, signals: masks.append((how, signals)))
@@ -155,7 +153,6 @@ def test_ctrl_c_waits_for_the_second_start(monkeypatch: pytest.MonkeyPatch, star
     assert started and masks == [(signal.SIG_BLOCK, [signal.SIGINT])]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_ctrl_c_in_a_callback_of_the_garbage_collector_comes_again(capsys: pytest.CaptureFixture) -> None:
     """Python prints an exception there, and goes on; another exception is printed as ever."""
 

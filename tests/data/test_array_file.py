@@ -1,6 +1,5 @@
 """Laws of an array in a file: its slices are the array's, its pages stay out of the process, and a cut file is named."""
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,8 +8,6 @@ import pytest
 
 from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.shards import open_shard
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pread: shards are mapped there")
 
 
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])

@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,7 +81,6 @@ def test_a_damaged_shard_is_named(tmp_path: Path):
 @pytest.fixture
 def few_open_files() -> Iterator[int]:
     """Lets this process open 30 files more, no matter how many it has; the number it may have in all."""
-    resource = pytest.importorskip("resource", reason="Windows has no limit of open files")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = 30 + len(os.listdir("/dev/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))

@@ -10,12 +10,9 @@ import os
 import re
 import shlex
 import shutil
-import sys
-import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import pytest
 
@@ -23,7 +20,6 @@ from flaxformer_lite.config.load import load_config
 from flaxformer_lite.console import Failure
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.optim.schedules import Constant, Noam
-from flaxformer_lite.workdir import folder
 from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder
 from tests.support.experiments import tiny_config, with_train
 
@@ -65,19 +61,6 @@ def test_where_nothing_can_be_locked_it_says_so_and_goes_on(tmp_path, monkeypatc
     monkeypatch.setattr(fcntl, "flock", flock(errno.EIO))
     with pytest.raises(OSError, match="Input/output error"), RunFolder(tmp_path).lock(CONFIG):
         pass
-
-
-def test_windows_locks_a_byte_beyond_the_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Law: as by flock, the second process is refused and the mark can be read."""
-    fake = types.SimpleNamespace(LK_NBLCK=2, locking=Mock(side_effect=[None, PermissionError(errno.EACCES, "denied")]))
-    monkeypatch.setattr(folder, "msvcrt", fake, raising=False)
-    monkeypatch.setattr(sys, "platform", "win32")
-    with RunFolder(tmp_path).lock(CONFIG) as mark:
-        RunFolder(tmp_path).check_mark(mark)
-        with pytest.raises(ValueError, match="another process is training in "):
-            lock(tmp_path)
-    assert [call.args[1:] for call in fake.locking.call_args_list] == [(2, 1)] * 2
-    assert (tmp_path / ".lock").read_text() == mark
 
 
 def test_a_folder_is_known_by_the_mark_of_who_holds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -26,9 +26,8 @@ class SharedError(ValueError):
 
 
 def on_abort(handler: Any) -> None:
-    """Sets the C handler of SIGABRT, or resets it with None. The caller keeps a reference to the handler. POSIX only."""
-    if os.name == "posix":
-        ctypes.CDLL(None).signal(signal.SIGABRT, handler)
+    """Sets the C handler of SIGABRT, or resets it with None. The caller keeps a reference to the handler."""
+    ctypes.CDLL(None).signal(signal.SIGABRT, handler)
 
 
 def _explain_abort(_: int) -> None:
