@@ -22,7 +22,7 @@ from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.dense import Dense
 from flaxformer_lite.model.dropout import apply_dropout
-from flaxformer_lite.model.masks import EVERY_KEY, EXCLUDE, AttentionMask, Masking
+from flaxformer_lite.model.masks import EXCLUDE, AttentionMask, Masking, own_mask
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 
@@ -292,7 +292,7 @@ class MultiHeadAttention(nn.Module):
         bias: Float[Array, "..."] | None = None,
     ) -> Float[Array, "B T D"]:
         key_value = self.key_value(query if key is None else key, value)
-        return self.attend(query, key_value, mask=EVERY_KEY if mask is None else AttentionMask(mask), bias=bias)
+        return self.attend(query, key_value, mask=own_mask(mask), bias=bias)
 
     def key_value(
         self, key: Float[Array, "B S D2"], value: Float[Array, "B S D3"] | None = None, rotate: Rotate | None = None

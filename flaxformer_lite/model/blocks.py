@@ -14,7 +14,7 @@ from flaxformer_lite.model.contexts import LayerContext
 from flaxformer_lite.model.dropout import DropoutRates, apply_dropout
 from flaxformer_lite.model.feed_forward import FeedForward
 from flaxformer_lite.model.inputs import default_positions
-from flaxformer_lite.model.masks import EVERY_KEY, AttentionMask, combine_masks, mask_by_layer, structured_mask
+from flaxformer_lite.model.masks import AttentionMask, combine_masks, mask_by_layer, own_mask, structured_mask
 from flaxformer_lite.model.norms import Normalize
 from flaxformer_lite.model.numerics import DTYPES
 from flaxformer_lite.model.residual import apply_commands
@@ -193,13 +193,8 @@ class DecoderLayer(EncoderLayer):
             given = "None" if memory is None else "given"
             raise ValueError(f"cross is {self.cross} and memory is {given}: give a memory exactly if cross is True")
         causal = structured_mask(causal_length=x.shape[1])
-        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, mask))
+        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
         return self.layer(x, own, bias, positions, LayerContext(memory=memory, memory_mask=own_mask(memory_mask)))
-
-
-def own_mask(mask: Bool[Array, "..."] | None) -> AttentionMask:
-    """Returns the mask that a caller gives as an array; without one, every key is seen."""
-    return EVERY_KEY if mask is None else AttentionMask(mask)
 
 
 def remat_block(remat: str, *, in_loop: bool) -> type[Block]:

@@ -98,6 +98,20 @@ EVERY_KEY = AttentionMask(None, MaskStructure())
 """The mask in which every query may attend to every key."""
 
 
+def own_mask(mask: Array | None) -> AttentionMask:
+    """Returns the mask that a caller gives as an array; without one, every key is seen.
+
+    Raises: ValueError for numbers: 0 would hide a key here, and shows it in a mask that is added to the scores.
+    """
+    if mask is None:
+        return EVERY_KEY
+    if mask.dtype != bool:
+        raise ValueError(
+            f"mask is of type {mask.dtype}: it must be boolean, True where the query may attend; scores take a bias"
+        )
+    return AttentionMask(mask)
+
+
 def structured_mask(
     is_token: Bool[Array, "B S"] | None = None,
     queries: Int[Array, "B T"] | None = None,

@@ -18,6 +18,7 @@ from flaxformer_lite.model.masks import (
     causal_mask,
     combine_masks,
     mask_by_layer,
+    own_mask,
     padding_mask,
     segment_mask,
     structured_mask,
@@ -116,3 +117,13 @@ def test_a_query_without_keys_by_hand():
 def test_without_the_segments_of_both_sides_there_is_no_mask():
     segments = jnp.array([[1, 1, 2, 0]])
     assert segment_mask(None, None) is segment_mask(segments, None) is segment_mask(None, segments) is None
+
+
+def test_a_mask_of_numbers_is_refused():
+    """A mask that is added to the scores has 0 where a key is seen, and was read as its opposite."""
+    assert own_mask(None) is EVERY_KEY
+    for mask in (jnp.array([0.0, -1e9]), jnp.array([0, 1])):
+        with pytest.raises(
+            ValueError, match=r"mask is of type (float|int)32: it must be boolean, True where the query may attend"
+        ):
+            own_mask(mask)
