@@ -55,7 +55,8 @@ def train(
     ):
         finished = why_finished(config, checkpoints)
         if finished is not None:
-            progress.say(f"nothing to do in {folder.path}: {finished}")
+            kept = "; config.json keeps its settings" if folder.keep_config(config) else ""
+            progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
             return
         try:
             setup = set_up(config, folder, checkpoints, progress, processes, stop)

@@ -263,6 +263,14 @@ class RunFolder:
                 )
         write_whole(self.path / "config.json", to_json(config))
 
+    def keep_config(self, config: Config) -> bool:
+        """Returns whether no step will be taken with other settings, or with fewer steps: config.json is then as it was before."""
+        before = self._config_before
+        if before is None or not (differences(before, config) or config.train.steps < before.train.steps):
+            return False
+        write_whole(self.path / "config.json", to_json(before))
+        return True
+
     def _way_on(self, different: Mapping[str, tuple[Any, Any]], config: Config) -> str:
         """Returns the end of a message on settings that differ: the command that continues with them, if there is one."""
         if refused := fixed(different):

@@ -381,6 +381,15 @@ def test_a_run_with_another_rate_is_the_same_with_stops_and_crashes(uninterrupte
     assert final_state(tmp_path / "once") != final_state(uninterrupted)
 
 
+def test_a_finished_run_keeps_its_config_where_no_step_is_taken(copy: Path):
+    """Law: a change that no step was trained with, and fewer steps than there are, leave the settings of config.json."""
+    before = RunFolder(copy).config()
+    loop.train(with_train(NO_TEXT, patience=5), copy, with_changes=True)
+    loop.train(with_train(NO_TEXT, steps=6), copy)
+    assert RunFolder(copy).config() == before
+    assert (copy / "train.log").read_text().count("config.json keeps its settings") == 2
+
+
 def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypatch):
     """Oracle: losses given by hand; the second evaluation without a better one ends it, and with more patience the fourth."""
     losses = iter([3.0, 2.0, 2.5, 2.0, 2.0, 2.0])
