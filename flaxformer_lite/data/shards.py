@@ -227,4 +227,7 @@ def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:
 if __name__ == "__main__":
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
-    serve(load_tokenizers(Path(sys.argv[1])), sys.stdin.buffer, answers)
+    try:
+        serve(load_tokenizers(Path(sys.argv[1])), sys.stdin.buffer, answers)
+    except BrokenPipeError:  # the process that asked was killed
+        os._exit(1)  # without writing once more what it did not take

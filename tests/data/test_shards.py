@@ -4,6 +4,8 @@ import io
 import os
 import pickle
 import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
+from tests.support.paths import ROOT
 
 PAIRS = [Pair("ab", "c", "x"), Pair("", "cab"), Pair("c", "", "yes")]
 TOKENIZER = CharacterTokenizer("abc")
@@ -128,3 +131,18 @@ def test_a_process_answers_requests_until_they_end(tmp_path: Path):
     answers.seek(0)
     assert pickle.load(answers) == tuple(shards.read_facts(tmp_path / "0"))
     assert "file" in pickle.load(answers)
+
+
+def test_a_process_whose_asker_was_killed_ends_without_a_line(tmp_path: Path) -> None:
+    """It wrote the traceback of a broken pipe onto the terminal of the training that was killed."""
+    Tokenizers(TOKENIZER, TOKENIZER).save(tmp_path)
+    request = pickle.dumps((tmp_path / "00000", tuple(zip(*PAIRS, strict=True))))
+    command = [sys.executable, "-m", "flaxformer_lite.data.shards", str(tmp_path)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(request)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+    assert (tmp_path / "00000" / "shard.json").exists()
