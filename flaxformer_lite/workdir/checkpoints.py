@@ -79,6 +79,7 @@ class Checkpoints:
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
         self._quiet = Quiet("orbax")
+        self._failed = False
         logging.getLogger("absl").addFilter(self._quiet)
         self._manager: ocp.CheckpointManager | None = make_manager(
             self._folder, self._retention.kept, read_only, shared
@@ -284,6 +285,7 @@ class Checkpoints:
         try:
             self._orbax.wait_until_finished()
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
+            self._failed = True
             reason = str(error).partition("\n")[0]
             before = [step for step in self._orbax.all_steps() if step != self._saved]
             if has_vanished(self._folder, before):  # each part of Orbax and TensorStore has its own words for that
@@ -301,7 +303,8 @@ class Checkpoints:
         finally:
             self._manager.close()
             self._manager = None
-            logging.getLogger("absl").removeFilter(self._quiet)
+            if not self._failed:  # threads of a save that failed may still log, with tracebacks
+                logging.getLogger("absl").removeFilter(self._quiet)
 
     @property
     def _orbax(self) -> ocp.CheckpointManager:
