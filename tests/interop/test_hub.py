@@ -79,6 +79,7 @@ def test_a_model_by_name_equals_its_folder(hub: HubServer, tmp_path: Path) -> No
     sha = hub.add(NAME, theirs)
     names = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
     names |= {"HF_HUB_ETAG_TIMEOUT": "120", "HF_HUB_DOWNLOAD_TIMEOUT": "120"}  # the machine may be busy
+    names |= {"HF_HUB_OFFLINE": "0"}  # makers of fixtures, which other tests import, set it to 1
     words = [sys.executable, "-m", "flaxformer_lite", "import", "hf", NAME, "run"]
     done = subprocess.run(words, env=os.environ | names, cwd=tmp_path, capture_output=True, text=True)
     size = (MINILM / WEIGHTS).stat().st_size / 1e6
