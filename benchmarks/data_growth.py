@@ -119,8 +119,8 @@ def library(options: argparse.Namespace) -> float:
 
 def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     """Returns the figures of this start, from the settings to the first batches."""
+    from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config import Config
-    from flaxformer_lite.console import Progress
     from flaxformer_lite.data import DataConfig, ParallelText, PlainText
     from flaxformer_lite.model import ModelConfig
     from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption

@@ -6,7 +6,7 @@ No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Each sublayer 
 parameters, forward alone and with the gradient by parameters and input. The columns:
 
   accessed  bytes by the compiler's cost analysis, which also counts arrays that stay on the chip
-  HBM       bytes to and from memory, counted in the compiled program (flaxformer_lite/planning/traffic.py)
+  HBM       bytes to and from memory, counted in the compiled program (flaxformer_lite/tools/planning/traffic.py)
   temp      bytes of temporaries, by the compiler
   copies    operations that only copy or transpose, alone or in a fused kernel of their own
   GFLOP     of the matrix products in the compiled program
@@ -24,8 +24,8 @@ import jax.numpy as jnp
 from jax.sharding import SingleDeviceSharding
 
 from flaxformer_lite.model.attention import attention_weights, weighted_values
-from flaxformer_lite.planning.program import read_program
-from flaxformer_lite.planning.topology import describe_slice
+from flaxformer_lite.tools.planning.program import read_program
+from flaxformer_lite.tools.planning.topology import describe_slice
 
 Params = dict[str, Any]
 Forward = Callable[[Params, jax.Array], jax.Array]

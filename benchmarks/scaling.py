@@ -27,8 +27,8 @@ from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.planning.plan import make_plan
-from flaxformer_lite.planning.topology import describe_slice
+from flaxformer_lite.tools.planning.plan import make_plan
+from flaxformer_lite.tools.planning.topology import describe_slice
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 

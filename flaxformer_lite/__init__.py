@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flaxformer_lite.run import Run, load
     from flaxformer_lite.run.train import train
+    from flaxformer_lite.tools.report.plots import plot_attention, plot_curves, plot_lengths
 
 __version__ = "0.1.0"
-__all__ = ["Run", "load", "train"]
+__all__ = ["Run", "load", "plot_attention", "plot_curves", "plot_lengths", "train"]
 
 # Before any room imports JAX; a command that started itself once more has the answer already.
 if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is not None:
-    from flaxformer_lite.hardware import skip_missing_tpu
+    from flaxformer_lite.base.hardware import skip_missing_tpu
 
     skip_missing_tpu(os.environ)
 
@@ -21,9 +22,11 @@ if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is n
 if not TYPE_CHECKING:  # a type checker would take any name for one of the module's
 
     def __getattr__(name: str) -> Any:
-        """Imports `Run`, `load` or `train` when it is first used: commands answer a mistake or Ctrl-C before JAX is there."""
-        if name in __all__:
-            from flaxformer_lite import run
-
-            return getattr(run, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is there."""
+        if name in ("Run", "load", "train"):
+            from flaxformer_lite import run as room
+        elif name in ("plot_attention", "plot_curves", "plot_lengths"):
+            from flaxformer_lite.tools.report import plots as room
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(room, name)

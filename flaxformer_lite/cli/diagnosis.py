@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from flaxformer_lite.hardware import AMPERE, NvidiaGPU
+from flaxformer_lite.base.hardware import AMPERE, NvidiaGPU
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""

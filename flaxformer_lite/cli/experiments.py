@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
-from flaxformer_lite.shipped_configs import shipped_configs
 from flaxformer_lite.workdir import open_run
 
 

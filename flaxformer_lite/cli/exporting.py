@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.atomic_files import require_absent
-from flaxformer_lite.console import Progress, note, warn
+from flaxformer_lite.base.atomic_files import require_absent
+from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
 from flaxformer_lite.interop.ctranslate2 import check as ctranslate2
 from flaxformer_lite.interop.ctranslate2 import export

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent
+from flaxformer_lite.base.console import Progress, note
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress, note
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.metrics import language_of

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.cli.options import add_weights
-from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.text.files import BadLine, check_file, line_chunks, stream_lines
 
 LINES_AT_ONCE = 4096

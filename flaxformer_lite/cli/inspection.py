@@ -12,17 +12,17 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType
 
+from flaxformer_lite.base.console import Failure, Progress
+from flaxformer_lite.base.remote_files import is_url
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.data.store import check_store, check_tokenizers, list_stores, stores_of
-from flaxformer_lite.interop.fitting import fitting_systems
+from flaxformer_lite.interop.fitting import exports_in_words, fitting_systems
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
-from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run.description import describe as describe_run
 from flaxformer_lite.training import TrainTask, abstract_state
-from flaxformer_lite.tree_paths import leaves_by_path
 from flaxformer_lite.workdir import (
     RunFolder,
     abstract_params,
@@ -110,7 +110,7 @@ def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
     ]
     return {
         "run": str(folder.path),
-        "description": describe_run(folder, config, params, shown),
+        "description": f"{describe_run(folder, config, params, shown)}\n  exports to: {exports_in_words(config)}",
         "exports": fitting_systems(config),
         "weights": weights,
         "step": shown,

@@ -17,10 +17,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
+from flaxformer_lite.base.console import Failure, Terminal, suggest, verbosity, write_line
+from flaxformer_lite.base.hardware import installed_versions, limit_below_start
 from flaxformer_lite.cli import commands
 from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
-from flaxformer_lite.console import Failure, Terminal, suggest, verbosity, write_line
-from flaxformer_lite.hardware import installed_versions, limit_below_start
 
 COMMANDS = {
     "train": "train",

@@ -117,8 +117,8 @@ def keep_programs(environment: MutableMapping[str, str]) -> None:
     Must be called before JAX is imported. Each kind of CPU has its own folder, since a program for one may not run on another.
     JAX removes what was not used longest; several processes may share the folder. `JAX_ENABLE_COMPILATION_CACHE=0` keeps none.
     """
-    from flaxformer_lite.hardware import cpu_kind
-    from flaxformer_lite.remote_files import cache_root
+    from flaxformer_lite.base.hardware import cpu_kind
+    from flaxformer_lite.base.remote_files import cache_root
 
     if "JAX_COMPILATION_CACHE_DIR" in environment:
         return

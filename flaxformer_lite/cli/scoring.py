@@ -7,17 +7,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import Progress, note, warn
+from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress, note, warn
 from flaxformer_lite.data import DataSource, Pair, ParallelText
 from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.inference import MetricConfig
 from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match, resolve, with_language
-from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite

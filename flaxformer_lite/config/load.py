@@ -11,15 +11,15 @@ from typing import Any, Literal
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo, UnsupportedTypeAnnotationError
 
+from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.remote_files import is_url, read_url
+from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.option_mistakes import explain_options, renamed_option
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
-from flaxformer_lite.console import suggest
-from flaxformer_lite.remote_files import is_url, read_url
-from flaxformer_lite.shipped_configs import shipped_configs
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 

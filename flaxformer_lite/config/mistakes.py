@@ -3,11 +3,11 @@
 import typing
 from typing import Any
 
-from flaxformer_lite.bounds import cut, violation
+from flaxformer_lite.base.bounds import cut, violation
+from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.option_mistakes import elsewhere
 from flaxformer_lite.config.variants import KINDS, settings_of, variants_in
-from flaxformer_lite.console import suggest
 
 OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
 

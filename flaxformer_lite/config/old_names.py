@@ -6,7 +6,7 @@ new setting to those who type the old one.
 
 from typing import Any
 
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.console import warn
 
 RENAMED = {
     "model.attention.head_norm": "model.attention.qk_norm",

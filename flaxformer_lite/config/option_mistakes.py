@@ -10,12 +10,12 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.old_names import REMOVED, renamed_setting
 from flaxformer_lite.config.variants import variants_in
-from flaxformer_lite.console import suggest
 
 FOREIGN = {
     "accumulation_steps": "train.num_micro_batches",

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import pydantic_core
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import explain, unknown_setting
 from flaxformer_lite.config.old_names import modernize

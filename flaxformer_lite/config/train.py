@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.parallel import MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.held_out import Split, held_out
 from flaxformer_lite.data.records import Lengths, RowMaker

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flaxformer_lite.bounds import Checked
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.dates import split_mix_64
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource, StreamedSource

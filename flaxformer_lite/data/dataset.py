@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 from jaxtyping import Int
 
-from flaxformer_lite.console import Quiet
+from flaxformer_lite.base.console import Quiet
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture

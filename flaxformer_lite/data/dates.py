@@ -18,7 +18,7 @@ from annotated_types import Ge, Lt
 from babel import Locale
 from babel.dates import get_date_format
 
-from flaxformer_lite.bounds import Checked, PositiveInt
+from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import Lazy

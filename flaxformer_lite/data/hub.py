@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from flaxformer_lite.bounds import Checked
+from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource
-from flaxformer_lite.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.text.files import ReadProgress, file_versions, matching_files
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, PositiveFloat
+from flaxformer_lite.base.bounds import Checked, PositiveFloat
 from flaxformer_lite.data.corpora import PlainText, PythonDocs
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.hub import HubDataset, Parquet

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Integer, Shaped
 
-from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.data.records import SoftTargets, TaughtPair, TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")

@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.atomic_files import atomic_write, write_whole
+from flaxformer_lite.base.atomic_files import atomic_write, write_whole
+from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
-from flaxformer_lite.hardware import usable_cores
 from flaxformer_lite.text import Tokenizers, load_tokenizers
 
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24

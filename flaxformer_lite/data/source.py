@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import ClassVar, Literal, NamedTuple
 
-from flaxformer_lite.bounds import Checked
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, TextSource
 from flaxformer_lite.text.files import (

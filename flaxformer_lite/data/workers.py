@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.shards import ShardFacts, write_shard
-from flaxformer_lite.hardware import usable_cores
 from flaxformer_lite.text import Tokenizers
 
 MOST_WORKERS = 64

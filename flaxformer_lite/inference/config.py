@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import (
+from flaxformer_lite.base.bounds import (
     LARGEST,
     Checked,
     FiniteFloat,
@@ -18,7 +18,7 @@ from flaxformer_lite.bounds import (
     PositiveFloat,
     PositiveInt,
 )
-from flaxformer_lite.console import suggest
+from flaxformer_lite.base.console import suggest
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 
 BleuTokenizer = Literal["13a", "none", "intl", "zh", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200"]

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.inference.config import BleuTokenizer, MetricConfig
 
 BY_LANGUAGE: dict[str, BleuTokenizer] = {

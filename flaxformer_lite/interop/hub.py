@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-from flaxformer_lite.atomic_files import write_whole
-from flaxformer_lite.bounds import cut
-from flaxformer_lite.console import note, warn
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.bounds import cut
+from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
 from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
 

@@ -15,7 +15,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.transformer import parameter_shapes
 

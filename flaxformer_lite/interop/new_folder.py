@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 
 T = TypeVar("T")
 

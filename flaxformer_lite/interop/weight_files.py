@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 from flaxformer_lite.text.files import most_unpacked

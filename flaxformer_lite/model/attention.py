@@ -17,7 +17,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
+from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import kernels
 from flaxformer_lite.model.cache import KeyValue
 from flaxformer_lite.model.dense import Dense

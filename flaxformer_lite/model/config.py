@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from jax.sharding import AbstractMesh, Mesh
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProduct
 from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.feed_forward import Activation

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
 
-from flaxformer_lite.bounds import Checked, Rate
+from flaxformer_lite.base.bounds import Checked, Rate
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 DropoutScaling = Literal["training", "evaluation"]

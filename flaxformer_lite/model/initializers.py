@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from flax import linen as nn
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeFloat
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeFloat
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat
 from flaxformer_lite.model.numerics import accumulation_dtype
 
 Param = Callable[..., Array]

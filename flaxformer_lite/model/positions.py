@@ -15,7 +15,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Int
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeFloat, NonNegativeInt, PositiveInt
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, NonNegativeInt, PositiveInt
 from flaxformer_lite.model.norms import Param
 from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.rotary_scaling import OptionalRotaryScaling

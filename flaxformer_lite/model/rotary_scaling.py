@@ -12,7 +12,7 @@ from annotated_types import Ge
 from jaxtyping import Array, Float
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, PositiveFloat, PositiveInt
+from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 
 Factor = Annotated[float, Ge(1)]
 

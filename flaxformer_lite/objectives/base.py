@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from flaxformer_lite.bounds import Checked
+from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.data.records import RowMaker
 from flaxformer_lite.inference.config import PromptAttention

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.bounds import NonNegativeFloat, Rate
+from flaxformer_lite.base.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import PositiveFloat
+from flaxformer_lite.base.bounds import PositiveFloat
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import Inputs, ModelConfig

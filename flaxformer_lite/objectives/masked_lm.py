@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Gt
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import Fraction
+from flaxformer_lite.base.bounds import Fraction
 from flaxformer_lite.data.packing import documents, pack, pairs_of_texts, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows

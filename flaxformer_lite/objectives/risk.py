@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from annotated_types import Ge
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.bounds import Checked, PositiveFloat
+from flaxformer_lite.base.bounds import Checked, PositiveFloat
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LogitStats, LossTerm
 

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from jaxtyping import Array, Float, Int
 
-from flaxformer_lite.bounds import NonNegativeFloat, Rate
+from flaxformer_lite.base.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.data.records import TaughtPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays

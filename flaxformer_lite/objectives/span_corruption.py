@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Lt
 
-from flaxformer_lite.bounds import Fraction, PositiveInt
+from flaxformer_lite.base.bounds import Fraction, PositiveInt
 from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows

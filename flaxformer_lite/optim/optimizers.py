@@ -16,9 +16,9 @@ import optax
 from annotated_types import Gt, Le
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
+from flaxformer_lite.base.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
+from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.optim.schedules import Noam, Schedule
-from flaxformer_lite.tree_paths import leaf_path
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None

@@ -13,7 +13,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
+from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
 PeakRate = Annotated[float, Gt(0), Lt(math.inf), "1e-3 is a usual peak for AdamW"]
 WARMUP_UNIT = "the warm-up is counted in optimizer steps"

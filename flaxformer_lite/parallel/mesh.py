@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
-from flaxformer_lite.bounds import Checked, PositiveInt
+from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.parallel.sharding import MESH_AXES, ROW_AXES, batch_sharding
 
 

@@ -17,7 +17,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from flaxformer_lite.tree_paths import leaf_path, leaves_by_path
+from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
 
 MESH_AXES = ("data", "fsdp", "tensor")
 ROW_AXES = ("data", "fsdp")

@@ -1,10 +1,9 @@
 """A trained run, for use: translate, generate, embed, classify, fill masks, measure.
 
 `run.py` has `Run` and `load`, which reads one from its folder. A `Run` passes texts to generate or translate to decoders, and whole
-texts to `text_predictor.py`; `attention.py` returns attention weights. `plots.py` draws them, curves, and the lengths that
-`text_lengths.py` counts. `train.py` trains, then returns the run. `ensemble.py` makes one of several runs. `teaching.py`
-computes what a student learns from a run. `description.py` says in a few lines what a run is. `write.py` writes a run folder for
-imported or averaged parameters. `harness.py` is a run as lm-evaluation-harness asks models.
+texts to `text_predictor.py`; `attention.py` returns attention weights. `train.py` trains, then returns the run. `ensemble.py` makes
+one of several runs. `description.py` says in a few lines what a run is. `write.py` writes a run folder for imported or averaged
+parameters.
 """
 
 from flaxformer_lite.run.attention import AttentionWeights

@@ -1,6 +1,7 @@
 """Attention weights of a model for a text, or a pair of texts, for pictures."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.base.bounds import LARGEST
 from flaxformer_lite.inference.batches import pad_rows, padded_length
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.run.text_predictor import MASK
@@ -48,6 +49,21 @@ class AttentionWeights:
     def kinds(self) -> list[Kind]:
         """The attentions that the model has."""
         return [kind for kind in get_args(Kind) if len(getattr(self, kind))]
+
+
+def attention_axes(weights: AttentionWeights, kind: Kind) -> tuple[list[str], list[str]]:
+    """Returns the labels of the rows and of the columns of a map; rows of `cross` are the tokens that are predicted there."""
+    if kind == "encoder":
+        return weights.source_pieces, weights.source_pieces
+    if kind == "decoder":
+        return weights.target_pieces, weights.target_pieces
+    return [*weights.target_pieces[1:], weights.end_piece], weights.source_pieces
+
+
+def common_length(ids: Sequence[int], others: Sequence[int]) -> int:
+    """Returns the number of ids that both begin with: a token across the end of a prompt is no token of the prompt."""
+    pairs = zip(ids, others, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(ids), len(others)))
 
 
 def attention_weights(

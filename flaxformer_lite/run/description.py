@@ -1,5 +1,6 @@
 """Description of a run in a few lines: the model, its data, its weights, its best score."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -27,12 +28,10 @@ def best_score(folder: RunFolder, config: Config) -> BestScore | None:
 
 
 def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None) -> str:
-    """Returns a line with the folder, and five: the model's shape, the training data, the weights, the best score, the exports.
+    """Returns a line with the folder, and four: the model's shape, the training data, the weights, the best score.
 
     step: that of the weights; None: the run has no checkpoint yet.
     """
-    from flaxformer_lite.interop.fitting import exports_in_words  # loading and using a run needs no other system
-
     best = best_score(folder, config)
     data = "no data (data.train is None)" if config.data.train is None else config.data.train.kind
     score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
@@ -45,8 +44,7 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
         f"  model: {describe_model(config.model, params)}\n"
         f"  trained on: {data}, objective {config.objective.kind}\n"
         f"  weights: {weights}\n"
-        f"  best score: {score}\n"
-        f"  exports to: {exports_in_words(config)}"
+        f"  best score: {score}"
     )
 
 
@@ -60,3 +58,10 @@ def describe_stacks(model: ModelConfig) -> str:
     """Returns the stacks of a model with their numbers of layers, such as `encoder of 2 layers and decoder of 1 layer`."""
     stacks = {"encoder": model.num_encoder_layers, "decoder": model.num_decoder_layers}
     return " and ".join(f"{name} of {n} layer{'s'[: n > 1]}" for name, n in stacks.items() if n)
+
+
+def run_names(folders: Sequence[RunFolder]) -> list[str]:
+    """Returns a name for each run that no other has: the last part of its path, or the whole path."""
+    short = [folder.path.resolve().name for folder in folders]
+    names = [name if short.count(name) == 1 else str(f.path) for name, f in zip(short, folders, strict=True)]
+    return [name if names.count(name) == 1 else f"{name} ({i})" for i, name in enumerate(names, 1)]

@@ -10,9 +10,9 @@ from typing import Any, Unpack
 import numpy as np
 from jaxtyping import Float, PyTree
 
-from flaxformer_lite.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
@@ -31,8 +31,8 @@ from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.dense import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
+from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
-from flaxformer_lite.run.plots import RunPlots
 from flaxformer_lite.run.text_predictor import (
     ClassPrediction,
     Reporting,
@@ -42,15 +42,18 @@ from flaxformer_lite.run.text_predictor import (
     check_list,
 )
 from flaxformer_lite.text import Tokenizers
-from flaxformer_lite.text.token_ids import check_token_ids, cut, cut_warning
+from flaxformer_lite.text.token_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
 
+CONTINUATION_TOKENS = 20
+"""The maximum length of a continuation whose attention is shown by default."""
+
 
 @dataclass(frozen=True, repr=False)
-class Run(RunPlots):
+class Run:
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
     Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. What they compile is kept:
@@ -338,6 +341,59 @@ class Run(RunPlots):
         Raises: ValueError if the model is no masked language model.
         """
         return self.predictor.fill_mask(texts, top, **report)
+
+    # Attention ----------------------------------------------------------------------------------------------------------
+
+    def own_targets(self, sources: Sequence[str]) -> Sequence[str | None]:
+        """Returns the model's own translation or continuation of each source; None for each by an encoder alone."""
+        if self.config.model.num_decoder_layers == 0:
+            return [None for _ in sources]
+        if self.config.model.num_encoder_layers:
+            return self.translate(sources)
+        return self.generate(sources, max_new_tokens=CONTINUATION_TOKENS)
+
+    def attention(self, source: str, target: str | None = None) -> AttentionWeights:
+        """Returns every layer's attention weights while the model reads `source` and writes `target`, by default `own_targets`.
+
+        An encoder alone has no target; [MASK] is a masked token in its source. A decoder alone reads a prompt and its continuation.
+        Truncates texts longer than the config allows, with a warning each.
+
+        Example: `run.attention("20 November 2026", "2026-11-20").cross.shape`, which is [L, N, T, S].
+
+        Raises: ValueError if there is a target, but the model is an encoder alone.
+        """
+        if target is None:
+            (target,) = self.own_targets([source])
+        elif self.config.model.num_decoder_layers == 0:
+            raise ValueError("the model has no decoder (model.num_decoder_layers is 0): leave out the target")
+        return self.attention_of_ids(self.attention_ids(source, target, cut_warning(warn)))
+
+    def attention_ids(self, source: str, target: str | None, too_long: TooLong) -> AttentionIds:
+        """Returns the token ids that the model reads, cut to what the config allows.
+
+        `target` is None for an encoder alone. `too_long` is called for each text that is cut.
+        """
+        config, tokenizers = self.config, self.required_tokenizers
+
+        if target is None:
+            text, most = self.predictor.text_ids(source), self.predictor.max_tokens
+            cut(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
+            return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
+        if config.model.num_encoder_layers == 0:
+            prompt, whole = (
+                encode_prompt(tokenizers.target, text, config.decode.bos_id) for text in (source, source + target)
+            )
+            ids = cut(whole, config.data.longest.target, "text", "max_target_length", too_long)
+            full = config.objective.prompt_attention == "full"
+            return AttentionIds([], ids, common_length(ids, prompt) if full else 0)
+        most, most_of_target = self.max_source_tokens, config.data.longest.target - 1
+        sources = cut(tokenizers.source.encode(source), most, "source", "max_source_length", too_long)
+        targets = cut(tokenizers.target.encode(target), most_of_target, "target", "max_target_length", too_long)
+        return AttentionIds(tokenizers.source.as_source(sources), [config.decode.start_id, *targets], 0)
+
+    def attention_of_ids(self, ids: AttentionIds) -> AttentionWeights:
+        """Returns every layer's attention weights for what `attention_ids` returned."""
+        return attention_weights(self.model, self.params, self.required_tokenizers, *ids)
 
     # Metrics, forward passes --------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypedDict, Unpack
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import warn
 from flaxformer_lite.inference import BatchPredictor
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.encoder import predict_class_logits, predict_embeddings, predict_top_tokens

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxtyping import PyTree
 
-from flaxformer_lite.atomic_files import require_absent, write_whole
+from flaxformer_lite.base.atomic_files import require_absent, write_whole
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.training import LoopState

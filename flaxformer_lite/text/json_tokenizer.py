@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, SupportsIndex
 
 import tokenizers
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
 from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 

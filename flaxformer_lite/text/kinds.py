@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked
-from flaxformer_lite.remote_files import local_files
+from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.remote_files import local_files
 from flaxformer_lite.text.added_pieces import AddedPieces
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer

@@ -17,7 +17,7 @@ from annotated_types import Ge
 from jaxtyping import Int
 from pydantic import Discriminator
 
-from flaxformer_lite.bounds import Checked, NonNegativeFloat, PositiveFloat, Rate
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, PositiveFloat, Rate
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import sentencepiece
 from annotated_types import Ge, Le
 
-from flaxformer_lite.bounds import Checked, PositiveInt
+from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
 from flaxformer_lite.text.tokenizer import Tokenizer, sample_lines, training_lines
 

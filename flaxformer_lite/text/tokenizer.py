@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
-from flaxformer_lite.atomic_files import atomic_write
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds
 from flaxformer_lite.text.token_ids import check_token_ids
 

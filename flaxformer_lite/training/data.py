@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress, warn
 from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
 from flaxformer_lite.data.mixture import open_parts

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import SharedProjection
 from flaxformer_lite.objectives import Batch
-from flaxformer_lite.tree_paths import leaves_by_path
 
 
 class Operations(NamedTuple):

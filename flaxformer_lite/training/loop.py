@@ -9,9 +9,9 @@ from typing import Any
 
 import jax
 
+from flaxformer_lite.base.console import COMPILING, Failure, Progress, no_alarm
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import import_options
-from flaxformer_lite.console import COMPILING, Failure, Progress, no_alarm
 from flaxformer_lite.model import kernels
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.training.evaluation import Evaluator

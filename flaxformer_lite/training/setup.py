@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from flaxformer_lite import hardware
+from flaxformer_lite.base import hardware
+from flaxformer_lite.base.console import Progress, counted
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
-from flaxformer_lite.console import Progress, counted
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh

@@ -8,10 +8,10 @@ import numpy as np
 from jax import monitoring
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.hardware import peak_flops, peak_process_memory
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import BatchPlan
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.hardware import peak_flops, peak_process_memory
 from flaxformer_lite.training.flops import training_flops
 
 compilations: list[float] = []

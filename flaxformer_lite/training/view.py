@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from flaxformer_lite.base.console import Curve, Progress
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.console import Curve, Progress
 
 
 class TrainView:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
-from flaxformer_lite.tree_paths import leaves_by_path
+from flaxformer_lite.base.tree_paths import leaves_by_path
 
 DIGESTS = "digests.json"
 META = "meta.json"

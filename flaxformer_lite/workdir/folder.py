@@ -30,7 +30,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import Failure, warn
+from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.config.differences import (
     changed,
     describe_differences,
@@ -42,11 +44,9 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.option_mistakes import as_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
-from flaxformer_lite.remote_files import is_url
 from flaxformer_lite.text.kinds import HUB_FILES, FromRun, load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.digests import steps_in

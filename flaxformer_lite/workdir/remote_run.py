@@ -14,9 +14,9 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from flaxformer_lite.atomic_files import atomic_write
-from flaxformer_lite.console import Progress
-from flaxformer_lite.remote_files import cache_root, is_url, open_filesystem, reading
+from flaxformer_lite.base.atomic_files import atomic_write
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.base.remote_files import cache_root, is_url, open_filesystem, reading
 from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in
 from flaxformer_lite.workdir.folder import RunFolder
 

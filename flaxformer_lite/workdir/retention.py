@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from flaxformer_lite.console import counted
+from flaxformer_lite.base.console import counted
 
 
 @dataclass

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Protocol
 
-from flaxformer_lite.atomic_files import write_whole
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.console import warn
 from flaxformer_lite.workdir.folder import RunFolder
 
 NAMES = "trackers.json"

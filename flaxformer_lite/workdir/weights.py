@@ -8,9 +8,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
-from flaxformer_lite.console import warn
 from flaxformer_lite.model.transformer import parameter_shapes
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings

@@ -20,9 +20,9 @@ import pytest
 from jaxtyping import PyTree
 
 import flaxformer_lite
+from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.console import Failure, Progress
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.training.loop_state import LoopState

@@ -15,10 +15,10 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite import interop
+from flaxformer_lite.base.console import verbosity
 from flaxformer_lite.cli.commands import attention, export
 from flaxformer_lite.cli.main import COMMANDS, main
 from flaxformer_lite.cli.options import SYSTEMS
-from flaxformer_lite.console import verbosity
 from flaxformer_lite.run.attention import Kind
 from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
@@ -116,7 +116,7 @@ def test_names_that_the_help_has_without_jax_are_those_there_are():
 
 
 def test_the_package_has_what_it_names():
-    assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {"Run", "load", "train"}
+    assert {getattr(flaxformer_lite, name).__name__ for name in flaxformer_lite.__all__} == {*flaxformer_lite.__all__}
     with pytest.raises(AttributeError, match="has no attribute 'lod'"):
         getattr(flaxformer_lite, "lod")  # noqa: B009
 

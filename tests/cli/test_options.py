@@ -5,7 +5,7 @@ import inspect
 
 import pytest
 
-from flaxformer_lite.bounds import WEIGHTS_DTYPES
+from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.cli.options import add_setting, add_weights, as_flags, typed_settings
 from flaxformer_lite.run import load
 

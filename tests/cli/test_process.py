@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from flaxformer_lite import hardware
+from flaxformer_lite.base import hardware
 from flaxformer_lite.cli import main as cli_main
 from flaxformer_lite.cli import process
 from flaxformer_lite.cli.main import COMMANDS, WITHOUT_JAX

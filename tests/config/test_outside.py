@@ -10,12 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.main import COMMANDS, READ_NO_RUN, main
 from flaxformer_lite.config import outside
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.console import Progress
 from flaxformer_lite.training.loop import summarize
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder

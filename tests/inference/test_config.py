@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from flaxformer_lite.bounds import LARGEST
+from flaxformer_lite.base.bounds import LARGEST
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 
 

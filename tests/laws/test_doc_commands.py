@@ -109,7 +109,7 @@ NOT_RUN = {
     r"ORG/N|google-bert|--push": "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
-    r"--topology|--sharding": "compiles or lays out a model of full size; tests/planning and tests/cli run it on small ones",
+    r"--topology|--sharding": "compiles or lays out a model of full size; tests/tools/planning and tests/cli run it on small ones",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|sweep|workdir)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite import hardware
+from flaxformer_lite.base import hardware
 from tests.support.disturbed_runs import NEVER_SAID, Scene
 from tests.support.experiments import use_one_device
 

@@ -12,16 +12,17 @@ from tests.support.paths import ROOT
 PACKAGE = ROOT / "flaxformer_lite"
 LINE = """
 cli
-report serve
-run planning
+tools
+interop
+run
 training
-workdir interop
+workdir
 config
 objectives
 data inference
 model text
 optim parallel
-console atomic_files bounds charts hardware pages remote_files shipped_configs tree_paths
+base
 """
 """Each room imports only rooms below it; rooms on one row do not import each other."""
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model.cache import map_own
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.quick import quick
 from tests.support.small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, params_of, shapes, slow
 

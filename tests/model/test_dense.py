@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.dense import Dense, matrix_product, round_kernels
-from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiniest_config
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.model import kernels
@@ -32,7 +33,6 @@ from flaxformer_lite.model.positions import Rotary
 from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.training.step import TrainTask, train_step
-from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
 from tests.support.quick import quick
 

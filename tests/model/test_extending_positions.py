@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.inference.config import DecodeConfig
@@ -20,7 +21,6 @@ from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import PositionScheme, sinusoids
 from flaxformer_lite.training.step import TrainTask, train_step
-from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.experiments import tiny_config
 
 

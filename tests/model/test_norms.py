@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.bounds import NonNegativeFloat
+from flaxformer_lite.base.bounds import NonNegativeFloat
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.initializers import XavierUniform
 from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
-from flaxformer_lite.tree_paths import leaves_by_path
 from tests.support.small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, initial, inputs_of, shapes
 
 BFLOAT16 = dataclasses.replace(CONFIGS[NOTHING_SHARED], residual=PRE_NORM, activation="swiglu", dtype="bfloat16")

@@ -12,7 +12,8 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.bounds import NonNegativeFloat
+from flaxformer_lite.base.bounds import NonNegativeFloat
+from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
 from flaxformer_lite.optim import optimizers
 from flaxformer_lite.optim.optimizers import (
     SGD,
@@ -28,7 +29,6 @@ from flaxformer_lite.optim.optimizers import (
     muon_labels,
 )
 from flaxformer_lite.optim.schedules import Constant, Cosine, Linear
-from flaxformer_lite.tree_paths import leaf_path, leaves_by_path
 from tests.support import reference_optimizers
 
 D, E, V = 5, 7, 11

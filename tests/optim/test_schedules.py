@@ -11,7 +11,7 @@ import numpy as np
 import optax
 import pytest
 
-from flaxformer_lite.bounds import PositiveInt
+from flaxformer_lite.base.bounds import PositiveInt
 from flaxformer_lite.optim.optimizers import SGD, OptimizerConfig
 from flaxformer_lite.optim.schedules import (
     Constant,

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
 from flaxformer_lite.model.positions import Learned, RelativeBias
@@ -14,7 +15,6 @@ from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training.runners import abstract_state
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.tree_paths import leaves_by_path
 
 MODEL = ModelConfig(
     vocab_size=24,

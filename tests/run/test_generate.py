@@ -9,9 +9,9 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.console import printable
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.console import printable
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.generation import (

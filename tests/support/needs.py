@@ -6,7 +6,7 @@ import shutil
 import jax
 import pytest
 
-from flaxformer_lite.planning.topology import OLDEST_JAX as OLDEST_JAX_OF_PLANS
+from flaxformer_lite.tools.planning.topology import OLDEST_JAX as OLDEST_JAX_OF_PLANS
 from flaxformer_lite.training.runners import OLDEST_JAX as OLDEST_JAX_OF_PMAP
 
 TEST_ALL = 'is not installed: pip install -e ".[test-all]"'

@@ -11,8 +11,8 @@ import chex
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.console import Progress
 from flaxformer_lite.data import Dates, Mixture, shards, workers
 from flaxformer_lite.data.predictions import Predictions, pair_key
 from flaxformer_lite.data.records import Pair, SoftTargets

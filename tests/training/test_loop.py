@@ -22,9 +22,9 @@ import jax
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.console import Failure, warn
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import Dataset, zero_batch
 from flaxformer_lite.data.dates import Dates

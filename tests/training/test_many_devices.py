@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.dropout import DropoutRates
@@ -19,11 +20,10 @@ from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.planning.hlo_parser import parse
-from flaxformer_lite.planning.program import read_program
+from flaxformer_lite.tools.planning.hlo_parser import parse
+from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.tree_paths import leaf_path
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.retention import Retention
 from tests.support import needs

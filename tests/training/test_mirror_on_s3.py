@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.train import TrainConfig
-from flaxformer_lite.console import Progress
 from flaxformer_lite.run import load
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import parameter_digest

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import pytest
 
-from flaxformer_lite import hardware
+from flaxformer_lite.base import hardware
 from flaxformer_lite.optim import Cosine, OptimizerConfig
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.training import setup

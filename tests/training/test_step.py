@@ -14,6 +14,7 @@ import optax
 import pytest
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
@@ -25,7 +26,6 @@ from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training import step as step_module
 from flaxformer_lite.training.runners import MeshRunner, Runner
 from flaxformer_lite.training.step import TrainState, TrainTask, random_key, total, train_step
-from flaxformer_lite.tree_paths import leaf_path
 from tests.support.experiments import tiny_config
 from tests.support.small_models import NO_DROPOUT
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import TrainConfig
-from flaxformer_lite.console import Progress
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from flaxformer_lite.base.console import Failure
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.console import Failure
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.optim.schedules import Constant, Noam
 from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder

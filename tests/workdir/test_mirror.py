@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.console import Progress
 from flaxformer_lite.workdir import mirror
 from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import RunFolder

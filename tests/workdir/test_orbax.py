@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from flaxformer_lite.console import Quiet
+from flaxformer_lite.base.console import Quiet
 
 
 @pytest.mark.parametrize(

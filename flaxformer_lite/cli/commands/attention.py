@@ -7,8 +7,8 @@ encoder alone has no TARGET. Needs the extra `report`.
 import argparse
 from pathlib import Path
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.cli.options import add_weights, chosen_weights
-from flaxformer_lite.console import Progress
 
 KINDS = ("cross", "encoder", "decoder")
 ENDINGS = (".png", ".html")
@@ -36,11 +36,11 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--kind, --layer and --head are for .png: the page has all of them, leave them out")
     with Progress() as progress:
         progress.update(f"loading {arguments.folder}")
-        from flaxformer_lite.charts import altair  # with JAX
-        from flaxformer_lite.report import Report, write_page, write_png
-        from flaxformer_lite.report.attention import Attended, attention_title
         from flaxformer_lite.run import load
-        from flaxformer_lite.run.plots import attention_chart
+        from flaxformer_lite.tools.report import Report, write_page, write_png
+        from flaxformer_lite.tools.report.attention import Attended, attention_title
+        from flaxformer_lite.tools.report.charts import altair  # with JAX
+        from flaxformer_lite.tools.report.plots import attention_chart
 
         altair()
         loaded = load(arguments.folder, **chosen_weights(arguments))

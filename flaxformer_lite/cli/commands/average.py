@@ -6,8 +6,8 @@ Every command does the same without a new folder by `--weights average:N`.
 import argparse
 import dataclasses
 
-from flaxformer_lite.atomic_files import atomic_write, require_absent
-from flaxformer_lite.console import counted, note
+from flaxformer_lite.base.atomic_files import atomic_write, require_absent
+from flaxformer_lite.base.console import counted, note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

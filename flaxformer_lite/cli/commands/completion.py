@@ -9,8 +9,8 @@ import importlib
 from collections.abc import Mapping
 from types import ModuleType
 
+from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.cli.main import COMMANDS, add_common, docstring
-from flaxformer_lite.shipped_configs import shipped_configs
 
 TEMPLATES = {
     "bash": """\

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite import hardware
+from flaxformer_lite.base import hardware
+from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url
 from flaxformer_lite.cli.diagnosis import EXTRAS, PLUGINS, Device, Facts, problems, report
-from flaxformer_lite.remote_files import cache_root, describe_error, is_url
 
 if TYPE_CHECKING:
     import jax

@@ -8,11 +8,11 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from flaxformer_lite.console import Progress, note
+from flaxformer_lite.base.console import Progress, note
 
 if TYPE_CHECKING:
     import flaxformer_lite.config
-    import flaxformer_lite.planning
+    import flaxformer_lite.tools.planning
 
 
 UNROLLED = 2
@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     import jax
 
     from flaxformer_lite.cli.experiments import config_of, parse_mesh
-    from flaxformer_lite.planning import make_plan
+    from flaxformer_lite.tools.planning import make_plan
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
@@ -74,14 +74,14 @@ def in_a_loop(config: "flaxformer_lite.config.Config") -> tuple["flaxformer_lite
     return dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1)), about
 
 
-def as_json(plan: "flaxformer_lite.planning.Plan") -> dict[str, Any]:
+def as_json(plan: "flaxformer_lite.tools.planning.Plan") -> dict[str, Any]:
     report = dataclasses.asdict(plan)
     if plan.compiled is not None:
         report["compiled"]["needed_bytes"] = plan.compiled.needed_bytes
     return report | {"bound": plan.bound}
 
 
-def in_words(plan: "flaxformer_lite.planning.Plan") -> str:
+def in_words(plan: "flaxformer_lite.tools.planning.Plan") -> str:
     """Returns the plan for a terminal, every figure with its origin."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)

@@ -7,7 +7,7 @@ import argparse
 import re
 from pathlib import Path
 
-from flaxformer_lite.console import Progress, note
+from flaxformer_lite.base.console import Progress, note
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--output is the folder {output}: give the name of a file, such as {output / 'report.html'}")
     with Progress() as progress:
         progress.update("reading the runs")
-        from flaxformer_lite.charts import altair  # with JAX
-        from flaxformer_lite.report import make_report, write_page, write_png
+        from flaxformer_lite.tools.report import make_report, write_page, write_png
+        from flaxformer_lite.tools.report.charts import altair  # with JAX
 
         altair()
 

@@ -7,9 +7,9 @@ FLAXFORMER_LITE_TOKEN. Ctrl-C and SIGTERM end it once the open requests are answ
 import argparse
 import os
 
+from flaxformer_lite.base.console import note
 from flaxformer_lite.cli.options import add_weights, chosen_weights
-from flaxformer_lite.console import note
-from flaxformer_lite.serve import Limits
+from flaxformer_lite.tools.serve import Limits
 
 LIMIT_OPTIONS = {
     "seconds": ("--timeout", "SECONDS", "from a request to the end of its answer, waiting and compiling included"),
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.serve.server import serve, uvicorn  # JAX comes with it, and a mistake needs none
+    from flaxformer_lite.tools.serve.server import serve, uvicorn  # JAX comes with it, and a mistake needs none
 
     if not 0 <= arguments.port < 2**16:
         raise ValueError(f"--port is {arguments.port}: it must be between 0 and 65535")

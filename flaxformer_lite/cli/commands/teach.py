@@ -8,7 +8,7 @@ options are settings of CONFIG, as for `train`.
 import argparse
 from pathlib import Path
 
-from flaxformer_lite.atomic_files import require_writable
+from flaxformer_lite.base.atomic_files import require_writable
 from flaxformer_lite.cli.options import add_weights, chosen_weights
 
 TAKES_SETTINGS = True
@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
+    from flaxformer_lite.base.console import Progress, note
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
-    from flaxformer_lite.console import Progress, note
     from flaxformer_lite.run import load_ensemble
-    from flaxformer_lite.run.teaching import predict_targets
+    from flaxformer_lite.tools.research.teaching import predict_targets
 
     config = load_config(arguments.config, arguments.flags)
     path = config.data.predictions

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flaxformer_lite.remote_files import is_url
+from flaxformer_lite.base.remote_files import is_url
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
     config = load_config(arguments.config, [*swept, *arguments.flags])
     workdir = arguments.workdir or default_workdir(Path(arguments.config), index)
     if arguments.dry_run:
-        from flaxformer_lite.run.dry_run import dry_run
+        from flaxformer_lite.tools.planning.dry_run import dry_run
 
         print(*dry_run(config, workdir), sep="\n")
         return
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> None:
         on_row = print_row if arguments.json else None
         train(config, workdir, on_row, with_changes=arguments.continue_with_changes)
     else:
-        from flaxformer_lite.training.debug_step import debug_step
+        from flaxformer_lite.tools.ops.debug_step import debug_step
 
         print(*debug_step(config, workdir, arguments.debug_step), sep="\n")
 

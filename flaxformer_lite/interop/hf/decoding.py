@@ -7,7 +7,7 @@ those that depend on the model, and on each other, are functions.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.inference import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
 from flaxformer_lite.interop.option_table import Kind, option, read_table, write_table

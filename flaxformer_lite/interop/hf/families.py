@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf import bart, bert, distilbert, gemma, gpt2, llama, marian, roberta, t5
 from flaxformer_lite.interop.hf.family import Family
 

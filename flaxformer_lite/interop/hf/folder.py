@@ -11,7 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.new_folder import new_folder
 from flaxformer_lite.text.kinds import HUB_FILES, copy_files
 

@@ -6,7 +6,7 @@ Reference: Reimers and Gurevych 2019, arXiv:1908.10084, section 3.
 from pathlib import Path
 from typing import Any, Literal
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_any_json, read_json
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Library
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.text.added_pieces import FLAGS
 from flaxformer_lite.text.json_tokenizer import ROLES, token_text

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer as Library
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.special_tokens import TokenizerSettings, add_tokens, check_ids, read_settings
 from flaxformer_lite.interop.hf.vocab_files import MARIAN, NO_FILES, VOCAB_FILES, marian, sentence_pieces

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
-from flaxformer_lite.bounds import cut
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.interop.hf.special_tokens import TokenizerSettings, add_tokens, content, wrong_id
 from flaxformer_lite.text import Tokenizers

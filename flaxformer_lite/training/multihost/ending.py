@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from flaxformer_lite.console import Failure
+from flaxformer_lite.base.console import Failure
 
 GONE = "another process of this run is gone, or cannot be reached"
 REMEDY = "All stop; the same command on every host continues from the last checkpoint"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import jax
 
-from flaxformer_lite.bounds import PositiveInt, violation
-from flaxformer_lite.console import warn
+from flaxformer_lite.base.bounds import PositiveInt, violation
+from flaxformer_lite.base.console import warn
 from flaxformer_lite.training.multihost.ending import ABORT_HANDLER, EXPLAIN_ABORT, exit_process, on_abort
 
 

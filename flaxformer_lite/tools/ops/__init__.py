@@ -1,0 +1,3 @@
+"""Operation and debugging: `debug_step.py` repeats a step to find its first NaN, `harness.py` is a run as lm-evaluation-harness
+asks models.
+"""

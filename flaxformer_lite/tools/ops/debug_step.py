@@ -1,0 +1,91 @@
+"""Repeats one step of a run exactly and finds where its numbers stop being finite. Nothing of the run is changed."""
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.config import Config
+from flaxformer_lite.objectives import Batch
+from flaxformer_lite.parallel.sharding import within_mesh
+from flaxformer_lite.training.data import read_data
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.runners import Runner, make_runner
+from flaxformer_lite.training.setup import first_state, mesh_for, read_loop_state
+from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key
+from flaxformer_lite.workdir import RunFolder, open_checkpoints
+from flaxformer_lite.workdir.seal import check_seal
+
+
+def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
+    """Returns lines on step `step` of the run in `workdir`: its loss and gradient, and the first operation that made a NaN.
+
+    The steps from the newest checkpoint before it are repeated, with the run's data, dropout and devices.
+
+    Raises: ValueError if there is no such run or step, or if the run needs several processes or `pmap`.
+    """
+    if not 1 <= step <= config.train.steps:
+        raise ValueError(f"--debug-step is {step}: it must be between 1 and train.steps, which is {config.train.steps}")
+    if config.train.runner != "mesh" or jax.process_count() > 1:
+        raise ValueError("--debug-step repeats a step in one process with train.runner 'mesh': start it so")
+    folder, processes = RunFolder(workdir, silent=True), Processes()
+    folder.config()
+    check_seal(folder.path, config, resumed=True)
+    with open_checkpoints(config, folder, read_only=True) as checkpoints, Progress(step) as progress:
+        data = read_data(config, folder, progress, processes, lambda: None)
+        runner = make_runner("mesh", TrainTask.of(config), mesh_for(config))
+        start = max((found for found in checkpoints.steps() if found < step), default=0)
+        state = checkpoints.restore(runner.abstract_state, start)[1] if start else first_state(config, runner, progress)
+        newest = checkpoints.latest()
+        loop_state = LoopState(data.train.fingerprint)
+        if newest:
+            loop_state = read_loop_state(checkpoints.meta(newest), newest, folder, data)
+
+        def batch(step: int) -> Batch:
+            return runner.shard_batch(data.train.batch(loop_state.batch_of(step), runner.local_rows))
+
+        for number in range(start + 1, step):
+            state, _ = runner.train_step(state, batch(number))
+            progress.update("repeating", number)
+        progress.update("looking for a NaN", step)
+        name = f"step {step}, from checkpoint {start}, reads batch {loop_state.batch_of(step)}"
+        return describe(runner, state, batch(step), name)
+
+
+def describe(runner: Runner, state: TrainState, batch: Batch, name: str) -> list[str]:
+    """Returns lines on one step: its numbers, and what is not finite."""
+
+    def step(params: PyTree, batch: Batch) -> Any:
+        with within_mesh(runner.mesh):
+            loss, _, grads = gradient(runner.task, params, batch, random_key(runner.task.seed, "dropout", state.step))
+        return loss, optax.tree.norm(grads), grads
+
+    loss, norm, grads = jax.jit(step)(state.params, batch)
+    lines = [f"{name}: loss {float(loss)}, norm of the gradient {float(norm)}"]
+    for what, tree in (("parameters before it", state.params), ("gradients", grads)):
+        wrong = [path for path, x in leaves_by_path(tree).items() if not np.isfinite(np.asarray(x, np.float64)).all()]
+        more = f" and {len(wrong) - 8} more" if len(wrong) > 8 else ""
+        lines.append(f"{what} that are not finite: {', '.join(wrong[:8]) or 'none'}{more}")
+    if np.isfinite(float(loss)) and np.isfinite(float(norm)):
+        return lines
+    return [*lines, f"the first NaN: {first_nan(lambda: step(state.params, batch))}"]
+
+
+def first_nan(function: Callable[[], object]) -> str:
+    """Runs a function operation by operation; returns the first one whose result has a NaN, and its line in this package."""
+    try:
+        with jax.debug_nans(True), jax.disable_jit():
+            function()
+    except FloatingPointError as error:
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "flaxformer_lite" in frame.filename]
+        line = frames[-1]
+        return f"{str(error).splitlines()[0]} ({line.filename}:{line.lineno}: {line.line})"
+    return "none when each operation runs by itself, so an infinity or an overflow in a fused one"

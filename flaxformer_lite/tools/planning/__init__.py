@@ -1,0 +1,11 @@
+"""The cost of a step on a TPU slice that need not be there, predicted by the TPU's own compiler.
+
+`plan.py` compiles the real step and combines the figures; `topology.py` describes chips and slices. `hlo_parser.py`
+parses the compiled program, `program.py` adds up its work, `traffic.py` the bytes moved to and from memory, `communication.py` the
+data that devices exchange.
+"""
+
+from flaxformer_lite.tools.planning.plan import Plan, make_plan
+from flaxformer_lite.tools.planning.topology import CHIPS
+
+__all__ = ["CHIPS", "Plan", "make_plan"]

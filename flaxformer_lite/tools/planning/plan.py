@@ -1,0 +1,257 @@
+"""The memory, operations and time of a step on a TPU slice: the real step, compiled by the TPU's own compiler.
+
+There are three kinds of figures, and each names its source: sums over the shards of one device, figures of the compiler or counted
+in its program, and times computed from those and from the published figures of the chip.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.console import no_alarm
+from flaxformer_lite.config import Config
+from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.config import batch_shapes
+from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.model.cache import DecodeCache
+from flaxformer_lite.model.kernels import report_choices
+from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
+from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh
+from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
+from flaxformer_lite.tools.planning.program import Program, read_program
+from flaxformer_lite.tools.planning.topology import describe_slice
+from flaxformer_lite.training import MeshRunner, TrainTask, abstract_state
+from flaxformer_lite.training.flops import Operations, decoding_flops, training_flops
+
+# The step --------------------------------------------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """A step to compile."""
+
+    function: Any
+    """Jitted."""
+    arguments: tuple[Any, ...]
+    parts: dict[str, Any]
+    """The arguments, by role."""
+    operations: Operations
+    """Estimated by formula."""
+
+
+def plan_bucket(config: Config) -> Bucket:
+    """Returns the bucket with the most positions: its batches need the most memory."""
+    buckets = batch_shapes(config.objective, config.data)
+    return max(buckets, key=lambda bucket: (bucket.rows * sum(bucket.lengths), sum(bucket.lengths)))
+
+
+def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
+    """Returns the train step that training would run."""
+    runner = MeshRunner(TrainTask.of(config), mesh)
+    by_rows, state = batch_sharding(mesh), runner.abstract_state
+    batch = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)
+    )
+    parts = {
+        "parameters": state.params,
+        "optimizer": (state.step, state.opt_state),
+        "average": state.ema,
+        "batch": batch,
+    }
+    return Step(runner.compiled_train_step, (state, batch), parts, training_flops(config.model, state.params, batch))
+
+
+def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
+    """Returns the step that decodes one token for each row, with a cache of the bucket's length.
+
+    Raises: ValueError where the model has no decoder.
+    """
+    if config.model.num_decoder_layers == 0:
+        raise ValueError("--decode needs a model with a decoder, but model.num_decoder_layers is 0: leave it out")
+    task = TrainTask.of(config)
+    params = abstract_state(task, mesh).params
+    rows, (source, room) = bucket.rows, bucket.lengths
+    model = task.model
+
+    def start(params: PyTree) -> DecodeCache:
+        bound, memory = model.bind({"params": params}), None
+        if config.model.num_encoder_layers:
+            memory = jnp.zeros((rows, source, config.model.d_model), jnp.dtype(config.model.dtype))
+        return bound.start_cache(memory, room, rows)
+
+    def sharded(x: Any) -> Any:
+        heads = "tensor" if x.shape[1] % mesh.shape["tensor"] == 0 else None
+        sharding = NamedSharding(mesh, PartitionSpec(ROW_AXES, heads, None, None))
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    def step(params: PyTree, tokens: Any, index: Any, cache: DecodeCache) -> Any:
+        with within_mesh(mesh):
+            return model.bind({"params": params}).decode_step(tokens, index, cache)
+
+    cache = jax.tree.map(sharded, jax.eval_shape(start, params))
+    tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32, sharding=batch_sharding(mesh))
+    index = jax.ShapeDtypeStruct((), jnp.int32, sharding=replicated(mesh))
+    out = (batch_sharding(mesh), jax.tree.map(lambda x: x.sharding, cache))
+    # The encoder's parameters are not used by this step, but they take memory.
+    function = jax.jit(step, donate_argnums=3, keep_unused=True, out_shardings=out)
+    parts = {"parameters": params, "cache": cache, "batch": (tokens, index)}
+    return Step(function, (params, tokens, index, cache), parts, decoding_flops(config.model, params, bucket))
+
+
+# The plan ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """Figures of the compiler for one device's part of the step, and figures counted in its program."""
+
+    argument_bytes: int
+    """Arguments, with the padding of their layouts."""
+    output_bytes: int
+    alias_bytes: int
+    """Outputs that reuse the memory of arguments."""
+    temporary_bytes: int
+    code_bytes: int
+    flops_once: float
+    """From the compiler's cost analysis, which counts the body of a loop once."""
+    flops: float
+    """Operations of the matrix products in the program, loops multiplied, without kernels."""
+    kernels: int
+    """Calls of handwritten kernels, such as attention's. Their products are not in `flops`."""
+    hbm_bytes: float
+    """Bytes of HBM that the program reads and writes, loops multiplied."""
+    loops: dict[str, int | None]
+    """Trips of each loop; None: unknown, counted once."""
+    parameter_bytes: float
+    """Arguments of the program, without padding."""
+
+    @property
+    def needed_bytes(self) -> int:
+        return self.argument_bytes + self.output_bytes - self.alias_bytes + self.temporary_bytes + self.code_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The plan of one step. Bytes are those of one device."""
+
+    topology: str
+    chips: int
+    devices: int
+    mesh: dict[str, int]
+    step: str
+    rows: int
+    source_length: int
+    target_length: int
+    shard_bytes: dict[str, int]
+    """The shards of the arguments, summed, by role."""
+    hbm_bytes: int
+    """Memory of a device, as published."""
+    fits: bool
+    refusal: str | None
+    """The compiler's message if the step does not fit; then nothing below is known."""
+    model_flops: float
+    """Operations of all devices, estimated by formula, masked queries and keys included."""
+    attention_flops: float
+    """The part of `model_flops` that is products of queries with keys and values."""
+    attention: tuple[str, ...]
+    """The attention kernels in use, and why."""
+    compiled: Compilation | None
+    kernel_flops: float
+    """Operations of the program's attention kernels on all devices, estimated by formula; 0 without kernels."""
+    exchanges: list[Exchange]
+    compute_seconds: float | None
+    """Time of the products in the program and of `kernel_flops`."""
+    kernel_seconds: float | None
+    """Time of `kernel_flops`, included in `compute_seconds`."""
+    memory_seconds: float | None
+    interconnect_seconds: float | None
+    sources: tuple[str, ...]
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The least time of computing, of memory traffic and of communication."""
+        times = (self.compute_seconds, self.memory_seconds, self.interconnect_seconds)
+        return {name: t for name, t in zip(("compute", "HBM", "interconnect"), times, strict=True) if t is not None}
+
+    @property
+    def bound(self) -> str | None:
+        """The slowest of the three."""
+        return max(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
+
+
+def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False) -> Plan:
+    """Compiles the step for the slice. Raises: ValueError for a runner, slice or mesh that cannot be planned."""
+    if config.train.runner == "pmap" and not decode:
+        raise ValueError(
+            "`plan` cannot analyse train.runner 'pmap'. Set train.runner to 'mesh': with data parallelism alone it needs the same "
+            "memory per device."
+        )
+    slice_ = describe_slice(topology)
+    mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
+    bucket = plan_bucket(config)
+    check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.num_micro_batches)
+    step = (decode_step if decode else train_step)(config, mesh, bucket)
+    per_chip, chip = slice_.devices_per_chip, slice_.chip
+    choices: list[str] = []
+    with report_choices(choices.append):
+        compiled, program, refusal = compile_step(step)
+    exchanges = [] if program is None else sum_collectives(program, mesh, slice_)
+    kernel_flops = step.operations.attention if program is not None and program.kernels else 0.0
+    kernel_seconds = kernel_flops / slice_.chips / chip.flops
+    return Plan(
+        topology=topology,
+        chips=slice_.chips,
+        devices=len(slice_.devices),
+        mesh=dict(mesh.shape),
+        step="decode" if decode else "train",
+        rows=bucket.rows,
+        source_length=bucket.lengths.source if config.model.num_encoder_layers else 0,
+        target_length=bucket.lengths.target if config.model.num_decoder_layers else 0,
+        shard_bytes={name: shard_bytes(tree) for name, tree in step.parts.items()},
+        hbm_bytes=chip.hbm_bytes // per_chip,
+        fits=compiled is not None and compiled.needed_bytes <= chip.hbm_bytes // per_chip,
+        refusal=refusal,
+        model_flops=sum(step.operations),
+        attention_flops=step.operations.attention,
+        attention=tuple(choices),
+        compiled=compiled,
+        kernel_flops=kernel_flops,
+        exchanges=exchanges,
+        compute_seconds=None if program is None else program.flops * per_chip / chip.flops + kernel_seconds,
+        kernel_seconds=None if program is None else kernel_seconds,
+        memory_seconds=None if program is None else program.hbm_bytes * per_chip / chip.hbm_bandwidth,
+        interconnect_seconds=None if program is None else sum(exchange.seconds for exchange in exchanges),
+        sources=chip.source,
+    )
+
+
+def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | None]:
+    """Returns the compiler's figures and its program, or its message if the step does not fit."""
+    lowered = step.function.lower(*step.arguments)
+    try:
+        with no_alarm():
+            compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        found = re.search(r"Ran out of memory[^\n]*", str(error))
+        if found is None:
+            raise
+        return None, None, found.group()
+    memory, cost, program = compiled.memory_analysis(), compiled.cost_analysis(), read_program(compiled.as_text())
+    compilation = Compilation(
+        argument_bytes=memory.argument_size_in_bytes,
+        output_bytes=memory.output_size_in_bytes,
+        alias_bytes=memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        code_bytes=memory.generated_code_size_in_bytes,
+        flops_once=cost["flops"],
+        flops=program.flops,
+        kernels=program.kernels,
+        hbm_bytes=program.hbm_bytes,
+        loops=program.loops,
+        parameter_bytes=program.parameter_bytes,
+    )
+    return compilation, program, None

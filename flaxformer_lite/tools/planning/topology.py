@@ -1,0 +1,144 @@
+"""TPU slices that need not be there: published figures of the chips, and devices as the TPU's own compiler describes them.
+
+Nothing here was measured.
+"""
+
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import jax
+from jax.experimental import topologies
+
+from flaxformer_lite.base.hardware import PEAK_FLOPS
+
+# Chips ------------------------------------------------------------------------------------------------------------------
+
+GIB = 2**30
+
+Coordinates = tuple[int, ...]
+
+
+class Chip(NamedTuple):
+    """Published figures of one chip, not one core: where a chip is two devices, each has half of everything."""
+
+    name: str
+    flops: float
+    """Peak bfloat16 operations per second."""
+    hbm_bytes: int
+    """Memory in bytes, as published; the compiler reserves a part of it."""
+    hbm_bandwidth: float
+    """Bytes per second."""
+    link_bandwidth: float
+    """Bytes per second over one link between chips, in one direction; the published figure is for all links, both ways."""
+    dimensions: int
+    """Dimensions of the torus that the links make, with two links each."""
+    whole_turn: int
+    """The size at which a dimension closes to a ring; in three dimensions, its multiples too."""
+    pod: int
+    """The largest number of linked chips."""
+    source: tuple[str, ...]
+    config_name: str = "default"
+    """The compiler's name of the chip's mode; "megacore": its two cores are one device."""
+
+    def bandwidth(self, group: Iterable[Coordinates], shape: Coordinates) -> float:
+        """Returns the bytes per second that a chip of the group can at best send to the others, in a slice of that shape.
+
+        Along each dimension that the group spans, a whole ring has two links; else one counts, as at the end of a line. Links that
+        groups share are not counted.
+        """
+        links = 0
+        for size, coordinates in zip(shape, zip(*group, strict=True), strict=True):
+            spread = len(set(coordinates))
+            links += 0 if spread == 1 else 2 if spread == size and self.is_ring(shape, size) else 1
+        return max(links, 1) * self.link_bandwidth
+
+    def is_ring(self, shape: Coordinates, size: int) -> bool:
+        """Returns whether a dimension of that size closes to a ring in a slice of that shape."""
+        if self.dimensions == 2:
+            return size == self.whole_turn
+        return all(side % self.whole_turn == 0 for side in shape)
+
+
+DOCS = "https://docs.cloud.google.com/tpu/docs/"
+LINKS_OF_V4 = "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)"
+
+CHIPS = {
+    chip.name: chip
+    for chip in (
+        # In the order of the fields: name, flops, memory and its bandwidth, a link's bandwidth, torus, pod, sources, mode.
+        Chip("v4", PEAK_FLOPS["TPU v4"], 32 * GIB, 1200e9, 50e9, 3, 4, 4096, (f"{DOCS}v4", LINKS_OF_V4), "megacore"),
+        Chip("v5e", PEAK_FLOPS["TPU v5e"], 16 * GIB, 819e9, 400e9 / 8, 2, 16, 256, (f"{DOCS}v5e",)),
+        Chip("v5p", PEAK_FLOPS["TPU v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 3, 4, 8960, (f"{DOCS}v5p",), "megacore"),
+        Chip("v6e", PEAK_FLOPS["TPU v6e"], 32 * GIB, 1638e9, 800e9 / 8, 2, 16, 256, (f"{DOCS}v6e",)),
+        Chip("tpu7x", 2 * PEAK_FLOPS["TPU7x"], 192 * GIB, 7380e9, 1200e9 / 12, 3, 4, 9216, (f"{DOCS}tpu7x",)),
+    )
+}
+"""By the names that topologies start with. Each tpu7x chip is two devices."""
+
+OLDEST_JAX = (0, 10)
+"""The oldest version of JAX with which the compiler was tried."""
+
+# Slices -----------------------------------------------------------------------------------------------------------------
+
+
+class Slice(NamedTuple):
+    """A number of linked chips of one kind."""
+
+    name: str
+    chip: Chip
+    shape: tuple[int, ...]
+    devices: list[jax.Device]
+
+    @property
+    def chips(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def devices_per_chip(self) -> int:
+        return len(self.devices) // self.chips
+
+
+def describe_slice(name: str) -> Slice:
+    """Returns the slice of a name such as v5e:4x4. Raises: ValueError for an impossible slice, or without a compiler for it."""
+    kind, _, sizes = name.partition(":")
+    if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", sizes):
+        raise ValueError(
+            f"--topology is {name!r}: it must be a chip and the sides of the slice, such as v5e:4x4 or v5p:4x4x4; the chips are "
+            f"{', '.join(CHIPS)}"
+        )
+    chip, shape = CHIPS[kind], tuple(int(size) for size in sizes.split("x"))
+    example = "x".join(["4"] * chip.dimensions)
+    if len(shape) != chip.dimensions:
+        raise ValueError(
+            f"--topology is {name!r}, but slices of {kind} have {chip.dimensions} sides: use as many, such as {kind}:{example}"
+        )
+    if math.prod(shape) > chip.pod:
+        raise ValueError(f"--topology is {name!r}, but a pod of {kind} has {chip.pod} chips: use fewer")
+    if jax.__version_info__ < OLDEST_JAX:
+        raise ValueError(
+            f"compiling for TPUs needs JAX {'.'.join(map(str, OLDEST_JAX))} or newer, and this is {jax.__version__}: use an "
+            "environment with a newer JAX"
+        )
+    if importlib.util.find_spec("libtpu") is None:
+        raise ValueError('compiling for TPUs needs libtpu, on Linux: pip install "flaxformer-lite[tpu]"')
+    settings: dict[str, Any] = {"chip_config_name": chip.config_name}
+    if math.prod(shape) == 1:
+        settings["chips_per_host_bounds"] = (1, 1, 1)
+    # libtpu reads this when it is loaded: then it neither looks for TPUs nor refuses to share with other processes.
+    os.environ |= {
+        "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        "TPU_WORKER_HOSTNAMES": "localhost",
+    } | {"TPU_ACCELERATOR_TYPE": os.environ.get("TPU_ACCELERATOR_TYPE", "v5litepod-4")}
+    try:
+        devices = topologies.get_topology_desc(name, platform="tpu", **settings).devices
+    except jax.errors.JaxRuntimeError as error:
+        raise ValueError(
+            f"--topology is {name!r}, which the compiler does not know ({error}): all sides must be 1, or all even, such as "
+            f"{kind}:{example}"
+        ) from None
+    return Slice(name, chip, shape, devices)

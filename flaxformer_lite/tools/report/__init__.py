@@ -1,0 +1,10 @@
+"""The report on runs: one page without a network, or PNG files; extra `report`.
+
+`facts.py` reads what a run folder knows. `scores.py` compares evaluations, `attention.py` draws maps of chosen sentences.
+`tabs.py` makes the page's parts of them, and `page.py` the page, from the template `page.html` with its style and its script.
+"""
+
+from flaxformer_lite.tools.report.page import write_page, write_png
+from flaxformer_lite.tools.report.tabs import Figures, Report, make_report
+
+__all__ = ["Figures", "Report", "make_report", "write_page", "write_png"]

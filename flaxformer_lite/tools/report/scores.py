@@ -1,0 +1,112 @@
+"""Scores of runs side by side: evaluations in training, reports of `evaluate`, and paired bootstrap between runs."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.inference.metrics import Comparison, compare, with_language
+from flaxformer_lite.tools.report.facts import RunFacts
+
+SPLITS: tuple[Split, ...] = ("test", "eval")
+"""Splits whose references the config names."""
+
+
+class Table(NamedTuple):
+    """A table of the page."""
+
+    title: str
+    head: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def shown(value: Any) -> str:
+    """Returns a value as a table shows it; numbers with five digits."""
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def score_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns the evaluations in training and the reports of `evaluate`, as far as there are any."""
+    return [table for table in (training_table(runs), evaluate_table(runs)) if table is not None]
+
+
+def training_table(runs: Sequence[RunFacts]) -> Table | None:
+    """Returns the best and the last evaluation of each run; None without any."""
+    lines, names = [], dict[str, None]()
+    for run in runs:
+        train = run.config.train
+        rows = [row for row in run.rows if row["split"] == "eval"]
+        scored = [row for row in rows if isinstance(row.get(train.best_metric), int | float)]
+        choose = {"min": min, "max": max}[train.best_mode]
+        if scored:
+            lines.append(
+                (run.name, f"best {train.best_metric}", choose(scored, key=lambda row: row[train.best_metric]))
+            )
+        if rows:
+            lines.append((run.name, "last", rows[-1]))
+        names |= dict.fromkeys(name for row in rows for name in row if name not in ("step", "split"))
+    if not lines:
+        return None
+    rows_shown = [
+        [name, which, shown(row["step"]), *("–" if row.get(metric) is None else shown(row[metric]) for metric in names)]
+        for name, which, row in lines
+    ]
+    return Table("Evaluations in training", ["run", "evaluation", "step", *names], rows_shown)
+
+
+def evaluate_table(runs: Sequence[RunFacts]) -> Table | None:
+    """Returns the reports of `evaluate`; None without any."""
+    found = [(run.name, report) for run in runs for report in run.evaluations]
+    hidden = ("run", "split", "weights", "step")
+    names = dict.fromkeys(
+        name for _, report in found for name in report if name not in hidden and not name.endswith("_signature")
+    )
+    signatures = dict.fromkeys(
+        str(value) for _, report in found for name, value in report.items() if name.endswith("_signature") and value
+    )
+    head = ["run", *hidden[1:], *names]
+    rows = [[name, *(shown(report.get(key, "–")) for key in head[1:])] for name, report in found]
+    return Table("Reports of the command evaluate", head, rows, "; ".join(signatures)) if found else None
+
+
+def significance_tables(runs: Sequence[RunFacts]) -> list[Table]:
+    """Returns for each split BLEU and chrF of the runs, compared with the first run that has hypotheses for its sentences.
+
+    Only runs whose config names the same references, as many as there are hypotheses, are compared: by `metrics` of the first.
+    """
+    tables = []
+    for split in SPLITS:
+        systems: dict[str, list[str]] = {}
+        files: list[str] = []
+        references: list[str] | None = None
+        metrics: MetricConfig | None = None
+        for run in runs:
+            found, source = run.hypotheses(split), run.config.data.source(split)
+            if found is None or source is None or not run.config.objective.translates:
+                continue
+            targets = [pair.target for pair in source.open(f"data.{split}")]
+            if len(targets) != len(found[1]) or references not in (None, targets):
+                continue
+            references = targets
+            metrics = metrics or with_language(run.config.metrics, source.target_names())
+            systems[run.name] = found[1]
+            files.append(f"{run.name}: hypotheses/{found[0]}.txt")
+        if references and metrics:
+            tables.append(comparison_table(split, compare(systems, references, metrics), files, len(references)))
+    return tables
+
+
+def comparison_table(split: str, compared: Sequence[Comparison], files: Sequence[str], sentences: int) -> Table:
+    """Returns the table of one split; p is a column of several runs only."""
+    head = ["metric", "run", "score"]
+    rows = [[c.metric, c.system, f"{c.score:.2f} ± {c.interval:.2f}"] for c in compared]
+    note = f"{sentences:,} sentences of data.{split}; {'; '.join(files)}. ± is the 95 % interval (bootstrap, 1,000 resamples)"
+    if len(files) > 1:
+        head.append("p")
+        rows = [[*row, "–" if c.p_value is None else f"{c.p_value:.4f}"] for row, c in zip(rows, compared, strict=True)]
+        note += "; p is the probability of so large a difference from the first run by chance (paired bootstrap)"
+    signatures = "; ".join(dict.fromkeys(f"{c.metric}|{c.signature}" for c in compared))
+    return Table(f"Translations of data.{split}", head, rows, f"{note}. {signatures}")

@@ -1,0 +1,1 @@
+"""Recipes of papers: `teaching.py` computes what a student learns from a run."""

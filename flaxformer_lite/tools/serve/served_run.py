@@ -1,0 +1,381 @@
+"""A run as the server uses it: its tasks, the checks of a request's texts, and the answers to many texts at once.
+
+`…_job` methods are called in threads of requests: they check and tokenize. `answer` and `stream` are called by the worker alone.
+"""
+
+import dataclasses
+import functools
+import secrets
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from flaxformer_lite.base.bounds import LARGEST
+from flaxformer_lite.base.console import warn
+from flaxformer_lite.inference.batches import ROWS_FACTOR
+from flaxformer_lite.inference.config import DecodeConfig
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, check_translates
+from flaxformer_lite.inference.generation import (
+    TextStream,
+    check_generates,
+    check_stop,
+    encode_prompt,
+    generation_settings,
+    truncate_at_stop,
+    watch_stops,
+)
+from flaxformer_lite.run import Run
+from flaxformer_lite.run.attention import AttentionIds, attention_axes
+from flaxformer_lite.run.description import describe_model
+from flaxformer_lite.run.text_predictor import MASK
+from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.tools.serve.chat import ChatTemplate, read_chat_template
+from flaxformer_lite.tools.serve.job_queue import Job
+from flaxformer_lite.tools.serve.limits import Limits
+from flaxformer_lite.tools.serve.refusals import Refusal
+from flaxformer_lite.workdir.samples import evaluation_files, read_samples
+
+KEPT_PROGRAMS = 8
+"""The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
+MAX_CANDIDATES = 20
+"""Candidates that are computed for a mask, so that requests for fewer share a program."""
+MAX_WEIGHTS = 1_000_000
+"""Attention weights in an answer."""
+
+
+class Prompt(NamedTuple):
+    """One source or prompt."""
+
+    ids: tuple[int, ...]
+    """Token ids, special ones included; none: an empty source, whose translation is empty."""
+    settings: DecodeConfig
+    limit: int = LARGEST
+    """Maximum length of the answer in tokens, beside that of the settings."""
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+
+class Answer(NamedTuple):
+    """One text that the model wrote."""
+
+    text: str
+    score: float
+    num_tokens: int
+    finish: str
+    """stop: by its end or a stop string; length: by its maximum length."""
+
+
+class Key(NamedTuple):
+    """The work of a job: items under equal keys are answered by one call."""
+
+    run: str
+    task: str
+    program: DecodeConfig | None = None
+    """The settings of decoding that all items have in common."""
+
+
+class ServedRun:
+    """A run under a name. Raises: ValueError if it has no tokenizer, or nothing that a server can answer."""
+
+    def __init__(self, name: str, run: Run, limits: Limits) -> None:
+        self.name, self.run, self.limits = name, run, limits
+        self.tokenizers = run.required_tokenizers
+        checks: dict[str, Callable[[], object]] = {
+            "translate": lambda: check_translates(run.config.model),
+            "generate": lambda: check_generates(run.config.model),
+            "fill-mask": lambda: run.predictor.mask_id(),
+            "classify": lambda: run.classify([]),
+            "embed": lambda: run.embed([]),
+        }
+        self.tasks = tuple(task for task, check in checks.items() if succeeds(check))
+        if not self.tasks:
+            raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
+        self.about = describe_model(run.config.model, run.params)
+        generates, path = "generate" in self.tasks, run.folder.path
+        self.chat: ChatTemplate | None = read_chat_template(path, self.tokenizers.target) if generates else None
+        if self.chat is not None and (problem := self.chat.problem()):
+            warn(
+                f"{path}: the chat template cannot be compiled ({problem}), so the run has no chat: correct the template"
+            )
+            self.chat = None
+
+    @functools.cached_property
+    def example(self) -> str:
+        """A source of the evaluation data, as the newest file of samples/ has it; empty if none can be read."""
+        files = list(evaluation_files(self.run.folder.path / "samples").values())
+        try:
+            found = read_samples(files[-1]) if files and "translate" in self.tasks else []
+        except ValueError:
+            return ""
+        return found[0].source if found else ""
+
+    def unknown(self, texts: Sequence[str]) -> list[str]:
+        """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""
+        warnings: list[str] = []
+        UnknownText(self.tokenizers.source).report(texts, warnings.append)
+        return warnings
+
+    # Requests to jobs -----------------------------------------------------------------------------------------------------
+
+    def translation_job(
+        self, texts: Sequence[str], *, max_new_tokens: int | None, beam_size: int | None, num_hypotheses: int | None
+    ) -> Job:
+        """Returns the job of translating texts. A search returns all of its beam, so that requests for fewer share a program."""
+        changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
+        settings = self.run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
+        if settings.sampling is None:
+            settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
+        settings, limit = self.with_limit(settings, max_new_tokens)
+        tokenizer = self.tokenizers.source
+        rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
+        self.check_lengths([len(row) for row in rows], self.run.max_source_tokens)
+        prompts = [Prompt(tuple(tokenizer.as_source(row)) if row else (), settings, limit) for row in rows]
+        return Job(Key(self.name, "translate", settings.program), prompts)
+
+    def generation_job(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        decode: dict[str, Any],
+        *,
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Job:
+        """Returns the job of continuing prompts: texts, or token ids. `decode` has settings of `DecodeConfig` and `Sampling`."""
+        check_stop(stop)
+        config = self.run.config.decode
+        if decode.get("num_hypotheses", 1) > 1:
+            decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
+        settings, limit = self.with_limit(generation_settings(config, decode), max_new_tokens)
+        tokenizer, rows = self.tokenizers.target, []
+        for prompt in prompts:
+            rows.append(encode_prompt(tokenizer, prompt, config.bos_id) if isinstance(prompt, str) else list(prompt))
+            if not rows[-1] or not 0 <= min(rows[-1]) <= max(rows[-1]) < self.run.config.model.vocab_size:
+                raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
+        self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
+        seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
+        made = [
+            Prompt(tuple(row), settings, limit, number, tuple(stop)) for row, number in zip(rows, seeds, strict=True)
+        ]
+        return Job(Key(self.name, "generate", settings.program), made)
+
+    def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
+        """Returns the job of filling masks in texts, of classifying or of embedding them."""
+        predictor, tokenizer = self.run.predictor, self.tokenizers.source
+        if task == "classify" and (pair := predictor.first_pair(texts)) is not None:
+            raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
+        for number, text in enumerate(texts, 1):
+            if task == "fill-mask" and MASK not in text:
+                raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
+        encode = predictor.text_ids if task == "fill-mask" else tokenizer.encode
+        groups = [(text,) if isinstance(text, str) else text for text in texts]
+        lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
+        self.check_lengths(lengths, predictor.max_tokens)
+        return Job(Key(self.name, task), texts)
+
+    @property
+    def reads_target(self) -> bool:
+        """Whether the model reads a target, or a continuation, beside the source: not an encoder alone."""
+        return self.run.config.model.num_decoder_layers > 0
+
+    def attention_job(self, source: str, target: str | None) -> Job:
+        """Returns the job of computing attention weights of a translation, a prompt with its continuation, or a text."""
+        if self.reads_target != (target is not None):
+            remedy = "send the target that it writes" if self.reads_target else "leave out the target"
+            raise Refusal(
+                422, f"{self.name} has {'a' if self.reads_target else 'no'} decoder: {remedy}", param="target"
+            )
+        if not self.reads_target and MASK in source and "fill-mask" not in self.tasks:
+            raise Refusal(
+                422, f"the source has {MASK}, but {self.name} predicts no masks: leave it out", param="source"
+            )
+        ids = self.run.attention_ids(
+            source, target, lambda name, length, most, setting: self.check_lengths([length], most)
+        )
+        sizes = [len(row) for row in (ids.sources, ids.targets) if row]
+        if not sizes:
+            raise Refusal(422, "the source has no tokens: send a text", param="source")
+        model = self.run.config.model
+        maps = (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads
+        if maps * sizes[0] * sizes[-1] > MAX_WEIGHTS:
+            raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
+        return Job(Key(self.name, "attention"), [ids])
+
+    @property
+    def max_prompt_tokens(self) -> int:
+        """Tokens of the longest prompt: as many as the model has positions for, and as training texts have."""
+        return min(self.run.config.data.longest.target, self.run.config.model.positions.max_positions or LARGEST)
+
+    def with_limit(self, settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:
+        """Returns settings under which an answer may have `limit` tokens, and the limit.
+
+        The length of the compiled program is that of the settings if it suffices, else a power of two: requests for different
+        lengths share a few programs.
+        """
+        if limit is None:
+            return settings, LARGEST
+        if settings.max_new_tokens is None or limit > settings.max_new_tokens:
+            settings = dataclasses.replace(settings, max_new_tokens=max(16, 1 << (limit - 1).bit_length()))
+        return settings, limit
+
+    def check_lengths(self, lengths: Sequence[int], most: int) -> None:
+        """Raises: Refusal for a text of more tokens than the model reads."""
+        for number, length in enumerate(lengths, 1):
+            if length > most:
+                message = f"text {number} has {length} tokens, but {self.name} reads at most {most}: shorten it"
+                raise Refusal(413, message, code="context_length_exceeded")
+
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """Compiles the programs that requests with default settings need if the run translates or generates."""
+        if "translate" in self.tasks:
+            job = self.translation_job(["."], max_new_tokens=None, beam_size=None, num_hypotheses=None)
+            longest = self.run.config.data.longest.source
+        elif "generate" in self.tasks:
+            job, longest = self.generation_job([[0]], {}), self.max_prompt_tokens
+        else:
+            return
+        assert isinstance(job.key, Key) and job.key.program is not None
+        decoder = self.decoder(job.key.program)
+        lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
+        shapes = dict.fromkeys(
+            (batch.rows, batch.length)
+            for length in lengths
+            for count in (1, ROWS_FACTOR, self.limits.texts)
+            for batch in decoder.batches([length] * count)
+        )
+        for number, (rows, length) in enumerate(shapes, 1):
+            say(f"{self.name}: compiling {number} of {len(shapes)} shapes, {rows} x {length} tokens")
+            ids = (self.run.config.model.vocab_sizes[0] - 1,) * min(length, longest)
+            self.decode(job.key.program, [Prompt(ids, job.items[0].settings, limit=1)] * rows)
+
+    # Jobs to answers, in the worker's thread ------------------------------------------------------------------------------
+
+    def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
+        """Returns the answer to each item."""
+        quiet: dict[str, Any] = {"warn": lambda line: None}
+        match key.task:
+            case "fill-mask":
+                return self.run.fill_mask(items, MAX_CANDIDATES, **quiet)
+            case "classify":
+                return self.run.classify(items, **quiet)
+            case "embed":
+                return list(self.run.embed(items, **quiet))
+            case "attention":
+                return [self.attention(ids) for ids in items]
+        assert key.program is not None
+        return self.decode(key.program, items)
+
+    def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
+        """Returns the answers to each source or prompt, best first."""
+        decoder, ids = self.decoder(program), [prompt.ids for prompt in prompts]
+        found = decoder.generate(
+            {"params": self.run.params},
+            ids,
+            seed=[prompt.seed for prompt in prompts],
+            limits=[prompt.limit for prompt in prompts],
+            configs=[prompt.settings for prompt in prompts],
+            watch=watch_stops(self.tokenizers.target, ids, [prompt.stop for prompt in prompts]),
+        )
+        return [
+            [self.as_answer(decoder, prompt, hypothesis) for hypothesis in hypotheses]
+            for prompt, hypotheses in zip(prompts, found, strict=True)
+        ]
+
+    def decoder(self, program: DecodeConfig) -> Decoder:
+        """Returns the decoder of a program, and drops those that were not used longest."""
+        decoder = self.run.decoder(program)
+        self.run.decoders[program] = self.run.decoders.pop(program)
+        while len(self.run.decoders) > KEPT_PROGRAMS:
+            del self.run.decoders[next(iter(self.run.decoders))]
+        return decoder
+
+    def as_answer(self, decoder: Decoder, prompt: Prompt, found: Hypothesis) -> Answer:
+        """Returns an answer as text, as `run.translate` and `run.generate` do."""
+        if not decoder.has_encoder:
+            parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+            parts.add(found.tokens)
+            return self.as_continuation(decoder, prompt, parts, found.score)
+        cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
+        text = self.tokenizers.target_text(found.tokens)
+        return Answer(text, found.score, len(found.tokens), "length" if cut else "stop")
+
+    def as_continuation(self, decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> Answer:
+        """Returns the answer to a prompt, once all of its tokens have arrived."""
+        cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+        text = truncate_at_stop(parts.text(), prompt.stop)
+        return Answer(text, score, parts.num_tokens, "length" if cut else "stop")
+
+    def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
+        """Yields the first answer to a prompt in parts; returns it at the end."""
+        assert key.program is not None
+        decoder = self.decoder(key.program).under(prompt.settings)
+        parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
+        chunks = decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit)
+        for tokens in chunks:
+            yield parts.add(tokens)
+            if parts.stopped:
+                break
+        else:
+            yield parts.finish()
+        return self.as_continuation(decoder, prompt, parts)
+
+    def attention(self, ids: AttentionIds) -> dict[str, Any]:
+        """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
+        weights = self.run.attention_of_ids(ids)
+        kind = weights.kinds[0]
+        rows, columns = attention_axes(weights, kind)
+        numbers = getattr(weights, kind).astype(float).round(4).tolist()
+        return {"kind": kind, "rows": rows, "columns": columns, "weights": numbers}
+
+
+class ServedRuns:
+    """All runs of a server, by name: the model of its worker."""
+
+    def __init__(self, runs: Sequence[ServedRun]) -> None:
+        self.by_name = {served.name: served for served in runs}
+
+    def answer(self, key: Key, items: Sequence[Any]) -> Sequence[Any]:
+        """Returns the answer to each item, by the run of the key."""
+        return self.by_name[key.run].answer(key, items)
+
+    def stream(self, key: Key, item: Any) -> Iterator[str]:
+        """Yields parts of a text; the generator returns the whole answer."""
+        return self.by_name[key.run].stream(key, item)
+
+    def named(self, name: str) -> ServedRun:
+        """Returns the run with that name. Raises: Refusal if there is none."""
+        if name not in self.by_name:
+            message = f"there is no run {name!r}: there are {', '.join(self.by_name)}"
+            raise Refusal(404, message, code="model_not_found", param="model")
+        return self.by_name[name]
+
+    def reader(self, name: str | None, *, of_target: bool) -> ServedRun:
+        """Returns the run with that name; without a name the first that reads a target, or that reads none.
+
+        Of those that read a target, a run that translates comes before a language model.
+        """
+        if name is not None:
+            return self.named(name)
+        return min(
+            self.by_name.values(),
+            key=lambda run: (run.reads_target != of_target, of_target and "translate" not in run.tasks),
+        )
+
+    def find(self, name: str | None, task: str) -> ServedRun:
+        """Returns the run with that name, or the first one, which does the task. Raises: Refusal if there is none."""
+        if name is not None:
+            self.named(name)
+        able = [run for run in self.by_name.values() if name in (None, run.name) and task in run.tasks]
+        if not able:
+            does = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
+            who = "no run here can" if name is None else f"{name} does not"
+            raise Refusal(404, f"{who} {task}: choose another ({does})", code="model_not_found")
+        return able[0]
+
+
+def succeeds(check: Callable[[], object]) -> bool:
+    """Returns whether a check raises no ValueError."""
+    try:
+        check()
+    except ValueError:
+        return False
+    return True

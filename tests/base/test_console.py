@@ -1,0 +1,344 @@
+"""Oracles: lines written by hand. A closed terminal or pipe is tested with a whole training in tests/training/test_loop.py."""
+
+import contextlib
+import fcntl
+import io
+import math
+import os
+import pty
+import re
+import stat
+import struct
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from flaxformer_lite.base import console
+from flaxformer_lite.base.console import (
+    COMPILING,
+    LONGEST_NOTE,
+    Curve,
+    Progress,
+    Terminal,
+    describe_seconds,
+    note,
+    suggest,
+    verbosity,
+    warn,
+)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the console reads, as the one item of a list."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_suggestions():
+    names = ["translate", "train", "trail", "plan"]
+    assert suggest("trian", names) == "; perhaps you meant train"
+    assert suggest("trai", names, 2) == "; perhaps you meant train or trail"
+    assert suggest("xyz", names) == ""
+
+
+def test_lines_go_to_stderr_and_to_the_log_which_grows(tmp_path: Path, capsys: pytest.CaptureFixture):
+    for line in ("one [bold]", "two"):
+        with Progress(3, tmp_path / "log") as progress:
+            progress.update("working", 1)
+            progress.say(line)
+    assert capsys.readouterr() == ("", "one [bold]\ntwo\n")
+    times, lines = zip(*(line.split("  ") for line in (tmp_path / "log").read_text().splitlines()), strict=True)
+    assert lines == ("one [bold]", "two") and all(len(time) == len("2026-11-20 12:00:00") for time in times)
+
+
+def test_a_silent_one_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture):
+    with Progress(3, tmp_path / "log", silent=True) as progress:
+        progress.say("one")
+    assert capsys.readouterr() == ("", "") and not (tmp_path / "log").exists()
+
+
+def test_a_warning_without_a_stderr_is_lost(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """As after `2>&-` in a shell: Python then has None in its place."""
+    warn("careful")
+    assert capsys.readouterr().err == "warning: careful\n"
+    monkeypatch.setattr(sys, "stderr", None)
+    warn("careful")
+
+
+def test_a_long_activity_is_a_line_every_30_seconds_without_a_terminal(
+    clock: list[float], capsys: pytest.CaptureFixture
+):
+    """Oracle: worked by hand. The time left is that of the last two minutes' speed: what was there before costs nothing."""
+    with Progress(3) as progress:
+        countdown = progress.counting("tokenizing data.train")
+        for seconds, fraction in ((0, 0.5), (29, 0.51), (30, 0.52), (59, 0.53), (180, 0.6), (181, 1.0)):
+            clock[0] = 1000.0 + seconds
+            countdown(fraction, round(10_000 * fraction))
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "tokenizing data.train: 5,200, 52%, 12 min 0 s left"
+    assert second == "tokenizing data.train: 6,000, 60%, 11 min 31 s left"
+
+
+def test_without_a_terminal_the_facts_are_in_the_line(clock: list[float], capsys: pytest.CaptureFixture):
+    """Oracle: worked by hand. A line that was said meanwhile puts the next one off; another activity starts its own time."""
+    with Progress(2000) as progress:
+        progress.update("compiling", 1000)
+        for seconds, step in ((20, 1000), (40, 1100), (60, 1200), (89, 1300), (90, 1400)):
+            clock[0] = 1000.0 + seconds
+            if seconds == 60:
+                progress.say("step 1200")
+            progress.show("loss", "0.5", "▁█")
+            progress.update("training", step)
+    assert capsys.readouterr().err.splitlines() == [
+        "training: 1,100/2,000, 55%, 3 min 0 s left; loss 0.5",
+        "step 1200",
+        "training: 1,400/2,000, 70%, 1 min 45 s left; loss 0.5",
+    ]
+
+
+def test_a_call_that_takes_long_is_shown_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    """Such as a compiling: the work itself reports nothing meanwhile."""
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.02)
+    progress, shown, ends = Progress(), "", time.monotonic() + 20
+    progress.update("compiling for v5e:4x4")
+    with progress:
+        while shown.count("\n") < 2 and time.monotonic() < ends:
+            time.sleep(0.02)
+            shown += capsys.readouterr().err
+    assert not progress.pacemaker.is_alive()
+    names = [line.rpartition(": ")[0] for line in shown.splitlines()]
+    assert len(names) > 1 and set(names) == {"compiling for v5e:4x4"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_full_disk_under_the_log_is_an_error_of_the_work_and_of_no_thread(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(console, "SECONDS_BETWEEN_LINES", 0.02)
+
+    def work() -> None:
+        with Progress(log=Path("/dev/full")) as progress:
+            time.sleep(0.2)
+            assert progress.pacemaker.is_alive()
+            progress.say("a line")
+
+    with pytest.raises(OSError, match="No space left"):
+        work()
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_was_left_out_is_no_part_of_the_speed(clock: list[float]):
+    """Oracle: worked by hand. Two steps of 1 s, between them 58 s of compiling: 98 steps are left."""
+    progress = Progress(100)
+    progress.update("training", 0)
+    clock[0] += 59
+    progress.leave_out(58)
+    progress.update("training", 1)
+    assert progress.work.left == "1 min 39 s left"
+    clock[0] += 1
+    progress.update("training", 2)
+    assert progress.work.left == "1 min 38 s left"
+
+
+def test_the_time_left_stands_still_while_something_compiles(clock: list[float]):
+    """Oracle: worked by hand. After two steps of 1 s each, 98 s are left: while the third compiles for a minute, and after it."""
+    progress = Progress(100)
+    for step in range(3):
+        progress.update("training", step)
+        clock[0] += step < 2
+    for _ in range(3):
+        progress.within(COMPILING)
+        clock[0] += 20
+        assert progress.work.left == "1 min 38 s left"
+    progress.leave_out(60)
+    progress.update("training", 2)
+    assert progress.work.left == "1 min 38 s left"
+    clock[0] += 1
+    progress.update("training", 3)
+    assert progress.work.left == "1 min 37 s left"
+    progress.within("evaluating")
+    clock[0] += 3  # evaluations come again
+    assert progress.work.left == "3 min 14 s left"
+
+
+ALARM_OF_XLA = b"""\
+E1125 22:22:46.785174   24401 slow_operation_alarm.cc:73]\x20
+********************************
+[Compiling module jit_f for CPU] Very slow compile? If you want to file a bug, run with envvar XLA_FLAGS=--xla_dump_to=/tmp/foo \
+and attach the results.
+********************************
+"""
+
+
+def test_an_alarm_of_a_slow_compilation_is_left_out_and_an_error_is_not(capfd: pytest.CaptureFixture):
+    """Oracle: what jaxlib 0.10 wrote while it compiled for two minutes, and at the end of that."""
+    end = ALARM_OF_XLA.replace(b":73] \n", b":140] The operation took 5m47.461337688s\n\n")
+    error = b"E1125 22:26:34.246397   24400 cuda_dnn.cc:522] Could not create cudnn handle\n"
+    with console.no_alarm(after=0):
+        while not stat.S_ISFIFO(os.fstat(2).st_mode):
+            time.sleep(0.01)
+        for text in (b"a line\n", ALARM_OF_XLA, error, b"half", b" a line\n", end):
+            os.write(2, text)
+    os.write(2, b"after\n")
+    with console.no_alarm():
+        os.write(2, b"nothing is between\n")
+    assert capfd.readouterr().err.encode() == b"a line\n" + error + b"half a line\nafter\nnothing is between\n"
+
+
+def shown(progress: Progress) -> list[str]:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    screen.print(progress.view())
+    return [line.rstrip() for line in screen.export_text().splitlines()]
+
+
+def test_the_view_has_bars_and_facts(clock: list[float]):
+    """Oracle: worked by hand. Bars of 30; a part whose size is unknown shows its time, and the next step ends it."""
+    progress = Progress(2000)
+    progress.update("training", 0)
+    clock[0] += 60
+    progress.update("training", 500)
+    progress.show("loss", "0.25", "▁▂")
+    progress.show("note", "a\x1b[b]")
+    progress.within("evaluating")
+    clock[0] += 5
+    first, second, *facts = shown(progress)
+    assert first == f"training    {'━' * 7}╸{'━' * 22}  500/2,000  3 min 15 s left"
+    assert second == f"evaluating  {'━' * 30}             5 s"
+    assert facts == ["  loss  0.25  ▁▂", "  note  a\\x1b[b]"]
+    progress.update("training", 500)
+    assert len(shown(progress)) == 3
+
+
+def test_a_curve_stays_short():
+    """Oracle: worked by hand: 40 values become 20 means of two; one that is not finite is left out."""
+    curve = Curve()
+    assert str(curve) == ""
+    for value in (3.0, math.nan, 3.0, math.inf):
+        curve.add(value)
+    assert str(curve) == "▁▁"
+    for value in range(38):
+        curve.add(float(value))
+    assert len(curve.means) == 20 and curve.means[:2] == [3.0, 0.5] and curve.every == 2
+    assert str(curve)[0] == "▁" and str(curve)[-1] == "█"
+    curve.add(100.0)
+    assert len(curve.means) == 20
+    curve.add(200.0)
+    assert curve.means[20:] == [150.0]
+
+
+def test_quiet_leaves_warnings_and_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    monkeypatch.setattr(verbosity, "quiet", True)
+    with Progress(3, tmp_path / "log") as progress:
+        progress.say("one")
+        progress.warn("two")
+    note("three")
+    warn("four")
+    assert capsys.readouterr() == ("", "warning: two\nwarning: four\n")
+    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["one", "warning: two"]
+
+
+def test_results_for_a_file_stay_out_of_the_terminal(monkeypatch: pytest.MonkeyPatch):
+    """Law: with stderr on a terminal and stdout not, what is printed goes to stdout while the view is there."""
+    screen, file = Screen(), io.StringIO()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr(sys, "stdout", file)
+    with Progress(3) as progress:
+        assert progress.live
+        progress.update("working", 1)
+        print("a result")
+    assert file.getvalue() == "a result\n" and "a result" not in screen.getvalue() and "working" in screen.getvalue()
+
+
+def test_where_there_is_a_bar_only_the_log_gets_the_line_of_30_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    clock, screen = [1000.0], Screen()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Progress(3, tmp_path / "log") as progress:
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        progress.last_line = 1000.0
+        for _ in range(2):
+            clock[0] += 29
+            progress.update("training", 1)
+    assert [line.split("  ")[1] for line in (tmp_path / "log").read_text().splitlines()] == ["training: 1/3, 33%"]
+    assert "33%" not in screen.getvalue() and "1/3" in screen.getvalue()
+
+
+def test_durations():
+    assert [describe_seconds(s) for s in (0.4, 59.6, 125, 3599, 12_010)] == [
+        "0 s", "1 min 0 s", "2 min 5 s", "59 min 59 s", "3 h 20 min"
+    ]  # fmt: skip
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps what was written."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_control_characters_do_not_reach_a_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
+    """Answers, warnings and lines above the bar; a pipe and the log get the text as it is."""
+    text = "a\x1b]0;x\x07\x9b2J\tü"
+    warn(text)
+    assert capsys.readouterr().err == f"warning: {text}\n"
+    screen = Screen()
+    print(text, file=Terminal(screen))
+    monkeypatch.setattr(sys, "stderr", screen)
+    warn(text)
+    with Progress(3, tmp_path / "log") as progress:
+        progress.say(text)
+    assert screen.getvalue().count("a\\x1b]0;x\\x07\\x9b2J") == 3
+    assert "\x07" not in screen.getvalue() and "\x1b]" not in screen.getvalue()
+    assert text in (tmp_path / "log").read_text()
+
+
+def test_a_long_line_loses_its_middle(capsys: pytest.CaptureFixture):
+    """Beginning and remedy stay, and a line is a line."""
+    warn("first " + "x" * 10_000_000 + "\nlast")
+    line = capsys.readouterr().err
+    assert line.startswith("warning: first xxx") and line.endswith("x last\n") and len(line) < LONGEST_NOTE + 9
+
+
+SESSION = """
+import time
+from flaxformer_lite.base.console import Progress, warn
+with Progress(4) as progress:
+    for step in range(5):
+        progress.update("training", step)
+        progress.show("loss", f"{1 / (step + 1):.3f}", "█▄")
+        time.sleep(0.3)
+    progress.within("evaluating", 0.5, "1/2")
+    progress.say("a line")
+    warn("careful")
+    time.sleep(0.3)
+"""
+
+
+@pytest.mark.slow
+def test_in_a_real_terminal_the_view_moves_and_leaves_only_the_lines():
+    """Law: a pseudo-terminal sees bars and facts while they are there; lines and warnings stay, and the cursor comes back."""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execve(sys.executable, [sys.executable, "-c", SESSION], {**os.environ, "TERM": "xterm-256color"})
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    written = b""
+    with contextlib.suppress(OSError):  # the end of the session
+        while part := os.read(terminal, 4096):
+            written += part
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    text = written.decode()
+    seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    assert "2/4" in seen and "evaluating" in seen and "0.333  █▄" in seen and " left" in seen
+    assert seen.count("a line") == 1 and seen.count("warning: careful") == 1
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l") and text.rindex("\x1b[2K") > text.rindex("evaluating")

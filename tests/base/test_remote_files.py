@@ -1,0 +1,104 @@
+"""Files at URLs: read like local ones; what is missing or cannot be read is one line."""
+
+import gzip
+import sys
+from pathlib import Path
+
+import pytest
+
+from flaxformer_lite.base.remote_files import has_file, is_url, matching_urls, open_filesystem, read_url
+from flaxformer_lite.config.load import load_config
+from flaxformer_lite.config.serialize import to_json
+from flaxformer_lite.data.corpora import PlainText
+from flaxformer_lite.data.hub import HubDataset, Parquet
+from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.text_files import TSV, ParallelText
+from flaxformer_lite.text.characters import Characters
+from flaxformer_lite.text.kinds import FromRun
+from tests.support import needs
+from tests.support.experiments import tiny_config
+from tests.support.mirrors import FlakyFileSystem
+
+FOLDER = "flaky://bucket/data"
+
+
+@pytest.fixture(autouse=True)
+def store():
+    FlakyFileSystem.reset()
+    yield
+    FlakyFileSystem.reset()
+
+
+def put(name: str, content: bytes) -> str:
+    FlakyFileSystem().pipe_file(f"{FOLDER}/{name}", content)
+    return f"{FOLDER}/{name}"
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/run", "gs://b", "memory://x", "simplecache::s3://bucket/file"])
+def test_urls(path: str):
+    assert is_url(path)
+
+
+@pytest.mark.parametrize("path", ["runs/x", "/a://b", "C://run", "C:\\run", "a:b", "", Path("s3://bucket")])
+def test_paths(path: str | Path):
+    assert not is_url(path)
+
+
+def test_text_files(tmp_path: Path):
+    source, target = put("train.en", b"one\r\ntwo\n"), put("train.de.gz", gzip.compress(b"eins\nzwei"))
+    assert ParallelText(source=source, target=target).open() == [Pair("one", "eins"), Pair("two", "zwei")]
+    assert TSV(path=put("a.tsv", b"a\tb\n")).open() == [Pair("a", "b")]
+    put("book1.txt", b"first")
+    put("more/book2.txt", b"second")
+    assert [pair.target for pair in PlainText(path=f"{FOLDER}/**/book*.txt").open()] == ["first", "second"]
+    assert matching_urls(f"{FOLDER}/*.txt") == [f"{FOLDER}/book1.txt"]
+
+
+def test_parquet_and_saved_datasets(tmp_path: Path):
+    pyarrow, datasets = (pytest.importorskip(name, reason=needs.TEST_ALL) for name in ("pyarrow.parquet", "datasets"))
+    table = datasets.Dataset.from_dict({"source": ["a", "b"], "target": ["c", "d"]})
+    pyarrow.write_table(table.data.table, tmp_path / "x.parquet")
+    url = put("x.parquet", (tmp_path / "x.parquet").read_bytes())
+    assert Parquet(path=url).open() == [Pair("a", "c"), Pair("b", "d")]
+    table.save_to_disk(str(tmp_path / "saved"))
+    for path in (tmp_path / "saved").iterdir():
+        put(f"saved/{path.name}", path.read_bytes())
+    assert has_file(f"{FOLDER}/saved", "state.json") and not has_file(f"{FOLDER}/saved", "dataset_dict.json")
+    saved = HubDataset(path=f"{FOLDER}/saved", source_field="source", target_field="target")
+    assert saved.open() == [Pair("a", "c"), Pair("b", "d")]
+
+
+def test_a_tokenizer_of_a_run(tmp_path: Path):
+    Characters().train(["abc"], 9).save(tmp_path)
+    (file,) = tmp_path.iterdir()
+    put(f"run/{file.name}", file.read_bytes())
+    assert FromRun(path=f"{FOLDER}/run").train([], 9).encode("cab") == FromRun(path=str(tmp_path)).train([], 9).encode(
+        "cab"
+    )
+
+
+def test_a_config():
+    url = put("run/config.json", to_json(tiny_config()).encode())
+    assert load_config(url, ["--train.steps", "3"]).train.steps == 3
+
+
+def test_mistakes(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match=r"flaky://bucket/data/none: no such file$"):
+        read_url(f"{FOLDER}/none")
+    with pytest.raises(ValueError, match=r"flaky://bucket/data/\*\.en: no file matches this pattern"):
+        matching_urls(f"{FOLDER}/*.en")
+    FlakyFileSystem.failure = RuntimeError("Could not connect\nto it")
+    with pytest.raises(ValueError, match=r"flaky://bucket/data/a: cannot be read \(Could not connect\)$"):
+        read_url(f"{FOLDER}/a")
+    with pytest.raises(ValueError, match=r"nowhere://a: Protocol not known: nowhere; give a folder, or a URL"):
+        open_filesystem("nowhere://a")
+
+
+@pytest.mark.parametrize(("protocol", "package", "extra"), [("s3", "s3fs", "s3"), ("gs", "gcsfs", "gcs")])
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, protocol: str, package: str, extra: str):
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, protocol, raising=False)
+    with pytest.raises(
+        ValueError, match=rf'{protocol}://b/x: a package .* missing: pip install "flaxformer_lite\[{extra}\]"'
+    ):
+        open_filesystem(f"{protocol}://b/x")

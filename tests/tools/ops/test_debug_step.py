@@ -1,0 +1,46 @@
+"""Oracle: the rows that the loop has written, and a NaN put into a batch by hand."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.tools.ops.debug_step import debug_step
+from flaxformer_lite.training.loop import train
+from tests.support.experiments import rows, tiny_config, use_one_device, with_train
+
+
+@pytest.mark.parametrize("step", [0, 13])
+def test_a_step_that_the_run_does_not_have_is_refused(tmp_path: Path, step: int):
+    with pytest.raises(
+        ValueError, match=rf"--debug-step is {step}: it must be between 1 and train\.steps, which is 12"
+    ):
+        debug_step(tiny_config(), tmp_path, step)
+
+
+@pytest.mark.slow
+def test_a_step_is_repeated_exactly_and_its_first_nan_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Batch 5 has a NaN among its weights, so step 6 is skipped, and step 7 has the loss of its row bit for bit."""
+    use_one_device(monkeypatch)
+    original = Dataset.batch
+
+    def spoilt(self: Dataset, step: int, *rest: object) -> object:
+        batch = original(self, step, *rest)
+        if step != 5 or self.seed is None:
+            return batch
+        return batch._replace(weights=np.where(batch.weights > 0, np.float32("nan"), batch.weights))
+
+    monkeypatch.setattr(Dataset, "batch", spoilt)
+    tiny = with_train(tiny_config(), steps=8, log_every=1, text_metrics=())
+    config = dataclasses.replace(tiny, data=dataclasses.replace(tiny.data, eval=None))
+    train(config, tmp_path / "run")
+    written = {row["step"]: row["loss"] for row in rows(tmp_path / "run")}
+    assert written[6] is None
+    numbers, parameters, gradients = debug_step(config, tmp_path / "run", 7)
+    assert numbers.startswith(f"step 7, from checkpoint 4, reads batch 6: loss {written[7]}, norm")
+    assert parameters.endswith("none") and gradients.endswith("none")
+    numbers, parameters, _, first = debug_step(config, tmp_path / "run", 6)
+    assert "reads batch 5: loss nan" in numbers and parameters.endswith("none")
+    assert first.startswith("the first NaN: invalid value (nan) encountered in ") and "losses.py" in first

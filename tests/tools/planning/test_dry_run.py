@@ -1,0 +1,98 @@
+"""Oracles: the words of a row worked out by hand, and the data itself; a dry run writes nothing where it is started."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.config import Config, from_json
+from flaxformer_lite.data import Dates, ParallelText, shards, workers
+from flaxformer_lite.text.characters import Characters, CharacterTokenizer
+from flaxformer_lite.tools.planning.dry_run import dry_run, look_at_data, pieces, shape_in_words
+from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.workdir import RunFolder
+from tests.support.experiments import tiny_config, use_one_device
+from tests.support.tokenizers import gapped
+
+
+def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective_knows():
+    tokenizer = CharacterTokenizer("ab\n")
+    a, b, line = tokenizer.encode("ab\n")
+    ids = np.array([a, 30, line, b, tokenizer.eos_id, 0, 0])
+    assert pieces(tokenizer, ids) == "a <30> \\n b </s>"
+    assert pieces(tokenizer, ids, np.array([1, 0, 0, 1, 1, 0, 0], bool)) == "a _ _ b </s>"
+    assert pieces(tokenizer, np.full(70, a)).endswith("a a … (70 tokens)")
+    assert pieces(tokenizer, np.zeros(3, int)) == ""
+    assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
+
+
+def test_shapes_in_words():
+    assert shape_in_words(128, 16, 12) == "128 x (16 + 12)"
+    assert shape_in_words(8, 0, 512) == "8 x (512)"
+
+
+@pytest.mark.parametrize("store", [None, "tokens"])
+def test_a_dry_run_reads_the_token_store_of_the_run_and_writes_nothing_to_it(
+    store: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Law: the data is that of the training, nothing is tokenized or trained again, and no file is touched."""
+    home = tmp_path / "home"
+    home.mkdir()
+    pairs = Dates(num_examples=50).open()
+    for name, texts in (("x.en", [pair.source for pair in pairs]), ("x.de", [pair.target for pair in pairs])):
+        (home / name).write_text("".join(f"{text}\n" for text in texts))
+    source = ParallelText(source=str(home / "x.en"), target=str(home / "x.de"))
+    data = replace(tiny_config().data, train=source, store=None if store is None else str(home / store))
+    config, run = tiny_config(data=data), RunFolder(home / "run")
+    monkeypatch.setattr(shards, "MOST_RECORDS", 20)
+    monkeypatch.setattr(workers, "usable_cores", lambda: 1)
+
+    def look(name: str, config: Config = config) -> RunData:
+        before = touched()
+        (tmp_path / name).mkdir()
+        with Progress(1, silent=True) as progress:
+            data = look_at_data(config, run, tmp_path / name, progress)
+        assert touched() == before
+        return data
+
+    def touched() -> dict[Path, int]:
+        return {file: file.stat().st_mtime_ns for file in (home, *home.rglob("*"))}
+
+    first = look("first")
+    with run.lock(config), Progress(1, silent=True) as progress:
+        trained = read_data(config, run, progress, Processes(), lambda: None)
+    monkeypatch.setattr(workers, "write_shard", None)
+    monkeypatch.setattr(Characters, "train", None)
+    again = look("again")
+    assert first.train.fingerprint == trained.train.fingerprint == again.train.fingerprint
+    look("shapes", replace(config, data=replace(data, bucket_lengths=(16,))))
+    swapped = replace(source, source=source.target, target=source.source)
+    with pytest.raises(TypeError):  # other data is trained on and tokenized
+        look("other", replace(config, data=replace(data, train=swapped)))
+
+
+@pytest.mark.slow
+def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config()
+    text, *lines = dry_run(config, tmp_path / "run")
+    assert from_json(text) == config and json.loads(text)["train"]["steps"] == 12
+    assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
+    lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
+    assert lines[1] == f"exports to  Hugging Face: no ({lacking}); CTranslate2: yes"
+    assert lines[3].startswith("data        200 training pairs in ")
+    assert "MiB for a step of" in lines[5]
+    read, given, predicted = (line[18:].replace(" ", "") for line in lines[-3:])
+    assert is_date(given.removeprefix("<s>")) and predicted == given.removeprefix("<s>") + "</s>"
+    assert read.endswith("</s>")
+    assert list(tmp_path.iterdir()) == []
+
+
+def is_date(text: str) -> bool:
+    year, month, day = text.split("-")
+    return len(year) == 4 and 1 <= int(month) <= 12 and 1 <= int(day) <= 31

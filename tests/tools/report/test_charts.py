@@ -1,0 +1,122 @@
+"""Charts: the curves of metrics.jsonl as data, and what a chart shows of them."""
+
+import math
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.tools.report import charts
+from tests.support import needs
+
+ROWS = [
+    {"step": 10, "split": "train", "learning_rate": 0.1, "loss": 3.0, "epoch": 0.5, "note": "text"},
+    {"step": 20, "split": "train", "learning_rate": 0.2, "loss": math.nan, "epoch": 1.0},
+    {"step": 20, "split": "eval", "loss": 2.5, "bleu": 11},
+]
+
+
+def test_curves_hold_the_finite_numbers_of_every_metric():
+    """Hand-worked: loss comes first, a NaN, a text and the epoch are no points."""
+    assert charts.curves_of({"a": ROWS, "b": ROWS[:1]}) == {
+        "loss": [
+            charts.Curve("a", "train", [10], [3.0]),
+            charts.Curve("a", "eval", [20], [2.5]),
+            charts.Curve("b", "train", [10], [3.0]),
+        ],
+        "learning_rate": [
+            charts.Curve("a", "train", [10, 20], [0.1, 0.2]),
+            charts.Curve("b", "train", [10], [0.1]),
+        ],
+        "bleu": [charts.Curve("a", "eval", [20], [11])],
+    }
+    assert charts.curves_of({"empty": []}) == {}
+
+
+def test_a_long_curve_keeps_its_ends():
+    rows = [{"step": step, "split": "train", "loss": float(step)} for step in range(1, 5001)]
+    (curve,) = charts.curves_of({"a": rows})["loss"]
+    assert len(curve.steps) == charts.MAX_POINTS
+    assert (curve.steps[0], curve.steps[-1]) == (1, 5000)
+    assert curve.steps == sorted(set(curve.steps)) == curve.values
+
+
+def values(chart: charts.Chart) -> list[dict]:
+    (found,) = [chart.to_dict()["data"]["values"]]
+    return found
+
+
+@needs.altair
+def test_a_line_chart_has_every_point_and_its_tooltip():
+    chart = charts.line_chart("loss", charts.curves_of({"a": ROWS})["loss"])
+    assert values(chart) == [
+        {"run": "a", "split": "train", "step": 10, "value": 3.0},
+        {"run": "a", "split": "eval", "step": 20, "value": 2.5},
+    ]
+    layers = chart.to_dict()["layer"]
+    assert [tip["field"] for layer in layers for tip in layer["encoding"].get("tooltip", [])] == [
+        *("run", "split", "step", "value")
+    ]
+
+
+@needs.altair
+def test_a_curve_of_one_value_has_a_dot():
+    """By hand: a line needs two values to be seen; the first run has one row of training and no evaluation."""
+    rows = {"a": [ROWS[0]], "b": [ROWS[0], ROWS[0] | {"step": 30}]}
+    dots = charts.line_chart("loss", charts.curves_of(rows)["loss"]).to_dict()["layer"][1]
+    assert dots["transform"] == [{"filter": "datum.split == 'train' && indexof([\"a\"], datum.run) >= 0"}]
+    assert dots["mark"]["filled"]
+
+
+@needs.altair
+def test_evaluations_have_a_mark_of_their_own_and_the_legend_says_what_is_drawn():
+    """By hand: a dashed line is in the chart, and in its legend, from two evaluations on."""
+    train, evaluation = ROWS[0], ROWS[2]
+    for rows, legend in (
+        ([train, evaluation], "● train     ◇ evaluation"),
+        ([train, train | {"step": 15}, evaluation], "── train     ◇ evaluation"),
+        ([train, evaluation, evaluation | {"step": 30}], "● train     ╌◇╌ evaluation"),
+        ([train, train | {"step": 30}], ""),
+    ):
+        chart = charts.line_chart("loss", charts.curves_of({"a": rows})["loss"]).to_dict()
+        assert chart["title"]["subtitle"] == legend
+        marks = [layer["mark"] for layer in chart["layer"] if layer["mark"].get("shape") == "diamond"]
+        assert len(marks) == ("eval" in {row["split"] for row in rows}) and not any(
+            mark.get("filled") for mark in marks
+        )
+
+
+@needs.altair
+def test_a_single_value_is_not_rounded_on_its_axis():
+    for rows, expected in (([0.134], ".4~g"), ([0.134, 0.2], None)):
+        found = [{"split": "train", "step": step, "loss": value} for step, value in enumerate(rows)]
+        chart = charts.line_chart("loss", charts.curves_of({"a": found})["loss"]).to_dict()
+        assert chart["layer"][0]["encoding"]["y"]["axis"].get("format") == expected
+
+
+@needs.altair
+def test_an_attention_map_has_a_cell_for_each_pair_of_tokens():
+    """Two tokens with the same piece keep rows of their own."""
+    weights = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    chart = charts.attention_map(weights, ["a", "a", "end"], ["x y", "z"])
+    assert [(cell["query"], cell["key"], cell["weight"]) for cell in values(chart)] == [
+        *(("0000a", "0000x␣y", 0.25), ("0000a", "0001z", 0.75)),
+        *(("0001a", "0000x␣y", 1.0), ("0001a", "0001z", 0.0)),
+        *(("0002end", "0000x␣y", 0.5), ("0002end", "0001z", 0.5)),
+    ]
+
+
+@needs.altair
+def test_a_histogram_counts_all_texts():
+    """Hand-worked: of 100 lengths, bars are three wide."""
+    chart = charts.histogram("t", {"source": {0: 1, 2: 5, 3: 7, 100: 2}}, "tokens")
+    assert [(bar["tokens"], bar["end"], bar["range"], bar["count"]) for bar in values(chart)] == [
+        (0, 3, "0 … 2", 6),
+        (3, 6, "3 … 5", 7),
+        (99, 102, "99 … 101", 2),
+    ]
+
+
+def test_without_altair_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "altair", None)
+    with pytest.raises(ValueError, match=r"charts need altair.*: pip install \"flaxformer-lite\[report\]\""):
+        charts.line_chart("loss", [])

@@ -1,0 +1,642 @@
+"""The server without a socket and without a model: shapes, limits, errors, tokens, hosts, clients that go."""
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flaxformer_lite.data import TSV
+from flaxformer_lite.inference.generation import truncate_at_stop
+from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.objectives import Classification
+from flaxformer_lite.run import Run
+from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.workdir.folder import RunFolder
+from tests.support import needs
+from tests.support.experiments import use_one_device
+from tests.support.served import ENDLESS, FakeModel, as_run, runs
+from tests.support.tokenizers import NAMES, bytes_joined
+
+pytestmark = needs.starlette
+LIMITS: dict[str, Any] = {"seconds": 20.0, "queue": 8, "texts": 4, "new_tokens": 64, "body_bytes": 4000}
+
+
+class Served:
+    """An application with a client, and the model that answers it."""
+
+    def __init__(self, runs: dict[str, Run], *, limits: dict[str, Any] | None = None, **options: Any) -> None:
+        from starlette.testclient import TestClient
+
+        from flaxformer_lite.tools.serve.app import make_app
+        from flaxformer_lite.tools.serve.limits import Limits
+
+        self.app = make_app(runs, Limits(**LIMITS | (limits or {})), **options)
+        self.service = self.app.state.service
+        self.model = self.service.worker.model = FakeModel(self.service.runs)
+        self.client = TestClient(self.app, base_url="http://localhost", raise_server_exceptions=False)
+
+    def post(self, path: str, body: Any, **headers: str) -> Any:
+        content = body if isinstance(body, bytes) else json.dumps(body)
+        return self.client.post(path, content=content, headers=headers)
+
+    def answers(self, path: str, **body: Any) -> Any:
+        response = self.post(path, body)
+        assert response.status_code == 200, response.text
+        return response.json()["answers"]
+
+    def refused(self, path: str, body: Any, **headers: str) -> tuple[int, str]:
+        response = self.post(path, body, **headers)
+        error = response.json()["error"]
+        assert list(error) == ["message", "type", "param", "code"]
+        return response.status_code, error["message"]
+
+
+@pytest.fixture(scope="module")
+def three_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    with pytest.MonkeyPatch.context() as patch:
+        use_one_device(patch)
+        return runs(tmp_path_factory.mktemp("served"))
+
+
+@pytest.fixture(scope="module")
+def served(three_runs: dict[str, Run]) -> Iterator[Served]:
+    made = Served(three_runs)
+    yield made
+    made.service.worker.close(5)
+
+
+def test_warming_up_uses_every_shape_that_requests_may_need(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand: at most 4 texts in a call, 20 source tokens, 60 prompt tokens and positions."""
+    for name, shapes in (
+        ("pairs", [(1, 8), (8, 8), (4, 8), (1, 16), (8, 16), (4, 16), (1, 20), (8, 20), (4, 20)]),
+        ("documents", [(n, length) for length in (8, 16, 32, 60) for n in (1, 8, 4)]),
+        ("texts", []),
+    ):
+        run, found, said = served.service.runs.by_name[name], [], []
+        monkeypatch.setattr(
+            run, "decode", lambda _, prompts, found=found: found.append((len(prompts), len(prompts[0].ids)))
+        )
+        run.warm_up(said.append)
+        assert sorted(set(found)) == sorted({(8 if n == 4 else n, length) for n, length in shapes})
+        assert len(said) == len(found)
+
+
+def test_each_run_offers_what_it_can_do(served: Served):
+    found = served.client.get("/api/runs").json()
+    assert {run["name"]: (run["tasks"], run["chat"]) for run in found["runs"]} == {
+        "pairs": (["translate"], False),
+        "documents": (["generate"], True),
+        "texts": (["fill-mask", "classify", "embed"], False),
+    }
+    assert found["limits"]["queue"] == 8
+
+
+def test_a_wrong_method_is_answered_with_the_right_one(served: Served):
+    found = served.client.get("/api/translate")
+    assert (found.status_code, found.headers["Allow"]) == (405, "POST")
+    assert found.json()["error"]["message"] == "GET /api/translate: Method Not Allowed: use POST"
+
+
+def test_what_a_translator_cannot_read_is_a_warning(served: Served):
+    assert "warnings" not in served.post("/api/translate", {"texts": "abc"}).json()
+    found = served.post("/api/translate", {"texts": ["日a", "本"]}).json()
+    assert found["warnings"] == ["not in the vocabulary, so the model cannot read it: '日', '本'"]
+    assert len(found["answers"]) == 2
+
+
+def test_the_example_of_a_translator_is_a_sample(tmp_path: Path):
+    from flaxformer_lite.tools.serve.served_run import ServedRun
+
+    (tmp_path / "samples").mkdir()
+    for step, source in ((3, "old"), (12, "20 May 2026")):
+        text = f"source:     {source}\nreference:  x\nhypothesis: y\n\nsource:     more\n"
+        (tmp_path / "samples" / f"eval-step-{step:08}.txt").write_text(text, encoding="utf-8")
+    damaged = tmp_path / "damaged" / "samples" / "eval-step-00000001.txt"
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"source:     \xff\n")
+    for path, tasks, expected in (
+        (tmp_path, ("translate",), "20 May 2026"),
+        (tmp_path, ("generate",), ""),
+        (tmp_path / "none", ("translate",), ""),
+        (tmp_path / "damaged", ("translate",), ""),
+    ):
+        run = SimpleNamespace(run=SimpleNamespace(folder=SimpleNamespace(path=path)), tasks=tasks)
+        assert ServedRun.example.func(run) == expected  # type: ignore[attr-defined]
+
+
+def test_the_servers_own_endpoints(served: Served):
+    pairs = served.answers("/api/translate", texts=["abc", "de"], num_hypotheses=2, beam_size=2)
+    assert [[answer["text"] for answer in text] for text in pairs] == [["cba", "cba1"], ["ed", "ed1"]]
+    assert pairs[0][1] == {"text": "cba1", "score": -1.0, "finish": "stop"}
+    assert served.answers("/api/translate", texts="abc") == [pairs[0][:1]]
+    assert served.answers("/api/generate", texts="Once")[0][0]["text"] == "ecnO"
+    key, _ = served.model.calls[-1]
+    assert key.program.max_new_tokens == 12 and key.program.sampling is None
+    served.answers("/api/fill-mask", texts=["a" * 15 + "[MASK]"])  # one token, not six characters
+    masks = served.answers("/api/fill-mask", texts=["a[MASK]b[MASK]"], top=2)
+    assert [[c["token"] for c in mask] for mask in masks[0]] == [["t0", "t1"]] * 2
+    assert served.answers("/api/classify", texts=["a", ["b", "c"]])[1]["scores"] == {"a": 0.25, "b": 0.75}
+    assert served.answers("/api/embed", texts=["", "ab"])[1][0] == 2.0
+    assert served.post("/api/attention", {"source": "ab", "target": "x"}).json()["columns"] == ["a", "b"]
+
+
+def test_attention_is_of_every_family(served: Served):
+    """Law: an encoder alone takes no target, and answers unnamed requests without one; the others need one."""
+    for run, target in (("pairs", "ab"), ("documents", " time"), ("texts", None)):
+        asked = {"source": "ab", "target": target}
+        for body in (asked | {"run": run}, {name: value for name, value in asked.items() if value is not None}):
+            if "run" in body or run != "documents":
+                read = {"documents": "ab time", "texts": ""}.get(run, target)
+                assert served.post("/api/attention", body).json()["answer"] == read
+                assert served.model.calls[-1][0].run == run
+
+
+def test_settings_reach_the_decoder_and_lengths_share_programs(served: Served):
+    asked = {"texts": ["Once"], "temperature": 0.5, "top_k": 7, "seed": 3, "stop": ["."], "max_new_tokens": 20}
+    served.answers("/api/generate", **asked, num_hypotheses=2)
+    key, (prompt,) = served.model.calls[-1]
+    assert (prompt.limit, prompt.seed, prompt.stop) == (20, 3, (".",))
+    settings = prompt.settings
+    assert (settings.sampling.temperature, settings.sampling.top_k, settings.num_hypotheses) == (0.5, 7, 2)
+    assert settings.max_new_tokens == 32
+    served.answers("/api/generate", **{**asked, "max_new_tokens": 30, "num_hypotheses": 2})
+    assert served.model.calls[-1][0] == key
+    served.answers("/api/generate", texts=["Once"], max_new_tokens=5)
+    assert served.model.calls[-1][0].program.max_new_tokens == 12
+    served.answers("/api/generate", texts=["Once"], num_hypotheses=2)
+    assert served.model.calls[-1][1][0].settings.sampling.temperature == 1.0
+
+
+def test_requests_that_differ_in_numbers_of_sampling_share_a_call(served: Served):
+    """Law: temperature, top_p, min_p and the number of samples do not change the key; a temperature of 0 is the greedy search."""
+    keys = []
+    for asked in ({"temperature": 0.3}, {"top_p": 0.5, "min_p": 0.1, "num_hypotheses": 2}, {"temperature": 0}, {}):
+        served.answers("/api/generate", texts=["Once"], **asked)
+        keys.append(served.model.calls[-1][0])
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+
+
+def test_a_run_with_more_beams_than_a_request_may_ask_for_still_translates(three_runs: dict[str, Run]):
+    """Law: the limit is on what requests ask for, not on the run's own settings."""
+    run = three_runs["pairs"]
+    wide = dataclasses.replace(run.config.decode, beam_size=20)
+    served = Served({"pairs": dataclasses.replace(run, config=dataclasses.replace(run.config, decode=wide))})
+    for asked in ({}, {"n": 2}):
+        assert served.post("/v1/completions", {"model": "pairs", "prompt": "abc", **asked}).status_code == 200
+        assert served.model.calls[-1][0].program.beam_size == 20
+    served.service.worker.close(5)
+
+
+def events(response: Any) -> list[Any]:
+    """Returns the contents of server-sent events; the last is the text [DONE] in OpenAI's interface."""
+    assert response.status_code == 200 and response.headers["content-type"].startswith("text/event-stream")
+    data = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line]
+    return [part if part == "[DONE]" else json.loads(part) for part in data]
+
+
+def test_streams_are_the_whole_answer_in_parts(served: Served):
+    own = events(served.post("/api/generate", {"texts": "Once upon", "stream": True}))
+    assert [part["text"] for part in own] == ["nopu", " ecn", "O", "nopu ecnO"]
+    asked = {"model": "documents", "prompt": "Once upon", "stream": True, "stream_options": {"include_usage": True}}
+    parts = events(served.post("/v1/completions", asked))
+    assert "".join(part["choices"][0]["text"] for part in parts[:-2]) == "nopu ecnO"
+    assert [part["choices"][0]["finish_reason"] for part in parts[:-2]] == [None] * 3 + ["stop"]
+    assert parts[-2]["usage"]["completion_tokens"] == 9 and parts[-1] == "[DONE]"
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    parts = events(served.post("/v1/chat/completions", asked))
+    assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert parts[-2]["choices"][0]["finish_reason"] == "stop"
+    for body in ({"texts": ["a", "b"], "stream": True}, {"texts": "a", "num_hypotheses": 2, "stream": True}):
+        assert served.refused("/api/generate", body)[0] == 422
+
+
+def test_usage_with_a_stop_string_is_the_same_whole_and_streamed(three_runs: dict[str, Run]):
+    """Law: text, tokens and the reason of the end do not depend on how an answer is sent; a stop string's tokens count."""
+    from flaxformer_lite.tools.serve.limits import Limits
+    from flaxformer_lite.tools.serve.served_run import Key, ServedRun
+
+    run = ServedRun("documents", three_runs["documents"], Limits())
+    (free,) = run.decode(*decode_arguments(run, []))[0]
+    for stop in ([free.text[1]], [free.text[4:6]], ["nowhere"], []):
+        program, items = decode_arguments(run, stop)
+        (whole,), stream = run.decode(program, items)[0], run.stream(Key("documents", "generate", program), items[0])
+        with pytest.raises(StopIteration) as ended:
+            [next(stream) for _ in range(free.num_tokens + 2)]
+        assert ended.value.value == whole._replace(score=0.0)
+        assert whole.text == truncate_at_stop(free.text, stop)
+        assert (whole.num_tokens < free.num_tokens) == (whole.finish == "stop") == (whole.text != free.text)
+
+
+def decode_arguments(run: Any, stop: list[str]) -> Any:
+    job = run.generation_job(["Once upon"], {}, stop=stop)
+    return job.key.program, job.items
+
+
+def test_openai_shapes(served: Served):
+    names = [card["id"] for card in served.client.get("/v1/models").json()["data"]]
+    assert names == ["pairs", "documents", "texts"]
+    assert served.client.get("/v1/models/pairs").json()["object"] == "model"
+    whole = served.post("/v1/completions", {"model": "documents", "prompt": ["ab", "c"], "n": 2}).json()
+    assert [choice["text"] for choice in whole["choices"]] == ["ba", "ba1", "c", "c1"]
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert whole["usage"] == {"prompt_tokens": 5, "completion_tokens": 6, "total_tokens": 11}  # with two BOS
+    translated = served.post("/v1/completions", {"model": "pairs", "prompt": "abc", "n": 2}).json()
+    assert [choice["text"] for choice in translated["choices"]] == ["cba", "cba1"]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}]
+    chat = served.post("/v1/chat/completions", {"model": "documents", "messages": messages}).json()
+    assert chat["choices"][0]["message"]["content"] == "[user] Hi\n[assistant] "[::-1]
+    for encoding in ("float", "base64"):
+        asked = {"model": "texts", "input": ["ab", "c"], "encoding_format": encoding}
+        vector = served.post("/v1/embeddings", asked).json()["data"][1]["embedding"]
+        if encoding == "base64":
+            vector = np.frombuffer(base64.b64decode(vector), "<f4").tolist()
+        assert vector == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_stuck_template_holds_up_nothing_but_itself(three_runs: dict[str, Run]):
+    """Law: while templates without end are rendered, the server, the run and the chats of another run answer."""
+    served = Served(three_runs | {"other": three_runs["documents"]})
+    stuck = served.service.runs.by_name["documents"].chat
+    stuck.source = ENDLESS
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "hi"}]}
+    found: list[tuple[int, str]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(served.refused("/v1/chat/completions", asked))) for _ in range(3)
+    ]
+    first = stuck.process
+    for thread in threads:
+        thread.start()
+    assert served.client.get("/health").status_code == 200
+    assert served.answers("/api/generate", texts="Once", run="documents")[0][0]["text"] == "ecnO"
+    assert served.post("/v1/chat/completions", asked | {"model": "other"}).status_code == 200
+    while any(thread.is_alive() for thread in threads):
+        if (process := stuck.process) is not None:
+            process.kill()
+        threads[-1].join(0.05)
+    assert first is not None and {status for status, _ in found} == {422} and len(found) == 3
+    assert served.service.close(5) and stuck.process is None
+
+
+def test_a_prompt_is_made_under_the_deadline_of_its_request(three_runs: dict[str, Run]):
+    """Law: a template that takes longer than the request may gets the status of a late answer, also while it waits for another."""
+    served = Served(three_runs, limits={"seconds": 0.4})
+    served.service.runs.by_name["documents"].chat.source = ENDLESS
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "hi"}]}
+    found: list[int] = []
+    ask = [
+        threading.Thread(target=lambda: found.append(served.post("/v1/chat/completions", asked).status_code))
+        for _ in range(3)
+    ]
+    for thread in ask:
+        thread.start()
+    for thread in ask:
+        thread.join()
+    assert set(found) <= {422, 504} and 504 in found, found
+    served.service.close(5)
+
+
+def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatch: pytest.MonkeyPatch):
+    """Worked by hand; the model answers with the prompt backwards."""
+    source = "{% for m in messages %}{{ m.name }}[{{ m.content }}]{% endfor %}{{ documents[0].text if documents }}"
+    source += "{{ add_generation_prompt }}"
+    monkeypatch.setattr(served.service.runs.by_name["documents"].chat, "source", source)
+    messages = [{"role": "user", "content": "a", "name": "Ada"}, {"role": "assistant", "content": "bc"}]
+    for options, prompt in (
+        ({"documents": [{"text": "t"}]}, "Ada[a][bc]tTrue"),
+        ({"documents": [{"text": "t"}], "add_generation_prompt": False}, "Ada[a][bc]tFalse"),
+        ({"continue_final_message": True}, "Ada[a][bc"),
+    ):
+        asked = {"model": "documents", "messages": messages, **options}
+        found = served.post("/v1/chat/completions", asked).json()
+        assert found["choices"][0]["message"]["content"] == prompt[::-1], found
+    both = {"continue_final_message": True, "add_generation_prompt": True}
+    refusal = served.refused("/v1/chat/completions", {"model": "documents", "messages": messages, **both})
+    assert refusal[0] == 422 and "are both true: leave one of them out" in refusal[1]
+
+
+def test_a_template_that_cannot_be_compiled_is_said_at_the_start(
+    three_runs: dict[str, Run], tmp_path: Path, capfd: pytest.CaptureFixture
+):
+    run = three_runs["documents"]
+    (tmp_path / "chat_template.jinja").write_text("a\n{% if %}")
+    served = Served({"documents": dataclasses.replace(run, folder=RunFolder(tmp_path))})
+    line = (
+        f"warning: {tmp_path}: the chat template cannot be compiled (line 2: Expected an expression, got 'end of statement "
+        "block'), so the run has no chat: correct the template"
+    )
+    assert capfd.readouterr().err.splitlines() == [line]
+    assert served.client.get("/api/runs").json()["runs"][0]["chat"] is False
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "hi"}]}
+    assert served.refused("/v1/chat/completions", asked) == (
+        404,
+        "documents has no chat template, or none that can be compiled: use /v1/completions",
+    )
+    served.service.close(5)
+
+
+def test_a_task_of_no_run_is_refused_with_what_the_runs_do(three_runs: dict[str, Run]):
+    alone = Served({"pairs": three_runs["pairs"]})
+    try:
+        expected = (404, "no run here can generate: choose another (pairs: translate)")
+        assert alone.refused("/api/generate", {"texts": "a"}) == expected
+    finally:
+        alone.service.worker.close(5)
+
+
+def test_a_classifier_of_single_texts_refuses_pairs_and_masks_in_terms_of_the_request(three_runs: dict[str, Run]):
+    config = three_runs["texts"].config
+    train = TSV(path="nowhere", source_column=None, target_column=0, label_column=1)
+    data, model = dataclasses.replace(config.data, train=train), dataclasses.replace(config.model, head=None)
+    config = dataclasses.replace(config, data=data, model=model, objective=Classification(classes=("a", "b", "c")))
+    alone = Served({"classes": dataclasses.replace(three_runs["texts"], config=config)})
+    try:
+        pair, mask = {"texts": ["a", ["a", "b"]]}, {"source": "a[MASK]"}
+        words = "text 2 is a pair, but classes was trained on single texts: send one"
+        assert alone.refused("/api/classify", pair) == (422, words)
+        words = "the source has [MASK], but classes predicts no masks: leave it out"
+        assert alone.refused("/api/attention", mask) == (422, words)
+    finally:
+        alone.service.worker.close(5)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/api/translate", b"{", 400, "no JSON"),
+        ("/api/translate", {"texts": [1]}, 422, "texts"),
+        ("/api/translate", {"texts": "a", "tokens": 1}, 422, "leave it out; perhaps you meant max_new_tokens"),
+        ("/api/translate", {"texts": "a", "beam": 3}, 422, "beam is not supported: leave it out; perhaps you meant beam_size"),
+        ("/api/translate", {"texts": "a", "qqq": 3}, 422, "qqq is not supported: leave it out"),
+        ("/api/translate", {"texts": []}, 422, "there is no text"),
+        ("/api/translate", {"texts": ["a"] * 5}, 413, "at most 4"),
+        ("/api/translate", {"texts": ["a", "b" * 20]}, 413, "text 2 has 20 tokens, but pairs reads at most 19"),
+        ("/api/translate", {"texts": "a" * 5000}, 413, "more than 4,000 bytes: send fewer or shorter texts"),
+        ("/api/translate", {"texts": "a", "beam_size": 17}, 422, "at most 16"),
+        ("/api/translate", {"texts": "a", "num_hypotheses": 2}, 422, "num_hypotheses is 2 but beam_size is 1"),
+        ("/api/translate", {"texts": "a", "run": "texts"}, 404, "texts does not translate"),
+        ("/api/translate", {"texts": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
+        ("/api/generate", {"texts": "a", "max_new_tokens": 65}, 422, "at most 64"),
+        ("/api/generate", {"texts": "a", "temperature": -1}, 422, "temperature"),
+        ("/api/generate", {"texts": "a", "stop": ""}, 422, "stop"),
+        ("/api/generate", {"texts": "a" * 60}, 413, "reads at most 60"),
+        ("/api/generate", {"texts": [1, 263]}, 422, "outside the vocabulary"),
+        ("/api/generate", {"texts": "a", "num_hypotheses": 17}, 422, "at most 16"),
+        ("/api/translate", {"texts": "a", "num_hypotheses": 17}, 422, "num_hypotheses is 17: this server allows at most 16"),
+        ("/api/fill-mask", {"texts": "abc"}, 422, "text 1 has no mask"),
+        ("/api/embed", {"texts": "a" * 30}, 413, "reads at most 20"),
+        ("/api/attention", {"source": "a", "run": "pairs"}, 422, "pairs has a decoder: send the target"),
+        ("/api/attention", {"source": "a", "run": "texts", "target": "b"}, 422, "texts has no decoder: leave out the target"),
+        ("/api/attention", {"source": "a" * 20, "target": "b"}, 413, "has 20 tokens, but pairs reads at most 19"),
+        ("/api/attention", {"source": "a" * 40, "target": "b" * 20, "run": "documents"}, 413, "reads at most 60"),
+        ("/api/attention", {"source": "a" * 20}, 413, "texts reads at most 20"),
+        ("/api/attention", {"source": "a", "run": "other"}, 404, "there are pairs, documents, texts"),
+        ("/api/nothing", {}, 404, "Not Found"),
+        ("/api/runs", {}, 405, "POST /api/runs: Method Not Allowed: use GET"),
+        ("/v1/completions", {"model": "nothing", "prompt": "a"}, 404, "there is no run 'nothing'"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "logprobs": 1}, 422, "logprobs"),
+        ("/v1/completions", {"model": "pairs", "prompt": "a", "temperature": 1.0}, 422, "pairs translates"),
+        ("/v1/completions", {"model": "pairs", "prompt": [3, 4]}, 422, "not token ids"),
+        ("/v1/completions", {"model": "pairs", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
+        ("/v1/completions", {"model": "documents", "prompt": "a", "n": 17}, 422, "n is 17: this server allows at most 16"),
+        ("/v1/chat/completions", {"model": "pairs", "messages": [{"role": "user", "content": "a"}]}, 404, "generate"),
+        ("/v1/chat/completions", {"model": "documents", "messages": []}, 422, "messages"),
+        (
+            "/v1/chat/completions",
+            {"model": "documents", "messages": [{"role": "system", "content": "a"}]},
+            422,
+            "refuses these messages: no system",
+        ),
+        ("/v1/embeddings", {"model": "texts", "input": "a", "dimensions": 3}, 422, "the vectors have 6"),
+    ],
+)  # fmt: skip
+def test_a_mistake_has_its_status_and_one_readable_message(
+    served: Served, path: str, body: Any, status: int, words: str
+):
+    found, message = served.refused(path, body)
+    assert found == status and words in message and "\n" not in message
+
+
+def test_hosts_and_pages_of_strangers_are_refused(three_runs: dict[str, Run]):
+    served = Served(three_runs, hosts=("localhost", "127.0.0.1", "::1"), token="0123456789abcdef")
+    get, bearer = served.client.get, {"authorization": "Bearer 0123456789abcdef"}
+    for host, status in (
+        ("localhost:8000", 200),
+        ("[::1]:80", 200),
+        ("evil.example", 403),
+        ("localhost.evil", 403),
+        ("[", 403),
+    ):
+        assert get("/health", headers={"host": host}).status_code == status, host
+    for origin, status in (("http://localhost", 200), ("https://evil.example", 403), ("null", 403)):
+        assert get("/api/runs", headers=bearer | {"origin": origin}).status_code == status, origin
+    assert get("/").status_code == get("/health").status_code == 200
+    for headers in (
+        {},
+        {"authorization": "Bearer wrong"},
+        {"authorization": "0123456789abcdef"},
+        {"authorization": "Bearer é"},
+    ):
+        refused = get("/metrics", headers={name: value.encode() for name, value in headers.items()})
+        assert refused.status_code == 401 and refused.headers["www-authenticate"] == "Bearer"
+    assert b'path="other",status="404"' not in get("/metrics", headers=bearer).content
+    assert get("/wp-login.php", headers=bearer).status_code == 404
+    assert b'path="other",status="404"' in get("/metrics", headers=bearer).content
+    served.service.worker.close(5)
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "own"),
+    [
+        ("localhost:8000", "http://localhost:8000", True),
+        ("127.0.0.1:8000", "http://localhost:8000", True),
+        ("[::1]:8000", "http://[::1]:8000", True),
+        ("localhost:9000", "http://localhost:9000", True),  # a forwarded port
+        ("localhost", "http://localhost", True),
+        ("localhost:80", "http://localhost", True),
+        ("localhost:8000", "http://localhost:3000", False),
+        ("localhost:8000", "http://127.0.0.1:3000", False),
+        ("[::1]:8000", "http://[::1]:8001", False),
+        ("localhost:8000", "http://localhost", False),
+        ("localhost:8000", "https://localhost:8000", False),
+        ("localhost", "https://localhost", False),
+        ("localhost", "http://localhost:3000", False),
+        ("localhost:8000", "file://localhost", False),
+        ("localhost:8000", "http://localhost:99999", False),
+        ("localhost:8000", "http://localhost:x", False),
+        ("proxy.example", "https://proxy.example", True),
+        ("proxy.example", "http://proxy.example", True),
+        ("proxy.example:8443", "https://proxy.example:8443", True),
+        ("127.0.0.1:8000", "https://proxy.example", True),  # a proxy that passes no name on
+        ("proxy.example", "https://proxy.example:3000", False),
+        ("proxy.example:8443", "https://proxy.example:3000", False),
+        ("proxy.example", "ftp://proxy.example", False),
+        ("proxy.example", "http://localhost:3000", False),
+    ],
+)
+def test_a_page_is_the_servers_own_by_scheme_host_and_port(host: str, origin: str, own: bool):
+    """Law: an origin is the server's own as browsers compare them: RFC 6454, section 5; behind a proxy it is the proxy's."""
+    from flaxformer_lite.tools.serve.guard import Guard
+    from flaxformer_lite.tools.serve.metrics import Metrics
+    from flaxformer_lite.tools.serve.refusals import Refusal
+
+    async def app(*arguments: Any) -> None: ...
+
+    hosts = ("127.0.0.1", "localhost", "::1", "proxy.example")
+    guard = Guard(app, token=None, hosts=hosts, paths=["/"], metrics=Metrics(), connections=1)
+    scope = {"type": "http", "path": "/", "headers": [(b"host", host.encode()), (b"origin", origin.encode())]}
+    with contextlib.nullcontext() if own else pytest.raises(Refusal, match="is not this server") as caught:
+        guard.check(scope)
+    assert own or caught.value.status == 403
+
+
+def test_a_full_queue_and_a_late_answer_have_their_status_and_free_their_places(three_runs: dict[str, Run]):
+    """While the model is busy, texts beyond the queue get 429 and those in it 504; nothing stays behind."""
+    served = Served(three_runs, limits={"seconds": 2.0})
+    begun, go, answer = threading.Event(), threading.Event(), served.model.answer
+
+    def slow_answer(key: Any, items: Any) -> Any:
+        begun.set()
+        return go.wait(20) and answer(key, items)
+
+    served.model.answer = slow_answer  # type: ignore[method-assign]
+    found: list[int] = []
+
+    def ask() -> None:
+        found.append(served.post("/api/embed", {"texts": ["a"] * 4}).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread, waiting in zip(threads, (0, 4, 8, 8, 8), strict=True):
+        thread.start()
+        assert begun.wait(20)  # the first is with the model
+        while not found and served.service.worker.queue.num_items < waiting:
+            time.sleep(0.01)
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == [429, 429, 504, 504, 504]
+    assert served.service.worker.queue.num_items == 0
+    go.set()
+    assert served.post("/api/embed", {"texts": "a"}).status_code == 200
+    served.service.worker.close(5)
+    assert served.refused("/api/embed", {"texts": "a"})[0] == 503
+
+
+def test_a_client_that_goes_frees_its_place(three_runs: dict[str, Run]):
+    """Oracle: the ASGI interface: a request whose `receive` reports the disconnect, while the model is busy."""
+    served = Served(three_runs)
+    begun, go, answer = threading.Event(), threading.Event(), served.model.answer
+
+    def slow_answer(key: Any, items: Any) -> Any:
+        begun.set()
+        assert go.wait(20)
+        return answer(key, items)
+
+    served.model.answer = slow_answer  # type: ignore[method-assign]
+    body = json.dumps({"texts": ["a", "b"]}).encode()
+
+    async def ask(goes_after: float) -> list[Any]:
+        messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+        sent: list[Any] = []
+
+        async def receive() -> Any:
+            for message in messages:
+                return message
+            await asyncio.sleep(goes_after)
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": "/api/embed", "headers": [], "query_string": b""}
+        await served.app(scope, receive, send)
+        return sent
+
+    async def both() -> int:
+        computed = asyncio.ensure_future(ask(5))
+        while not begun.is_set():
+            await asyncio.sleep(0.01)
+        waiting = asyncio.ensure_future(ask(0.3))
+        await asyncio.sleep(0.2)
+        queued = served.service.worker.queue.num_items
+        sent = await waiting
+        assert sent[0]["status"] == 499 and served.service.worker.queue.num_items == 0
+        go.set()
+        assert (await computed)[0]["status"] == 200
+        return queued
+
+    assert asyncio.run(both()) == 2
+    assert len(served.model.calls) == 1
+    served.service.worker.close(5)
+
+
+def test_the_models_failure_is_a_500_without_its_text(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def fail(key: Any, items: Any) -> Any:
+        raise RuntimeError("secret path")
+
+    monkeypatch.setattr(served.model, "answer", fail)
+    status, message = served.refused("/api/embed", {"texts": "a"})
+    assert status == 500 and "secret" not in message
+    response = served.post("/api/generate", {"texts": "a", "stream": True})
+    assert response.status_code == 500
+    assert 'path="/api/embed",status="500"' in served.client.get("/metrics").text
+
+
+def test_a_stream_that_fails_ends_with_an_error_in_openais_shape(served: Served, monkeypatch: pytest.MonkeyPatch):
+    def broken(key: Any, item: Any) -> Iterator[str]:
+        yield "On"
+        raise RuntimeError("secret path")
+
+    monkeypatch.setattr(served.model, "stream", broken)
+    asked = {"model": "documents", "prompt": "a", "stream": True}
+    first, last = events(served.post("/v1/completions", asked))
+    message = "the server could not answer: its log tells why"
+    assert first["choices"][0]["text"] == "On"
+    assert last == {"error": {"message": message, "type": "server_error", "param": None, "code": None}}
+
+
+def test_the_last_line_counts_how_requests_ended():
+    from flaxformer_lite.tools.serve.metrics import Metrics
+
+    metrics = Metrics()
+    assert metrics.summary() == "requests: none"
+    for path, status, count in (
+        ("/api/embed", 200, 1201), ("/v1/chat/completions", 200, 2), ("/api/embed", 422, 3),
+        ("/api/embed", 504, 4), ("/api/embed", 499, 5), ("/health", 200, 6),
+    ):  # fmt: skip
+        for _ in range(count):
+            metrics.observe_request(path, status, 0.1)
+    assert metrics.summary() == "requests: 1,203 answered, 3 refused, 4 failed, 5 left by their clients or cut off"
+
+
+def test_the_page_is_whole_and_runs_no_other_script(served: Served):
+    from flaxformer_lite.tools.pages import digest
+
+    response = served.client.get("/")
+    policy, text = response.headers["content-security-policy"], response.text
+    script, style = (text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0] for tag in ("script", "style"))
+    assert f"script-src '{digest(script)}'" in policy and f"style-src '{digest(style)}'" in policy
+    assert "default-src 'none'" in policy and "http" not in text.replace("http-equiv", "")
+    assert "innerHTML" not in script and "/*" not in text
+
+
+def test_a_source_with_two_special_ids_has_room_for_one_token_less(three_runs: dict[str, Run], tmp_path: Path):
+    tokenizer = JsonTokenizer.of(bytes_joined().to_str(), NAMES)
+    config = three_runs["pairs"].config
+    model = dataclasses.replace(config.model, vocab_size=300, positions=Learned(max_positions=20))
+    served = Served({"pairs": as_run(dataclasses.replace(config, model=model), tokenizer, tmp_path)})
+    try:
+        assert len(served.answers("/api/translate", texts="a" * 18)) == 1
+        for path, body in (("translate", {"texts": "a" * 19}), ("attention", {"source": "a" * 19, "target": "b"})):
+            status, message = served.refused(f"/api/{path}", body)
+            assert status == 413 and "has 19 tokens, but pairs reads at most 18" in message
+    finally:
+        served.service.worker.close(5)
