@@ -1,12 +1,12 @@
 """English to German on Multi30k, minimum-risk training: it continues a run of `multi30k_en_de_rotary.py` to translate better.
 
-Source:   Shen et al. 2016, arXiv:1512.02433: the expected BLEU of subwords over 8 drawn answers; docs/multi30k.md has the
+Source:   Shen et al. 2016, arXiv:1512.02433: the expected BLEU of subwords over 8 drawn answers; lab/multi30k.md has the
           comparison that chose weight and steps, on validation data.
 Command:  python train.py configs/multi30k_en_de_rotary.py      (docs/results.md: where the data is published)
           python train.py configs/multi30k_en_de_minimum_risk.py
           flaxformer-lite evaluate runs/multi30k_en_de_minimum_risk
 Expected: 300 steps, 0.7 epoch, 30 to 40 minutes of a CPU core; validation BLEU 41.81 (before: 41.17); test BLEU 40.44 ± 0.37
-          (before: 40.22; tokenize=none, three seeds; docs/multi30k.md has each).
+          (before: 40.22; tokenize=none, three seeds; lab/multi30k.md has each).
 Vary it:  another run to continue: --train.init-from RUN --data.tokenizer.path RUN;
           multi30k_en_de_student.py learns from an ensemble of three.
 """

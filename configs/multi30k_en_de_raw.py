@@ -1,7 +1,7 @@
 """English to German on the plain text of Multi30k: cased, untokenised, scored with sacreBLEU's 13a.
 
 Source:   the recipe of `multi30k_en_de_small_batches.py` with width 160 (2.71 million parameters) and dropout 0.2 for 24 epochs;
-          docs/multi30k.md has the comparisons that chose them, on validation data.
+          lab/multi30k.md has the comparisons that chose them, on validation data.
 Command:  python train.py configs/multi30k_en_de_raw.py      (docs/results.md: where the data is published)
           flaxformer-lite evaluate runs/multi30k_en_de_raw
 Expected: 24 epochs, 80 minutes of a CPU core; validation loss 1.543, BLEU 39.46; test BLEU 38.51

@@ -2,11 +2,11 @@
 
 Source:   Kim & Rush 2016, arXiv:1606.07947: a third of the pairs have an ensemble's best translation, and a third that of its 8
           best which is nearest to the people's. Its members, one a seed, are runs of `multi30k_en_de_minimum_risk.py`;
-          docs/multi30k.md has the commands that train them and write the two files.
+          lab/multi30k.md has the commands that train them and write the two files.
 Command:  python train.py configs/multi30k_en_de_student.py
           flaxformer-lite evaluate runs/multi30k_en_de_student
 Expected: 5.3 epochs of 87,000 pairs, 27 minutes of a CPU core, after 3 hours for the members; validation BLEU 42.14; test BLEU
-          41.97 ± 0.22 (tokenize=none, three seeds; docs/multi30k.md has each).
+          41.97 ± 0.22 (tokenize=none, three seeds; lab/multi30k.md has each).
 Vary it:  another member to continue: --train.init-from RUN --data.tokenizer.path RUN.
 """
 

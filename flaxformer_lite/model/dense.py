@@ -24,7 +24,7 @@ def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Floa
 
     The kernel's gradient is then a product of two matrices too. Without it, the product of `[B, T, D]` and `[B, T, F]` over B and T
     makes a transposed copy first, and a CPU takes up to 8 times as long. A TPU copies activations of most lengths to see them as
-    matrices, so it gets them as they are (`docs/layout.md`).
+    matrices, so it gets them as they are (`lab/layout.md`).
 
     With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`.
     """
