@@ -60,6 +60,15 @@ def test_every_module_that_a_page_uses_is_imported_there(page: Path):
     assert used <= bound, f"import {used - bound} in the example"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_prose_has_lines_that_an_editor_shows_whole(page: Path):
+    """Law: at most 140 characters a line, outside of tables and code; the README at most 140 lines."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    prose = [line for line in text.splitlines() if not line.startswith(("|", "    ", "![", "**`cli"))]
+    assert [line for line in prose if len(line) > 140] == []
+    assert page.name != "README.md" or page.parent != ROOT or page.read_text(encoding="utf-8").count("\n") <= 140
+
+
 def test_a_missing_import_is_found():
     code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Poolers, rotary_scaling, Rotary"
     assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Poolers"]
