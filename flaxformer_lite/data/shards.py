@@ -11,7 +11,6 @@ A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards`
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import pickle
 import resource
@@ -24,8 +23,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flaxformer_lite.base.atomic_files import atomic_write, write_whole
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.hardware import usable_cores
+from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
 from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
@@ -87,7 +87,7 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
             _save(unfinished / "labels.npy", shard.labels)
         counts = len(pairs), int(sizes[::2].sum()), int(sizes[1::2].sum())
         facts = ShardFacts(*counts, *text_digests(pairs), arrays_digest(unfinished))
-        write_checked(unfinished / "shard.json", facts._asdict())
+        write_sealed(unfinished / "shard.json", facts._asdict())
         if folder.exists():
             shutil.rmtree(folder)
     return facts
@@ -109,30 +109,16 @@ def read_facts(folder: Path) -> ShardFacts | None:
         raise damaged(folder, error) from None
 
 
-def write_checked(path: Path, facts: Mapping[str, Any]) -> None:
-    """Writes a JSON object completely, or not at all, with a digest of itself."""
-    write_whole(path, json.dumps({**facts, "sha256": _digest(facts)}, indent=2) + "\n")
-
-
 def read_checked(path: Path) -> dict[str, Any] | None:
-    """Returns the object that `write_checked` wrote; None if there is no such file. Raises: ValueError if it is damaged."""
+    """Returns the content of a sealed file of a store; None if there is no such file. Raises: ValueError if it is damaged."""
     try:
-        facts = json.loads(path.read_bytes())
-        digest = facts.pop("sha256")
+        return read_sealed(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, AttributeError, LookupError, TypeError, RecursionError) as error:
-        reason = error if isinstance(error, ValueError) else "not an object with a digest"
-        raise damaged(path.parent, f"{path.name}: {reason}") from None
-    if digest != _digest(facts):
-        raise damaged(path.parent, f"{path.name} is not as it was written")
-    return facts
-
-
-def _digest(facts: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+    except DamageError as error:
+        raise damaged(path.parent, error) from None
 
 
 def damaged(folder: Path, reason: object) -> ValueError:

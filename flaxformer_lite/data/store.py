@@ -16,6 +16,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from flaxformer_lite.base.sealed_files import write_sealed
 from flaxformer_lite.data import shards
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
@@ -28,7 +29,6 @@ from flaxformer_lite.data.shards import (
     read_checked,
     read_facts,
     text_digests,
-    write_checked,
 )
 from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -93,7 +93,7 @@ def train_tokenizers(data: DataConfig, vocab_sizes: tuple[int, int], pairs: Iter
     tokenizers = Tokenizers(source, target)
     if folder is not None:
         tokenizers.save(folder)
-        write_checked(folder / "files.json", tokenizer_files(folder))
+        write_sealed(folder / "files.json", tokenizer_files(folder))
     return tokenizers
 
 
@@ -180,7 +180,7 @@ class TokenStore:
             return True
         trusted = self.key["versions"] is not None
         tokenizers.save(self.folder)
-        write_checked(self.folder / "key.json", self.key)
+        write_sealed(self.folder / "key.json", self.key)
         number = kept = made = 0
         with contextlib.closing(Workers(self.folder, tokenizers)) as workers:
             for number, chunk in enumerate(chunks(iter(stream)), 1):
@@ -223,7 +223,7 @@ class TokenStore:
             ],
             "fingerprint": tokens.fingerprint(),
         }
-        write_checked(self.folder / "store.json", content)
+        write_sealed(self.folder / "store.json", content)
         for left in self.folder.glob(".*.unfinished"):  # of a process that was killed
             shutil.rmtree(left, ignore_errors=True)
         return True

@@ -34,7 +34,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted
-from flaxformer_lite.workdir.digests import META, DamageError, difference, leaf_types, read_document, sealed
+from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.workdir.digests import META, difference, leaf_types, read_document
 from flaxformer_lite.workdir.orbax import has_vanished, make_manager, read_tree, why_damaged
 from flaxformer_lite.workdir.retention import Retention
 

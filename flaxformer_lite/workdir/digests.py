@@ -1,7 +1,4 @@
-"""Digests: whether two trees of arrays are the same, and whether files are still as they were written.
-
-A sealed JSON file is `{"content": ..., "sha256": hex}`; the hash is that of the content as JSON with sorted keys.
-"""
+"""Digests: whether two trees of arrays are the same, and whether files are still as they were written."""
 
 import hashlib
 import json
@@ -13,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import PyTree
 
+from flaxformer_lite.base.sealed_files import DamageError, read_sealed, sealed
 from flaxformer_lite.base.tree_paths import leaves_by_path
 
 DIGESTS = "digests.json"
@@ -23,10 +21,6 @@ META = "meta.json"
 def steps_in(checkpoints: Path) -> list[int]:
     """Returns the steps of the complete checkpoints in a folder, ascending; none if there is no folder."""
     return sorted(int(step.name) for step in checkpoints.glob("*") if step.name.isdecimal())
-
-
-class DamageError(ValueError):
-    """A file that is missing or not as it was written; the message says why."""
 
 
 def parameter_digest(params: PyTree) -> str:
@@ -68,23 +62,12 @@ def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
     return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
 
 
-def sealed(content: dict[str, Any]) -> dict[str, Any]:
-    """Returns the document that holds `content` and its hash."""
-    text = json.dumps(content, sort_keys=True)
-    return {"content": content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
-
-
 def unsealed(path: Path) -> dict[str, Any]:
     """Returns the content of a sealed JSON file. Raises DamageError if it is missing or not as it was written."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if document["sha256"] == sealed(document["content"])["sha256"]:
-            return document["content"]
+        return read_sealed(path)
     except OSError as error:
         raise DamageError(f"{path.name}: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError, RecursionError):
-        pass  # not JSON, or not of this form
-    raise DamageError(f"{path.name} is garbled")
 
 
 def read_document(folder: Path, step: int) -> dict[str, Any]:

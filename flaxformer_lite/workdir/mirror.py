@@ -24,10 +24,11 @@ from typing import Any
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.base.remote_files import describe_error, reading
+from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences, fixed
 from flaxformer_lite.config.serialize import from_json
-from flaxformer_lite.workdir.digests import DIGESTS, DamageError, steps_in, unsealed
+from flaxformer_lite.workdir.digests import DIGESTS, steps_in, unsealed
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.orbax import why_damaged
 from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps, drop_checkpoints, step_of

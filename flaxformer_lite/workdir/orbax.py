@@ -10,7 +10,8 @@ import jax
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-from flaxformer_lite.workdir.digests import META, DamageError, check_digests, read_document, write_digests
+from flaxformer_lite.base.sealed_files import DamageError
+from flaxformer_lite.workdir.digests import META, check_digests, read_document, write_digests
 
 SAVE_SECONDS = 100 * 365 * 86_400
 """The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.workdir.digests import DamageError, read_document, steps_in
+from flaxformer_lite.workdir.digests import read_document, steps_in
 
 TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
 ORIGIN = "imported.json"

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
+from flaxformer_lite.base.sealed_files import sealed
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.workdir.digests import sealed, write_digests
+from flaxformer_lite.workdir.digests import write_digests
 from flaxformer_lite.workdir.folder import RunFolder
 
 

@@ -1,0 +1,41 @@
+"""JSON files that hold their own digest, so that every change of their content is noticed.
+
+A sealed file is `{"content": ..., "sha256": hex}`; the hash is that of the content as JSON with sorted keys.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from flaxformer_lite.base.atomic_files import write_whole
+
+
+class DamageError(ValueError):
+    """A file that is missing or not as it was written; the message says why."""
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document that holds `content` and its hash."""
+    text = json.dumps(content, sort_keys=True)
+    return {"content": content, "sha256": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def write_sealed(path: Path, content: dict[str, Any]) -> None:
+    """Writes a sealed file completely, or not at all."""
+    write_whole(path, json.dumps(sealed(content), indent=2) + "\n")
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Returns the content of a sealed file. Raises: DamageError if it is not as it was written; OSError."""
+    try:
+        document = json.loads(path.read_bytes())
+        digest = document.pop("sha256")
+        content: dict[str, Any] = document.pop(
+            "content", document
+        )  # older token stores have the hash among the content
+        if sealed(content)["sha256"] == digest:
+            return content
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        pass  # not JSON, or not of this form
+    raise DamageError(f"{path.name} is garbled")
