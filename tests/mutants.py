@@ -44,6 +44,7 @@ CORE = {
     "data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
     "data/held_out.py": ["data/test_held_out.py"],
     "data/shards.py": ["data/test_shards.py", "data/test_store.py"],
+    "data/workers.py": ["data/test_workers.py", "data/test_store.py"],
     "data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],
     "data/predictions.py": ["data/test_predictions.py"],
     "objectives/masked_lm.py": ["objectives/test_masked_lm.py", "objectives/test_language_models.py"],

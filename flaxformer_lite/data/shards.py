@@ -1,21 +1,19 @@
-"""Shards of a token store: tokenizes consecutive records into one folder of arrays, here or in a process of its own.
+"""Shards of a token store: each has consecutive records, tokenized, as arrays in a folder.
 
     00017/ids.npy      all tokens, 16-bit numbers if they suffice
     00017/starts.npy   where each side starts, as in `TokenShard`
     00017/labels.npy   only if a record has a label
     00017/shard.json   `ShardFacts`, with the digest of the arrays
 
-A folder gets its name once it is whole. `python -m flaxformer_lite.data.shards` tokenizes what it reads from standard input.
+A folder gets its name once it is whole.
 """
 
 import contextlib
 import errno
 import hashlib
 import os
-import pickle
 import resource
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,15 +24,14 @@ import numpy as np
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.hardware import usable_cores
 from flaxformer_lite.base.sealed_files import DamageError, read_sealed, write_sealed
-from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenShard
-from flaxformer_lite.text import Tokenizers, load_tokenizers
+from flaxformer_lite.text import Tokenizers
 
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
 MOST_FILES = 3
-"""Files of a shard that stay open while it is used: ids, starts, and labels if there are any."""
+"""Files of a shard that stay open while it is used."""
 
 
 class ShardFacts(NamedTuple):
@@ -81,7 +78,7 @@ def write_shard(folder: Path, pairs: Sequence[Pair], tokenizers: Tokenizers) -> 
     sizes = np.diff(shard.starts)
     with atomic_write(folder) as unfinished:
         unfinished.mkdir()
-        _save(unfinished / "ids.npy", shard.ids[:])
+        _save(unfinished / "ids.npy", shard.ids)
         _save(unfinished / "starts.npy", shard.starts)
         if shard.labels is not None:
             _save(unfinished / "labels.npy", shard.labels)
@@ -150,70 +147,35 @@ def check_shards(digests: Mapping[Path, str]) -> None:
 
 
 def open_shards(store: Path, records: Sequence[int]) -> list[TokenShard]:
-    """Returns the shards of a store; `records` has the number in each.
+    """Returns the shards of a store, whose arrays are read when they are used; `records` has the number in each.
 
-    Raises: ValueError if one is damaged, or if the system does not let this process have so many open files.
+    Raises: ValueError if one is damaged or cannot be read.
     """
-    _allow_open_files(MOST_FILES * len(records))
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if now != resource.RLIM_INFINITY:  # the files of a shard stay open
+        more = now + MOST_FILES * len(records)
+        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it says
+            resource.setrlimit(
+                resource.RLIMIT_NOFILE, (more if most == resource.RLIM_INFINITY else min(more, most), most)
+            )
     return [open_shard(store / f"{i:05}", number) for i, number in enumerate(records)]
 
 
 def open_shard(folder: Path, records: int) -> TokenShard:
-    """Returns the shard, whose ids are read when they are used. Raises: ValueError as `open_shards`."""
+    """Returns one shard. Raises: ValueError as `open_shards`."""
     try:
-        starts = _mapped(folder / "starts.npy")
-        ids = ArrayFile(folder / "ids.npy")
-        labels = np.load(folder / "labels.npy", mmap_mode="r") if (folder / "labels.npy").is_file() else None
+        ids, starts = _mapped(folder / "ids.npy"), _mapped(folder / "starts.npy")
+        labels = _mapped(folder / "labels.npy") if (folder / "labels.npy").is_file() else None
         if len(starts) != 2 * records + 1 or starts[-1] != len(ids):
             raise ValueError(f"its arrays do not fit: {len(starts) // 2} records, {len(ids)} tokens")
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EMFILE:
-            raise ValueError(
-                f"{folder}: too many open files: every shard of a token store keeps up to {MOST_FILES} open; "
-                "raise the limit before the command, such as with: ulimit -n 65536"
-            ) from None
-        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
-            raise ValueError(f"{folder}: cannot be read: {error.strerror}") from None
+    except (FileNotFoundError, ValueError, EOFError) as error:
         raise damaged(folder, error) from None
+    except OSError as error:
+        remedy = ": raise the limit of open files, such as with ulimit -n 65536" if error.errno == errno.EMFILE else ""
+        raise ValueError(f"{folder}: cannot be read: {error.strerror}{remedy}") from None
     return TokenShard(ids, starts, labels)
 
 
 def _mapped(path: Path) -> np.ndarray:
     """Returns an array whose pages are mapped, without the class memmap, whose slices are slow."""
     return np.asarray(np.load(path, mmap_mode="r"))
-
-
-def _allow_open_files(number: int) -> None:
-    """Lets this process open that many files more, as far as the system lets it: the files of a shard stay open."""
-    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if now != resource.RLIM_INFINITY:
-        more = now + number if most == resource.RLIM_INFINITY else min(now + number, most)
-        with contextlib.suppress(ValueError, OSError):  # macOS allows less than it says
-            resource.setrlimit(resource.RLIMIT_NOFILE, (more, most))
-
-
-def serve(tokenizers: Tokenizers, requests: Any, answers: Any) -> None:
-    """Answers each pickled `(folder, (sources, targets, labels))` with the values of its facts, or the text of an error.
-
-    Returns when the requests end.
-    """
-    while True:
-        try:
-            folder, columns = pickle.load(requests)
-        except EOFError:
-            return
-        try:
-            answer: tuple[Any, ...] | str = tuple(write_shard(folder, list(map(Pair, *columns)), tokenizers))
-        except (OSError, ValueError) as error:
-            answer = str(error) or repr(error)
-        pickle.dump(answer, answers)
-        answers.flush()
-
-
-if __name__ == "__main__":
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints is no answer
-    try:
-        serve(load_tokenizers(Path(sys.argv[1])), sys.stdin.buffer, answers)
-    except BrokenPipeError:  # the process that asked was killed
-        os._exit(1)  # without writing once more what it did not take

@@ -39,17 +39,6 @@ FORMAT = 2
 """Changes with the layout of a store; others are made anew."""
 
 
-class StoredRecords(TokenArrays):
-    """The records of a store; their fingerprint was computed when it was made."""
-
-    def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
-        super().__init__(open_shards(folder, facts["shards"]))
-        self._fingerprint = str(facts["fingerprint"])
-
-    def fingerprint(self) -> str:
-        return self._fingerprint
-
-
 class PairStream(Iterable[Pair]):
     """The pairs of a source, read again by every loop over them, and the fraction that the newest loop has read."""
 
@@ -146,11 +135,11 @@ class TokenStore:
         return facts is not None and all((self.folder / f"{i:05}").is_dir() for i in range(len(facts["shards"])))
 
     @property
-    def records(self) -> StoredRecords:
+    def records(self) -> TokenArrays:
         """The tokenized records. Raises: ValueError if a file is not as it was written."""
         facts = check_store(self.folder)
         assert facts is not None
-        return StoredRecords(self.folder, facts)
+        return TokenArrays(open_shards(self.folder, facts["shards"]), facts["fingerprint"])
 
     def build(
         self,
@@ -182,7 +171,7 @@ class TokenStore:
         tokenizers.save(self.folder)
         write_sealed(self.folder / "key.json", self.key)
         number = kept = made = 0
-        with contextlib.closing(Workers(self.folder, tokenizers)) as workers:
+        with Workers(self.folder, tokenizers, progress) as workers:
             for number, chunk in enumerate(chunks(iter(stream)), 1):
                 folder = self.folder / f"{number - 1:05}"
                 there = read_facts(folder)
@@ -193,9 +182,7 @@ class TokenStore:
                 if make:  # until all are there again: its fingerprint is that of other texts
                     (self.folder / "store.json").unlink(missing_ok=True)
                 workers.add(folder if make else None, chunk, stream.fraction)
-                workers.report(progress)
-                workers.wait_for_room(progress)
-            workers.finish(progress)
+            workers.finish()
         facts = self.facts
         if kept == number and facts is not None and len(facts["shards"]) == number:
             return True

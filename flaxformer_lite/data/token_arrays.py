@@ -10,7 +10,6 @@ from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 import numpy as np
 from jaxtyping import Int, Integer
 
-from flaxformer_lite.data.array_file import ArrayFile
 from flaxformer_lite.data.records import TokenPair
 
 Item = TypeVar("Item", covariant=True)
@@ -62,7 +61,7 @@ class Rows(Lazy[Any]):
 class TokenShard(NamedTuple):
     """The tokens of consecutive records: side k, source and target in turn, is `ids[starts[k] : starts[k + 1]]`."""
 
-    ids: Integer[np.ndarray, "N"] | ArrayFile
+    ids: Integer[np.ndarray, "N"]
     starts: Int[np.ndarray, "K"]
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
@@ -87,10 +86,13 @@ class TokenShard(NamedTuple):
 
 
 class TokenArrays(Lazy[TokenPair]):
-    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers."""
+    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers.
 
-    def __init__(self, shards: Sequence[TokenShard]) -> None:
-        self.shards = shards
+    fingerprint: if it is known already.
+    """
+
+    def __init__(self, shards: Sequence[TokenShard], fingerprint: str | None = None) -> None:
+        self.shards, self._fingerprint = shards, fingerprint
         self._firsts = np.cumsum([0, *(shard.num_records for shard in shards)]).tolist()
         super().__init__(self._firsts[-1], self._record)
 
@@ -143,6 +145,8 @@ class TokenArrays(Lazy[TokenPair]):
 
         The lengths fix the side and the record of every token.
         """
+        if self._fingerprint is not None:
+            return self._fingerprint
         digest = hashlib.sha256()
         for shard in self.shards:
             digest.update(np.diff(shard.starts).astype(np.int64).tobytes())

@@ -11,7 +11,7 @@ from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_recor
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.shards import text_digests
-from flaxformer_lite.data.store import PairStream, StoredRecords, TokenStore
+from flaxformer_lite.data.store import PairStream, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.data.workers import BuildProgress
 from flaxformer_lite.inference import DecodeConfig
@@ -135,7 +135,7 @@ def stored_records(
     processes: Processes,
     raise_if_stopped: Callable[[], None],
     read_only: Path | None,
-) -> tuple[Tokenizers, list[StoredRecords]]:
+) -> tuple[Tokenizers, list[TokenArrays]]:
     """Returns the run's tokenizers and each part of its training data from its token store, all made first if they are missing.
 
     The first process makes them; the others find them there, or make their own if they do not share the folder.

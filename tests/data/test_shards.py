@@ -1,11 +1,7 @@
 """Laws of shards: where they end, what they hold, and that a damaged one is named."""
 
-import io
 import os
-import pickle
 import resource
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +13,6 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
-from tests.support.paths import ROOT
 
 PAIRS = [Pair("ab", "c", "x"), Pair("", "cab"), Pair("c", "", "yes")]
 TOKENIZER = CharacterTokenizer("abc")
@@ -106,7 +101,9 @@ def test_a_store_may_have_more_files_than_a_process_may_open(
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 2 * 120
     resource.setrlimit(resource.RLIMIT_NOFILE, (few_open_files, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: None)
-    with pytest.raises(ValueError, match=rf"{tmp_path}/000\d\d: too many open files: .* 3 open; .* ulimit -n 65536$"):
+    with pytest.raises(
+        ValueError, match=rf"{tmp_path}/000\d\d: cannot be read: Too many open files: .* ulimit -n 65536$"
+    ):
         shards.open_shards(tmp_path, [3] * 40)
 
 
@@ -120,29 +117,3 @@ def test_a_shard_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monke
     monkeypatch.setattr(np, "load", denied)
     with pytest.raises(ValueError, match=rf"^{tmp_path}/7: cannot be read: Permission denied$"):
         shards.open_shard(tmp_path / "7", 3)
-
-
-def test_a_process_answers_requests_until_they_end(tmp_path: Path):
-    """A shard that cannot be written is an answer too."""
-    (tmp_path / "file").touch()
-    requests = b"".join(pickle.dumps((tmp_path / name, tuple(zip(*PAIRS, strict=True)))) for name in ("0", "file/1"))
-    answers = io.BytesIO()
-    shards.serve(Tokenizers(TOKENIZER, TOKENIZER), io.BytesIO(requests), answers)
-    answers.seek(0)
-    assert pickle.load(answers) == tuple(shards.read_facts(tmp_path / "0"))
-    assert "file" in pickle.load(answers)
-
-
-def test_a_process_whose_asker_was_killed_ends_without_a_line(tmp_path: Path) -> None:
-    """It wrote the traceback of a broken pipe onto the terminal of the training that was killed."""
-    Tokenizers(TOKENIZER, TOKENIZER).save(tmp_path)
-    request = pickle.dumps((tmp_path / "00000", tuple(zip(*PAIRS, strict=True))))
-    command = [sys.executable, "-m", "flaxformer_lite.data.shards", str(tmp_path)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, cwd=ROOT) as process:
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        process.stdout.close()
-        process.stdin.write(request)
-        process.stdin.close()
-        assert process.stderr.read() == b""
-    assert (tmp_path / "00000" / "shard.json").exists()

@@ -239,13 +239,6 @@ def test_hosts_make_their_parts(tmp_path: Path, source: ParallelText):
     assert made == ["00000", "00002", "00004"] and whole and len(store.records) == 18
 
 
-def test_a_worker_that_dies_is_reported(tmp_path: Path, source: ParallelText, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)  # with one core there is no worker
-    monkeypatch.setattr(shards, "__name__", "flaxformer_lite.no_such_module")
-    with pytest.raises(ValueError, match="a process that tokenized ended with status 1: start again"):
-        build(tmp_path / "s", source)
-
-
 def test_small_data_is_a_list(tmp_path: Path):
     def pairs(number: int) -> PairStream:
         return PairStream(Unknown((Pair("a", "b"),) * number), "data.train")
