@@ -1,18 +1,18 @@
 """From records to batches: tokenizes all text once, then makes any batch on demand."""
 
 import bisect
+import collections
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic
 
 import jax
 import numpy as np
-from absl import logging
 from jaxtyping import Int
 
-from flaxformer_lite.base.console import Quiet
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
@@ -24,8 +24,8 @@ from flaxformer_lite.text.special_ids import BOS
 from flaxformer_lite.text.subword_sampling import SubwordSampler
 from flaxformer_lite.text.token_ids import cut, cut_warning
 
-# grain warns while it is imported, of a feature that is not used here. Only the logger that absl itself made knows who logs.
-logging.get_absl_logger().addFilter(Quiet("grain"))
+AHEAD = 4
+"""Batches that are made before they are asked for."""
 
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
@@ -81,9 +81,8 @@ LocalRows = Callable[[int], Int[np.ndarray, "R"]]
 
 
 class Dataset(Generic[Example]):
-    """Batches by step number.
+    """Batches by step number, made by `training` or `evaluation`.
 
-    Seed None is for evaluation: the same batches in every run, with random numbers that are functions of the examples.
     `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
     the longest bucket. `fingerprint` changes with the data. Special ids come from the tokenizer, `start_id` is the first token
     that a decoder reads. `samplers` segment source and target anew in each row of a batch; the length of the row is planned from
@@ -134,6 +133,37 @@ class Dataset(Generic[Example]):
             placed = first[first != PADDING_ROW]
         self.padding = 1 - int(lengths[placed].sum(dtype=np.int64)) / self.plan.positions_per_epoch
 
+    @classmethod
+    def training(
+        cls,
+        records: Sequence[TokenPair],
+        objective: RowMaker[Example],
+        config: DataConfig,
+        seed: int,
+        tokenizers: Tokenizers,
+        start_id: int | None = BOS,
+        predictions: Predictions | None = None,
+    ) -> "Dataset[Example]":
+        """Returns batches in another order in each epoch, segmented anew if `data.subword_sampling` says so."""
+        samplers = None
+        if config.subword_sampling is not None:
+            source = SubwordSampler(tokenizers.source, config.subword_sampling)
+            joint = tokenizers.source is tokenizers.target
+            samplers = source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
+        return cls(records, objective, config, seed, tokenizers.target, start_id, samplers, predictions)
+
+    @classmethod
+    def evaluation(
+        cls,
+        records: Sequence[TokenPair],
+        objective: RowMaker[Example],
+        config: DataConfig,
+        tokenizer: Tokenizer,
+        start_id: int | None = BOS,
+    ) -> "Dataset[Example]":
+        """Returns the same batches in every run, with random numbers that are functions of the examples."""
+        return cls(records, objective, config, None, tokenizer, start_id)
+
     def batch(self, step: int, local_rows: LocalRows = np.arange) -> Example:
         """Returns batch `step`, or its local rows, as NumPy arrays `[B, …]`. Rows that only fill up are all zeros."""
         planned = self.plan.batch(step)
@@ -163,21 +193,20 @@ class Dataset(Generic[Example]):
             record = self.predictions.taught(record)
         return self.objective.example(record, lengths, generator, self.special)
 
-    def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Iterator[Example]:
+    def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Generator[Example, None, None]:
         """Yields batches `start` … `stop - 1`, made ahead of time in a thread; two would wait for each other."""
-        import grain  # here, since it takes long and answers need no batches
-
-        steps = grain.MapDataset.range(start, stop).map(lambda step: self.batch(step, local_rows))
-        return iter(steps.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=4)))
-
-
-def make_samplers(config: DataConfig, tokenizers: Tokenizers) -> tuple[SubwordSampler, SubwordSampler] | None:
-    """Returns what segments sources and targets at random in training; None without `data.subword_sampling`."""
-    if config.subword_sampling is None:
-        return None
-    source = SubwordSampler(tokenizers.source, config.subword_sampling)
-    joint = tokenizers.source is tokenizers.target
-    return source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
+        steps = iter(range(start, stop))
+        thread = ThreadPoolExecutor(1)
+        try:
+            ahead = collections.deque(
+                thread.submit(self.batch, step, local_rows) for step in itertools.islice(steps, AHEAD)
+            )
+            while ahead:
+                batch = ahead.popleft().result()
+                ahead.extend(thread.submit(self.batch, step, local_rows) for step in itertools.islice(steps, 1))
+                yield batch
+        finally:
+            thread.shutdown(cancel_futures=True)
 
 
 class MixedRecords(TokenArrays):

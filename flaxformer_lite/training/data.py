@@ -7,7 +7,7 @@ from pathlib import Path
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
-from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, make_samplers, tokenize
+from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, tokenize
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.shards import text_digests
@@ -40,7 +40,7 @@ class EvalData:
         self.records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
 
         def dataset(records: Sequence[TokenPair]) -> Dataset:
-            return Dataset(records, config.objective, config.data, None, tokenizers.target, config.decode.bos_id)
+            return Dataset.evaluation(records, config.objective, config.data, tokenizers.target, config.decode.bos_id)
 
         self.dataset = dataset(self.records)
         self.datasets = [dataset(self.records[part]) for part in self.parts.values()] or [self.dataset]
@@ -182,10 +182,9 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     Raises: ValueError if special ids or lengths do not fit.
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
-    target, samplers = tokenizers.target, make_samplers(config.data, tokenizers)
     predictions = None if config.data.predictions is None else Predictions.read(config.data.predictions)
-    train = Dataset(
-        records, config.objective, config.data, config.train.seed, target, config.decode.bos_id, samplers, predictions
+    train = Dataset.training(
+        records, config.objective, config.data, config.train.seed, tokenizers, config.decode.bos_id, predictions
     )
     if predictions is not None:
         check_predictions(predictions, train, config)

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import itertools
 import math
+import threading
 
 import chex
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
-from flaxformer_lite.data.dataset import Dataset, make_samplers, tokenize, truncate, with_room, zero_batch
+from flaxformer_lite.data.dataset import Dataset, tokenize, truncate, with_room, zero_batch
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.objectives import Seq2Seq
@@ -57,6 +58,17 @@ def test_prefetched_batches_come_in_order(dataset: Dataset):
     for step, batch in enumerate(dataset.batches(2, 7), start=2):
         chex.assert_trees_all_equal(batch, dataset.batch(step))
     assert step == 6
+
+
+def test_batches_that_nobody_reads_are_not_made_to_the_end(dataset: Dataset):
+    """The thread that makes them ends with the loop; a mistake in it is raised where its batch is read."""
+    threads = threading.active_count()
+    batches = dataset.batches(0, 10**9)
+    next(batches)
+    batches.close()
+    assert threading.active_count() == threads
+    with pytest.raises(IndexError):
+        list(dataset.batches(0, 2, lambda rows: np.array([10**9])))
 
 
 def test_padding_is_the_share_of_positions_without_a_token(dataset: Dataset):
@@ -145,8 +157,8 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
     """Laws: a batch is a function of (seed, step), whichever rows a process reads."""
     config = dataclasses.replace(CONFIG.data, subword_sampling=BPEDropout(rate=0.5, room=0.3))
     pairs = [Pair(*lines) for lines in zip(TEXT[:120], TEXT[120:240], strict=True)]
-    records, samplers = tokenize(pairs, subwords), make_samplers(config, subwords)
-    first, again = (Dataset(records, CONFIG.objective, config, 7, subwords.target, BOS, samplers) for _ in range(2))
+    records = tokenize(pairs, subwords)
+    first, again = (Dataset.training(records, CONFIG.objective, config, 7, subwords) for _ in range(2))
     steps = range(2 * first.plan.batches_per_epoch)
     batches = [first.batch(step) for step in steps]
     chex.assert_trees_all_equal(batches[3], again.batch(3))

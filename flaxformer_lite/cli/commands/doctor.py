@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jax
 
 PACKAGES = (
-    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "grain", "numpy"),
+    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
     *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "ctranslate2"),
     *EXTRAS.values(),
 )
