@@ -9,7 +9,7 @@ The alphabet of every shape in this package:
 `transformer.py` reads as the paper: embeddings, stacks, heads. A stack (`stack.py`) repeats a layer (`blocks.py`): attention
 (`attention.py`, fused by `kernels.py`) and feed-forward, each between the commands of `residual.py`. `contexts.py` builds masks and
 positions once from the inputs (`inputs.py`). Decoding stores keys and values in a cache (`cache.py`). `config.py` has the settings;
-attention variants, position schemes and norms are values, each in the file of its subject. `bert_attention.py` stands alone.
+attention variants, position schemes and norms are values, each in the file of its subject.
 
 The mathematics are plain functions; the Linen modules only hold parameters. Dropout is on exactly when a module is applied
 with a "dropout" random key: `model.apply(params, inputs, rngs={"dropout": key})` trains, without the key it evaluates.

@@ -15,8 +15,8 @@ from flax.traverse_util import unflatten_dict
 
 from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
 from flaxformer_lite.interop.systems import matrix_view
+from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
 from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
-from flaxformer_lite.model.bert_attention import AttentionLayer
 from flaxformer_lite.model.dropout import apply_dropout
 from flaxformer_lite.model.feed_forward import FeedForward
 from flaxformer_lite.model.masks import Replace, causal_mask, combine_masks, padding_mask

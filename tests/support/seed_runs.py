@@ -15,7 +15,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.interop.name_map import from_params
-from flaxformer_lite.model.bert_attention import AttentionLayer
+from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.bert_attention import AttentionLayer
+from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
 
 B, F, T, N, H = 2, 3, 4, 2, 5
 RNG = np.random.default_rng(6)
