@@ -35,21 +35,17 @@ COMMANDS = {
     "report": "report",
     "serve": "serve",
     "attention": "attention",
-    "average": "average",
     "teach": "teach",
     "plan": "plan",
     "import": "import_weights",
     "export": "export",
     "configs": "configs",
     "doctor": "doctor",
-    "completion": "completion",
 }
 """Every command and its file in `commands/`."""
 
-READ_NO_RUN = ("configs", "doctor", "import", "completion")
+READ_NO_RUN = ("configs", "doctor", "import")
 """The commands that read no run, and so need no classes of its config."""
-WITHOUT_JAX = ("configs", "completion")
-"""The commands that need no memory for JAX."""
 INTERRUPTED = 130
 """The exit status after Ctrl-C."""
 OUT_OF_MEMORY = (
@@ -115,7 +111,7 @@ def add_common(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(name: str, words: Sequence[str]) -> None:
     """Runs a command with its arguments, and ends the process where that fails."""
-    if name not in WITHOUT_JAX and [*words] not in (["-h"], ["--help"]) and (reason := limit_below_start()):
+    if name != "configs" and [*words] not in (["-h"], ["--help"]) and (reason := limit_below_start()):
         fail(reason)
     command = importlib.import_module(f"{commands.__name__}.{COMMANDS[name]}")
     # The options of `train CONFIG` are settings, its --help among them: they are CONFIG's to read.

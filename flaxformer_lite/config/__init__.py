@@ -2,8 +2,8 @@
 
 `train.py` has the settings of training, `experiment.py` joins all rooms' settings to a `Config` and checks them together. `load.py`
 reads a config file and applies options, `serialize.py` writes and reads config.json. There `variants.py` finds the variants of a
-setting, `outside.py` names and finds those from outside the package, `old_names.py` translates the settings of older releases,
-and `mistakes.py` words the messages. `differences.py` compares two configs.
+setting, `outside.py` names and finds those from outside the package, and `mistakes.py` words the messages. `differences.py`
+compares two configs.
 """
 
 from flaxformer_lite.config.differences import differences

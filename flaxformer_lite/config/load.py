@@ -16,7 +16,7 @@ from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.option_mistakes import explain_options, renamed_option
+from flaxformer_lite.config.option_mistakes import explain_options
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
@@ -109,7 +109,7 @@ def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Conf
     except SystemExit as end:
         if not end.code:
             raise
-        raise ValueError(renamed_option(overrides) or explain_options(box.getvalue(), overrides, config)) from None
+        raise ValueError(explain_options(box.getvalue(), overrides, config)) from None
 
 
 def kinds_are_no_options(config: Config) -> ConstructorRegistry:

@@ -14,31 +14,15 @@ from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.old_names import REMOVED, renamed_setting
 from flaxformer_lite.config.variants import variants_in
 
-FOREIGN = {
-    "accumulation_steps": "train.num_micro_batches",
-    "batch_size": "data.tokens_per_batch",
-    "per_device_train_batch_size": "data.tokens_per_batch",
-    "train_batch_size": "data.tokens_per_batch",
-    "dropout": "model.dropout.residual_rate",
-    "epochs": "train.steps",
-    "eval_steps": "train.eval_every",
-    "gradient_accumulation_steps": "train.num_micro_batches",
-    "grad_clip": "optimizer.clip_norm",
-    "hidden_size": "model.d_model",
-    "learning_rate": "optimizer.schedule.peak_rate",
-    "logging_steps": "train.log_every",
-    "lr": "optimizer.schedule.peak_rate",
-    "max_grad_norm": "optimizer.clip_norm",
-    "max_steps": "train.steps",
-    "num_epochs": "train.steps",
-    "num_train_epochs": "train.steps",
-    "output_dir": "workdir",
-    "save_steps": "train.checkpoint_every",
+OTHER_UNITS = {
+    "batch_size": "; a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
+    "of --data.rows-multiple rows",
+    "epochs": "; training is counted in steps: --train.steps N, for E epochs E times the batches of an epoch, which the first line "
+    "of a training says",
 }
-"""Names of other toolkits' options, and the settings here. A rate, a batch and a length are told in other units there."""
+"""The end of an option's name in other toolkits, where it counts in another unit, and the end of the message."""
 
 
 def explain_options(box: str, overrides: Sequence[str], config: Config) -> str:
@@ -80,11 +64,9 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
             "after CONFIG lists the kinds"
         )
     known = [path for path in settings if not path.endswith(".kind")]
-    foreign = FOREIGN.get(setting.rpartition(".")[2], "")
     alike = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == setting]
-    if foreign in known or foreign == "workdir":
-        near = f"; perhaps you meant {as_option(foreign)}"
-        near += ", in tokens: 4096 are 32 rows of 128" * (foreign == "data.tokens_per_batch")
+    if unit := next((text for name, text in OTHER_UNITS.items() if setting.endswith(name)), ""):
+        near = unit
     elif 0 < len(alike := alike or elsewhere(setting, known)) <= 3:
         near = f"; perhaps you meant {' or '.join(map(as_option, alike))}"
         near += meant_value(words_of(option, words), alike[0], config) if len(alike) == 1 else ""
@@ -178,14 +160,3 @@ def choices_of(hint: Any) -> list[str]:
     if origin is typing.Literal:
         return [str(argument) for argument in arguments]
     return ["None"] if hint is type(None) else []
-
-
-def renamed_option(overrides: Sequence[str]) -> str:
-    """Returns a message on the first option that an older release had under this name; empty if there is none."""
-    for option in (word.partition("=")[0] for word in overrides if word.startswith("--")):
-        old = option[2:].replace("-", "_")
-        if (new := renamed_setting(old)) is not None:
-            return f"there is no option {option}; it is now {as_option(new)}"
-        if old in REMOVED:
-            return f"there is no option {option}; {REMOVED[old][1]}"
-    return ""

@@ -7,7 +7,6 @@ imports the module, loads the config file by `load_config`, or types `--import`.
 import contextlib
 import dataclasses
 import importlib.util
-import inspect
 import re
 import shlex
 import sys
@@ -18,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from flaxformer_lite.config.variants import TYPES, saved_as, variants_in
+from flaxformer_lite.config.variants import TYPES, variants_in
 
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
 """The name as typed, and the module, of every config file and `--import`, by resolved path or module name; a later import of the
@@ -75,7 +74,7 @@ def outside_kind(value: Any, setting: str, hint: Any) -> str:
         raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
     if owner.__module__.startswith("flaxformer_lite."):
         raise ValueError(
-            f"{setting} is of the class {name}, which is not in {union_name(saved_as(hint))}: add it there, beside {known}"
+            f"{setting} is of the class {name}, which is in no union of settings: add it to the one of {known}"
         )
     if "<locals>" in owner.__qualname__:
         raise ValueError(
@@ -142,13 +141,3 @@ def outside_classes(config: Any) -> Iterator[type]:
         yield type(config)
     for field in dataclasses.fields(config):
         yield from outside_classes(getattr(config, field.name))
-
-
-def union_name(hint: Any) -> str:
-    """Returns the name of a union and the file that defines it."""
-    package = Path(str(sys.modules["flaxformer_lite"].__file__)).parent
-    for module in [module for name, module in sys.modules.items() if name.startswith("flaxformer_lite.")]:
-        for name, value in vars(module).items():
-            if type(value) is type(hint) and value == hint and f"\n{name} = " in inspect.getsource(module):
-                return f"the union {name} in {Path(str(module.__file__)).relative_to(package.parent)}"
-    return "its union"

@@ -13,7 +13,6 @@ import pydantic_core
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import explain, unknown_setting
-from flaxformer_lite.config.old_names import modernize
 from flaxformer_lite.config.outside import outside_class, outside_kind
 from flaxformer_lite.config.variants import TYPES, saved_as, variants_in
 
@@ -58,12 +57,19 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
         if not isinstance(tree, dict):
             raise ValueError(f"the file has {cut(repr(tree))}: it must be a JSON object of settings")
         check_format(tree.pop("format", FORMAT))
-        config: Config = from_tree(modernize(tree, name), Config)
+        config: Config = from_tree(modernize(tree), Config)
         return config
     except (json.JSONDecodeError, RecursionError) as error:
         raise ValueError(f"{name} is not JSON: {error}") from None
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def modernize(tree: dict[str, Any]) -> dict[str, Any]:
+    """Returns the tree with the names of today: `data.tokenized` chose the tokenizer of BLEU."""
+    if isinstance(tree.get("data"), dict) and tree["data"].pop("tokenized", False) is True:
+        tree.setdefault("metrics", {})["bleu_tokenizer"] = "none"
+    return tree
 
 
 def check_format(number: Any) -> None:

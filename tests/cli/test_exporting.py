@@ -45,7 +45,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     content = file.read_bytes()
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
     monkeypatch.setattr("flaxformer_lite.cli.exporting.load", None)
-    for *words, output in (*makers, *above, ("average", run, folder), ("embed", run, "--output", file)):
+    for *words, output in (*makers, *above, ("embed", run, "--output", file)):
         reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
         with pytest.raises(SystemExit) as end:
             type_command(monkeypatch, *words, output)

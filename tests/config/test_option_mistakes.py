@@ -5,26 +5,22 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import load_config
-from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.option_mistakes import FOREIGN, in_words
-from flaxformer_lite.config.variants import settings_of
+from flaxformer_lite.config.option_mistakes import in_words
 
 WRONG = {
     "--train.stpes 9": "there is no option --train.stpes; perhaps you meant --train.steps or --train.seed",
     "--train.step 20": "there is no option --train.step; perhaps you meant --train.steps",
     "--steps 20": "there is no option --steps; perhaps you meant --train.steps",
-    "--lr 3": "there is no option --lr; perhaps you meant --optimizer.schedule.peak-rate",
-    "--optimizer.lr=3": "there is no option --optimizer.lr; perhaps you meant --optimizer.schedule.peak-rate",
-    "--learning-rate 1e-3": "there is no option --learning-rate; perhaps you meant --optimizer.schedule.peak-rate",
-    "--batch-size 32": "there is no option --batch-size; perhaps you meant --data.tokens-per-batch, in tokens: 4096 are 32 rows "
-    "of 128",
+    "--batch-size 32": "there is no option --batch-size; a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows "
+    "of 128, and every batch has a multiple of --data.rows-multiple rows",
+    "--train.num-epochs 3": "there is no option --train.num-epochs; training is counted in steps: --train.steps N, for E epochs E "
+    "times the batches of an epoch, which the first line of a training says",
     "--train.dtype bf16": "there is no option --train.dtype; perhaps you meant --model.dtype bfloat16",
     "--train.dtype=bfloat16": "there is no option --train.dtype; perhaps you meant --model.dtype",
     "--data.remat=ful": "there is no option --data.remat; perhaps you meant --model.remat full",
     "--train.clip-norm 1": "there is no option --train.clip-norm; perhaps you meant --optimizer.clip-norm",
     "--train.num-layers 3": "there is no option --train.num-layers; perhaps you meant --model.num-encoder-layers or "
     "--model.num-decoder-layers",
-    "--output-dir runs/x": "there is no option --output-dir; perhaps you meant --workdir",
     "--qqq 1": "there is no option --qqq; `--help` after CONFIG lists all",
     "--train.steps 5 extra": "extra belongs to no option: write --SETTING VALUE",
     "--train.steps 2e2": "train.steps is '2e2': it must be a whole number",
@@ -46,10 +42,6 @@ def test_a_wrong_option_is_answered(typed: str):
     with pytest.raises(ValueError) as caught:
         load_config("quickstart", typed.split())
     assert str(caught.value) == WRONG[typed]
-
-
-def test_names_of_other_toolkits_lead_to_settings():
-    assert set(FOREIGN.values()) <= {*settings_of(Config), "workdir"}
 
 
 def test_types_are_named():

@@ -114,8 +114,8 @@ def test_a_variant_of_the_package_that_its_union_lacks_is_named_with_the_union(m
     with pytest.raises(ValueError) as caught:
         to_json(outside())
     assert str(caught.value) == (
-        "model.attention is of the class flaxformer_lite.model.attention.NamedAttention, which is not in the union "
-        "AttentionVariant in flaxformer_lite/model/attention.py: add it there, beside DotProduct, SharedProjection"
+        "model.attention is of the class flaxformer_lite.model.attention.NamedAttention, which is in no union of "
+        "settings: add it to the one of DotProduct, SharedProjection"
     )
 
 

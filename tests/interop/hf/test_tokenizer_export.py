@@ -183,9 +183,8 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
     type_command(monkeypatch, "import", "hf", theirs, tmp_path / "0")
     for generation in (1, 2):
         trained(tmp_path / str(generation), model, tmp_path / str(generation - 1))
-    type_command(monkeypatch, "average", tmp_path / "2", tmp_path / "averaged")
-    trained(tmp_path / "3", model, tmp_path / "averaged")
-    for name in ("0", "1", "2", "averaged", "3"):
+    trained(tmp_path / "3", model, tmp_path / "2")
+    for name in ("0", "1", "2", "3"):
         found = read_chat_template(tmp_path / name, WORD_PIECES)
         assert found is not None and (found.source, found.tokens["bos_token"]) == ("[chat]", "[CLS]"), name
     for name in ("0", "3"):
