@@ -159,7 +159,7 @@ def ours(options: argparse.Namespace) -> tuple[Step, str]:
     from flaxformer_lite.objectives import Batch
     from flaxformer_lite.parallel import make_mesh
     from flaxformer_lite.training import MeshRunner, TrainTask
-    from flaxformer_lite.training.flops import training_flops
+    from flaxformer_lite.training.throughput import training_flops
 
     config = experiment(options.shape)
     source, target = random_tokens(config.model.vocab_size)

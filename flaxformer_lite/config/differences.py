@@ -10,10 +10,10 @@ from flaxformer_lite.config.variants import TYPES
 OF_TRAIN = """
     steps log_every eval_every checkpoint_every keep_latest keep_best max_skipped_steps max_rollbacks
     runner mesh.data mesh.fsdp mesh.tensor mirror
-    sample_prompts trackers profile
+    sample_prompts trackers hooks profile
 """
 MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in OF_TRAIN.split())])
-"""Settings that a resumed run may change: its length, its reports and trackers, its devices, its mirror, the place of its
+"""Settings that a resumed run may change: its length, its reports, trackers and hooks, its devices, its mirror, the place of its
 tokens and the weights that commands use, nothing that alters a step."""
 
 ON_REQUEST = (

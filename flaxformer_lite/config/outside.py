@@ -70,7 +70,8 @@ def outside_kind(value: Any, setting: str, hint: Any) -> str:
     owner = type(value)
     name = f"{owner.__module__}.{owner.__qualname__}"
     known = ", ".join(variant.__name__ for variant in variants_in(hint).values())
-    if len(variants_in(hint)) < 2:
+    is_base = isinstance(hint, type) and not dataclasses.is_dataclass(hint) and issubclass(owner, hint)
+    if len(variants_in(hint)) < 2 and not is_base:
         raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
     if owner.__module__.startswith("flaxformer_lite."):
         raise ValueError(
@@ -135,6 +136,9 @@ def import_name(owner: type) -> str:
 
 def outside_classes(config: Any) -> Iterator[type]:
     """Yields the class of every variant in a config that is not part of the package."""
+    if isinstance(config, tuple):
+        for item in config:
+            yield from outside_classes(item)
     if not dataclasses.is_dataclass(config):
         return
     if type(config) not in TYPES:

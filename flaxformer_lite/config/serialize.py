@@ -39,7 +39,7 @@ def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
         tree = {name: as_tree(getattr(value, name), path, hints[name]) for name, path in paths.items()}
         return tree if type(value) in TYPES else {**tree, "kind": outside_kind(value, setting, hint)}
     if isinstance(value, tuple):
-        return [as_tree(item, setting) for item in value]
+        return [as_tree(item, f"{setting}[{i}]", item_type(hint)) for i, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{setting} is {value!r}: it must be finite, as JSON has no such number")
     if value is None or isinstance(value, bool | int | float | str):
@@ -95,6 +95,8 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
             return adapter(saved_as(hint)).validate_json(json.dumps(tree))
         except pydantic.ValidationError as error:
             raise ValueError("; ".join(dict.fromkeys(explain(e, setting, hint) for e in error.errors()))) from None
+    if isinstance(tree, list):
+        return tuple(from_tree(item, item_type(hint), f"{setting}[{i}]") for i, item in enumerate(tree))
     kind = tree.get("kind", "")
     if is_outside(kind):
         owner: Any = outside_class(kind, setting)
@@ -108,7 +110,8 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
         if name not in hints:
             raise ValueError(unknown_setting(path))
         # The bounds of a plain value are left to the owner, which says more about them than pydantic.
-        values[name] = from_tree(value, hints[name] if variants_in(hints[name]) else bare[name], path)
+        plain = saved_as(hints[name]) is hints[name] and not variants_in(hints[name])
+        values[name] = from_tree(value, bare[name] if plain else hints[name], path)
     return owner(**values)
 
 
@@ -118,4 +121,13 @@ def is_outside(kind: Any) -> bool:
 
 def has_outside(tree: Any) -> bool:
     """Returns whether a variant from outside the package is in a JSON tree."""
-    return isinstance(tree, dict) and (is_outside(tree.get("kind")) or any(map(has_outside, tree.values())))
+    if isinstance(tree, dict):
+        return is_outside(tree.get("kind")) or any(map(has_outside, tree.values()))
+    return isinstance(tree, list) and any(map(has_outside, tree))
+
+
+def item_type(hint: Any) -> Any:
+    """Returns the type hint of the items of a tuple; any other hint as it is."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return item_type(typing.get_args(hint)[0])
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is tuple else hint

@@ -7,10 +7,15 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Lt
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
+from flaxformer_lite.model.config import SavedAs
 from flaxformer_lite.parallel import MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
+
+
+class BaseHook:
+    """Base of the hooks of a training; training/hooks.py has their methods. The package itself has none that a config may name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +67,9 @@ class TrainConfig(Checked, at="train"):
     """Prompts that a language model continues at each evaluation, by the settings of `decode`; the texts are in samples/."""
     trackers: tuple[TrackerName, ...] = ()
     """Programs that get the rows of metrics.jsonl too: tensorboard, wandb, trackio. Each needs the extra of its name."""
+    hooks: Annotated[tuple[BaseHook, ...], SavedAs(tuple[()])] = ()
+    """Hooks of your own, which a config file defines or imports: frozen dataclasses with the base `flaxformer_lite.training.Hook`
+    (docs/extending.md)."""
     profile: str | None = None
     """Steps to trace with JAX's profiler: 100:110 writes the ten steps after step 100 to RUN/profile. None: no trace."""
 
@@ -72,6 +80,11 @@ class TrainConfig(Checked, at="train"):
             if found is None or int(found[1]) >= int(found[2]):
                 raise ValueError(
                     f"train.profile is {self.profile!r}: it must be two steps START:STOP with START below STOP, such as 100:110"
+                )
+        for hook in self.hooks:
+            if not isinstance(hook, BaseHook):
+                raise ValueError(
+                    f"train.hooks has {hook!r}: a hook must be a frozen dataclass with the base flaxformer_lite.training.Hook"
                 )
         if self.runner == "pmap" and self.mesh != MeshConfig():
             raise ValueError(

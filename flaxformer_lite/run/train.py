@@ -1,10 +1,13 @@
 """Training from Python: `flaxformer_lite.train(config, workdir)` returns the trained run."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.run.run import Run, load
-from flaxformer_lite.training import loop
+from flaxformer_lite.training import Hook, loop
+from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -12,7 +15,8 @@ def train(
     config: Config | str | Path,
     workdir: str | Path,
     *,
-    on_row: loop.RowCallback | None = None,
+    hooks: Sequence[Hook] = (),
+    on_row: Callable[[dict[str, Any]], None] | None = None,
     continue_with_changes: bool = False,
 ) -> Run:
     """Trains in the folder `workdir`, or continues the run that is there; returns the run, as `load(workdir)` does.
@@ -22,14 +26,16 @@ def train(
 
     Args:
         config: A Config; or the path of a config file; or the name of a config that comes with the package, such as "quickstart".
-        on_row: Called with each row of metrics.jsonl, a dict, once it is written, for example to draw a curve. If it raises an
+        hooks: Called after steps, evaluations and checkpoints, beside those of `train.hooks` (docs/extending.md). If one raises an
             exception, the run saves a checkpoint, and the exception is raised.
+        on_row: Called with each row of metrics.jsonl, a dict, once it is written, for example to draw a curve.
         continue_with_changes: Whether the run in `workdir` continues with other settings, as `--continue-with-changes` does.
 
     Raises: ValueError for a mistake in the config, the data or the folder; KeyboardInterrupt if Ctrl-C came before the first step.
     """
     config = config if isinstance(config, Config) else load_config(str(config))
-    loop.train(config, workdir, on_row, with_changes=continue_with_changes)
+    of_rows = [] if on_row is None else [EachRow(on_row)]
+    loop.train(config, workdir, [*hooks, *of_rows], with_changes=continue_with_changes)
     if not RunFolder(workdir).trained:
         raise KeyboardInterrupt
     return load(workdir)

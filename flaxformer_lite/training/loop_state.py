@@ -1,8 +1,13 @@
-"""The loop's own numbers, saved in every checkpoint beside the train state."""
+"""The loop's own numbers, saved in every checkpoint beside the train state; and whether a state's numbers are finite."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, PyTree
 
 WINDOW = 100
 """Number of steps that a loss is compared with."""
@@ -45,15 +50,15 @@ class LoopState:
         """Returns the number of the batch that a step reads: step - 1, and those that were left out before it."""
         return step - 1 + sum(left_out for after, left_out in self.rollbacks if after < step)
 
-    def add_step(self, step: int, measured: dict[str, Any]) -> bool:
+    def add_step(self, step: int, measured: Mapping[str, float]) -> bool:
         """Adds what a step measured; returns whether it was an update: a step whose numbers are not finite was skipped."""
         if not (math.isfinite(measured["loss"]) and math.isfinite(measured["gradient_norm"])):
             self.skipped_steps.append(step)
             self.skipped_in_a_row += 1
             return False
         self.skipped_in_a_row = 0
-        self.loss_sum += float(measured["loss"]) * float(measured["tokens"])
-        self.tokens += float(measured["tokens"])
+        self.loss_sum += measured["loss"] * measured["tokens"]
+        self.tokens += measured["tokens"]
         return True
 
     def spike(self, loss: float) -> str | None:
@@ -89,3 +94,17 @@ class LoopState:
             self.evaluations_since_best += 1
             self.stopped_early = patience is not None and self.evaluations_since_best >= patience
         return better
+
+
+def is_finite(tree: PyTree) -> bool:
+    """Returns whether every number in a tree of arrays, on any devices, is finite.
+
+    One small program for each shape: a program for the whole state takes longer to compile with every array.
+    """
+    numbers = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return all(bool(_all_finite(x)) for x in numbers)
+
+
+@jax.jit
+def _all_finite(x: Array) -> Bool[Array, ""]:
+    return jnp.isfinite(x).all()

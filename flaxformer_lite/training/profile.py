@@ -1,34 +1,29 @@
 """A trace of a few steps by JAX's profiler, for `train.profile`; docs/training.md says how to look at it."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import jax
 
+from flaxformer_lite.training.hooks import Hook, TrainingRun
 
-class Profiler:
-    """Traces the steps after step `start`, up to step `stop`, into a folder; `steps` is "start:stop", or None for no trace."""
 
-    def __init__(self, steps: str | None, folder: Path) -> None:
-        self.start, self.stop = map(int, (steps or "0:0").split(":"))
-        self.folder, self.active = folder, False
+class Profile(Hook):
+    """Traces the steps after step `start`, up to step `stop`, into RUN/profile; `steps` is "start:stop"."""
 
-    def before(self, step: int) -> None:
-        """Starts the trace if the next step is one of those; `step` steps are done."""
-        if not self.active and self.start <= step < self.stop:
-            jax.profiler.start_trace(str(self.folder))
+    all_processes = True
+
+    def __init__(self, steps: str) -> None:
+        self.start, self.stop = map(int, steps.split(":"))
+        self.active = False
+
+    def before_step(self, run: TrainingRun, step: int) -> None:
+        if self.active and step > self.stop:
+            jax.block_until_ready(run.state)
+            self.on_end(run)
+        if not self.active and self.start < step <= self.stop:
+            jax.profiler.start_trace(str(run.folder.path / "profile"))
             self.active = True
 
-    def after(self, step: int, wait: Callable[[], None]) -> bool:
-        """Ends the trace if that was the last step of it, once `wait` has waited for the devices; returns whether it did."""
-        if not self.active or step < self.stop:
-            return False
-        wait()
-        self.close()
-        return True
-
-    def close(self) -> None:
-        """Ends a trace that is under way, and writes it."""
+    def on_end(self, run: TrainingRun) -> None:
         if self.active:
             self.active = False
             jax.profiler.stop_trace()
+            run.progress.say(f"step {run.step:>6}  a trace is in {run.folder.path / 'profile'}")

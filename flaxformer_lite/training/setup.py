@@ -17,8 +17,7 @@ from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import compute_capability
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
-from flaxformer_lite.training.finite import is_finite
-from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.loop_state import LoopState, is_finite
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.training.runners import Runner, check_runner, make_runner

@@ -1,7 +1,12 @@
-"""Throughput: tokens and operations per second since the last `train` row, the peak of memory, and the time of compiling."""
+"""Throughput: tokens and operations per second since the last `train` row, the peak of memory, the time of compiling.
 
+The operations of a step are those of the model's matrix products, by formula.
+"""
+
+import re
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -9,10 +14,13 @@ from jax import monitoring
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.hardware import peak_flops, peak_process_memory
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.data.batch_plan import BatchPlan
+from flaxformer_lite.data.batch_plan import BatchPlan, Bucket
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.training.flops import training_flops
+from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.model.attention import SharedProjection
+from flaxformer_lite.objectives import Batch
 
 compilations: list[float] = []
 """The seconds that each compilation of this process took, as JAX reports them."""
@@ -78,3 +86,68 @@ class Throughput:
             return peak_process_memory()
         stats = [device.memory_stats() or {} for device in self.local]
         return max((found["peak_bytes_in_use"] for found in stats if "peak_bytes_in_use" in found), default=None)
+
+
+# Operations by formula ---------------------------------------------------------------------------------------------------
+
+
+class Operations(NamedTuple):
+    """Operations of a whole step, on all devices."""
+
+    weights: float
+    """Products of each matrix weight with each position that it is applied to."""
+    attention: float
+    """Products of each query with each key and its value, masked or not."""
+
+
+def weight_sum(model: ModelConfig, params: PyTree, positions: Callable[[str], int]) -> int:
+    """Returns the sum over all matrices: weights times the positions of a row that they are applied to."""
+    total = 0
+    for path, x in leaves_by_path(params).items():
+        times = positions(path)
+        if isinstance(model.attention, SharedProjection) and re.search(r"/(query|key|value)/", path):
+            times *= model.num_heads
+        is_table = path == "embedding/embedding" or path == "target_embedding/embedding"
+        if path.endswith("/kernel") or (is_table and model.share_target_output and model.head is not None):
+            total += times * x.size
+    return total
+
+
+def head_sum(model: ModelConfig) -> int:
+    """Returns the multiplications for one query and one key in all heads: for the score, and for the value."""
+    heads = model.attention.heads(model.d_model, model.num_heads)
+    return model.num_heads * (heads.d_key + heads.d_value)
+
+
+def training_flops(model: ModelConfig, params: PyTree, batch: Batch) -> Operations:
+    """Returns the operations of a training step: 2 for each multiplication, times 3 for the gradient.
+
+    Queries count with all keys, masked or not.
+
+    Reference: Kaplan et al. 2020, arXiv:2001.08361, section 2.1; Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
+    """
+    inputs = batch.inputs
+    source, target = (0 if x is None else x.shape[1] for x in (inputs.source_tokens, inputs.target_tokens))
+    rows, scored = batch.targets.shape
+
+    def positions(path: str) -> int:
+        if path.startswith("encoder/") or re.search(r"/cross_attention/(key|value)/", path):
+            return source
+        return target if path.startswith("decoder/") else 1 if path.startswith("pooler/") else scored
+
+    attention = model.num_encoder_layers * source**2 * head_sum(model)
+    attention += model.num_decoder_layers * target * (target + source) * head_sum(model.for_decoder)
+    return Operations(6.0 * rows * weight_sum(model, params, positions), 6.0 * rows * attention)
+
+
+def decoding_flops(model: ModelConfig, params: PyTree, bucket: Bucket) -> Operations:
+    """Returns the operations of one token for each row, forward pass only. Every slot of the cache counts, filled or not."""
+    source, room = bucket.lengths
+
+    def positions(path: str) -> int:
+        skipped = path.startswith(("encoder/", "pooler/")) or re.search(r"/cross_attention/(key|value)/", path)
+        return 0 if skipped else 1
+
+    cross = source if model.num_encoder_layers else 0
+    attention = model.num_decoder_layers * (room + cross) * head_sum(model.for_decoder)
+    return Operations(2.0 * bucket.rows * weight_sum(model, params, positions), 2.0 * bucket.rows * attention)

@@ -1,56 +1,69 @@
-"""The facts that the live view of a training shows below its bar: loss, speed, the last evaluation and the best one."""
+"""The view of a training: its lines, and the facts below the bar, which are loss, speed, the last evaluation and the best one."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flaxformer_lite.base.console import Curve, Progress
-from flaxformer_lite.config import TrainConfig
+from flaxformer_lite.base.console import Curve
+from flaxformer_lite.training.hooks import Hook, TrainingRun
 
 
-class TrainView:
-    """Shows the rows of metrics.jsonl, and the loss of each step."""
+class View(Hook):
+    """Shows each step, and each row of metrics.jsonl as a line and as facts."""
 
-    def __init__(self, train: TrainConfig, progress: Progress) -> None:
-        self.train, self.progress, self.curve = train, progress, Curve()
+    def __init__(self) -> None:
+        self.curve = Curve()
 
-    def show_history(self, rows: Iterable[dict[str, Any]], best: float | None) -> None:
-        """Shows the rows from before, in place of what was shown; `best` is the best value of `train.best_metric` in them."""
+    def on_start(self, run: TrainingRun) -> None:
+        """Shows the rows from before, in place of what was shown."""
         self.curve = Curve()
         for label in ("loss", "speed", "eval", "best"):  # in this order
-            self.progress.show(label, "")
-        for row in rows:
+            run.progress.show(label, "")
+        best = run.loop_state.best
+        for row in run.folder.rows():
             if row["split"] == "train":
                 self.curve.add(row.get("loss") or math.nan)
             elif row["split"] == "eval":
-                self.show_evaluation(row, best=best is not None and row.get(self.train.best_metric) == best)
+                self.show_evaluation(run, row, best is not None and row.get(run.config.train.best_metric) == best)
+        run.progress.update("training", run.step)
 
-    def show_step(self, step: int, loss: float) -> None:
-        """Shows a step and the loss of the one before."""
-        self.progress.show("loss", f"{loss:.4f}", str(self.curve))
-        self.progress.update("training", step)
+    def on_rollback(self, run: TrainingRun, step: int) -> None:
+        self.on_start(run)
 
-    def show_row(self, row: dict[str, Any]) -> None:
-        """Shows a `train` row."""
-        self.curve.add(math.nan if row["loss"] is None else row["loss"])
-        words = [speed_in_words(row)]
-        if "mfu" in row:
-            words.append(f"MFU {row['mfu']:.1%}")
-        if "peak_memory_bytes" in row:
-            words.append(f"peak memory {row['peak_memory_bytes'] / 2**30:.2f} GiB")
-        self.progress.show("speed", "  ".join([*words, f"rate {row['learning_rate']:.2e}"]))
+    def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
+        run.progress.show("loss", f"{measured['loss']:.4f}", str(self.curve))
+        run.progress.update("training", step)
 
-    def show_evaluation(self, row: dict[str, Any], *, best: bool) -> None:
+    def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
+        step = f"step {row['step']:>6}"
+        if row["split"] == "train":
+            loss, rate = row["loss"], f"rate {row['learning_rate']:.2e}"
+            words = "loss none" if loss is None else f"loss {loss:.4f}"
+            run.progress.say(f"{step}  epoch {row['epoch']:.2f}  {words}  {speed_in_words(row)}  {rate}")
+            self.curve.add(math.nan if loss is None else loss)
+            facts = [speed_in_words(row)]
+            if "mfu" in row:
+                facts.append(f"MFU {row['mfu']:.1%}")
+            if "peak_memory_bytes" in row:
+                facts.append(f"peak memory {row['peak_memory_bytes'] / 2**30:.2f} GiB")
+            run.progress.show("speed", "  ".join([*facts, rate]))
+        elif row["split"] == "eval":
+            run.progress.say(f"{step}  eval  {metrics_in_words(row)}" + " * best so far" * run.is_best)
+            self.show_evaluation(run, row, run.is_best)
+
+    def show_evaluation(self, run: TrainingRun, row: dict[str, Any], is_best: bool) -> None:
         """Shows an `eval` row, which may be the best one so far."""
-        self.progress.show("eval", f"step {row['step']:,}  {metrics_in_words(row)}")
-        if best:
-            self.progress.show("best", f"step {row['step']:,}  {metrics_in_words(row, [self.train.best_metric])}")
+        run.progress.show("eval", f"step {row['step']:,}  {metrics_in_words(row)}")
+        if is_best:
+            best = metrics_in_words(row, [run.config.train.best_metric])
+            run.progress.show("best", f"step {row['step']:,}  {best}")
 
 
 def speed_in_words(row: dict[str, Any]) -> str:
     """Returns the speed in a `train` row, such as `1,234 tokens/s`."""
     name = next(name for name in row if name.endswith("_per_second"))
-    return f"{row[name]:,.0f} {name.removesuffix('_per_second')}/s"
+    speed = math.nan if row[name] is None else row[name]  # tokens of a batch whose weights are not finite
+    return f"{speed:,.0f} {name.removesuffix('_per_second')}/s"
 
 
 def metrics_in_words(row: dict[str, Any], names: Iterable[str] | None = None) -> str:

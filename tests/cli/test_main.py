@@ -85,7 +85,8 @@ def test_quiet_is_said_for_one_command(command):
 def test_rows_of_a_training_are_json_lines_on_stdout(command, monkeypatch: pytest.MonkeyPatch):
     rows = [{"step": 1, "split": "train", "loss": 0.5}, {"step": 1, "split": "eval", "note": "ü"}]
     monkeypatch.setattr(
-        "flaxformer_lite.training.loop.train", lambda config, workdir, on_row, **_: [*map(on_row or pytest.fail, rows)]
+        "flaxformer_lite.training.loop.train",
+        lambda config, workdir, hooks, **_: [hook.on_row(None, row) for hook in hooks for row in rows],
     )
     status, out, err = command("train", "quickstart", "--workdir", "run", "--json")
     assert (status, err, [json.loads(line) for line in out.splitlines()]) == (0, "", rows)

@@ -16,7 +16,7 @@ from flaxformer_lite.config import outside
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.training.loop import summarize
+from flaxformer_lite.training.summary import summarize
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import tiny_config

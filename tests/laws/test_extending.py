@@ -3,13 +3,17 @@
 import ast
 import json
 import re
+import smtplib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 import flaxformer_lite
+from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import load_config
 from flaxformer_lite.training.loop import train
 from tests.support.paths import ROOT
@@ -57,7 +61,7 @@ def test_the_guide_shows_tested_code(section: str):
     (lines,) = re.findall(rf"^\| \[{kind}\].*\| (\d+) \|$", GUIDE, re.MULTILINE)
     assert int(lines) == start + len(code.splitlines()) - first
     diffs = re.findall(r"```diff\n(.*?)```", section, re.DOTALL)
-    assert len(diffs) == (kind != "callback")  # which is in no union
+    assert len(diffs) == (kind != "hook")  # which is in no union
     for diff in diffs:
         changed, *changes = diff.splitlines()
         old = (ROOT / changed.removeprefix("--- ")).read_text(encoding="utf-8").splitlines()
@@ -66,13 +70,33 @@ def test_the_guide_shows_tested_code(section: str):
 
 @pytest.mark.slow
 def test_the_config_of_the_guide_trains_and_drops_nothing(tmp_path: Path, capfd: pytest.CaptureFixture):
-    (section,) = (section for section in SECTIONS if "def get_config" in section)
-    file = tmp_path / "prefix.py"
-    file.write_text("\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL)), encoding="utf-8")
+    file = write_code("An objective", tmp_path / "prefix.py")
     small = ["--train.steps", "4", "--optimizer.schedule.warmup-steps", "1", "--data.eval.num-examples", "50"]
     train(load_config(str(file), small), tmp_path / "run")
     assert "76,800 training pairs" in (log := capfd.readouterr().err) and "dropped" not in log
     assert flaxformer_lite.load(tmp_path / "run").generate(["20 November 2026"])
+
+
+@pytest.mark.slow
+def test_the_hook_of_the_guide_mails_from_a_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Law: from the command to the mail; a later command reads the run with `--import`."""
+    mails: list[Any] = []
+    server = MagicMock()
+    server.return_value.__enter__.return_value.send_message = mails.append
+    monkeypatch.setattr(smtplib, "SMTP", server)
+    file, run = str(write_code("A hook", tmp_path / "mail.py")), str(tmp_path / "run")
+    small = ["--train.steps", "2", "--optimizer.schedule.warmup-steps", "1", "--data.eval.num-examples", "20"]
+    main(["train", file, "--workdir", run, *small])
+    assert [mail["Subject"] for mail in mails] == ["run, step 2"]
+    main(["train", f"{run}/config.json", "--import", file, "--train.steps", "3"])
+    assert [mail["Subject"] for mail in mails] == ["run, step 2", "run, step 3"]
+
+
+def write_code(title: str, file: Path) -> Path:
+    """Writes the blocks of Python of a section of the guide as one file."""
+    (section,) = (section for section in SECTIONS if section.startswith(f"{title}\n"))
+    file.write_text("\n".join(re.findall(r"```python\n(.*?)```", section, re.DOTALL)), encoding="utf-8")
+    return file
 
 
 def assigned(node: ast.stmt) -> list[ast.Name]:

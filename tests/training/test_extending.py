@@ -1,14 +1,18 @@
-"""An optimizer, metrics and a callback of one's own, defined here as outside the package, in one training.
+"""An optimizer, metrics, a hook and a callback of one's own, defined here as outside the package, in one training.
 
 Oracles: optax's own optimizers, metrics worked by hand and sacreBLEU's TER.
 """
 
 import dataclasses
+import functools
 import json
+import smtplib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from email.message import EmailMessage
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -20,13 +24,20 @@ from sacrebleu.metrics.ter import TER
 import flaxformer_lite
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
+from flaxformer_lite.config import from_json, to_json
+from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim import Constant, OptimizerAlgorithm, OptimizerConfig
+from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup
+from flaxformer_lite.training.hooks import Hooks
+from flaxformer_lite.training.signals import StopRequest
 from tests.support.commands import evaluate_arguments
-from tests.support.experiments import tiny_config, use_one_device, with_train
+from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
+from tests.support.final_state import open_run
 from tests.support.objectives import outputs, record
+from tests.support.quick import quick
 
 # The examples ------------------------------------------------------------------------------------------------------------
 
@@ -75,6 +86,22 @@ def stop_at(metric: str, value: float) -> Callable[[dict[str, Any]], None]:
             raise Reached(f"{metric} is {row[metric]:.3f} at step {row['step']}")
 
     return on_row
+
+
+@dataclass(frozen=True, kw_only=True)
+class MailEvaluations(Hook):
+    """Mails the metrics of each evaluation."""
+
+    to: str
+    server: str = "localhost"
+
+    def on_evaluation(self, run, step, metrics):
+        mail = EmailMessage()
+        mail["To"] = mail["From"] = self.to
+        mail["Subject"] = f"{run.folder.path.name}, step {step}"
+        mail.set_content("\n".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        with smtplib.SMTP(self.server) as server:
+            server.send_message(mail)
 
 
 # Their tests -------------------------------------------------------------------------------------------------------------
@@ -130,3 +157,140 @@ def test_a_training_with_all_of_them(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(scoring, "load_runs", lambda _: run)
     evaluate.run(evaluate_arguments("run"))
     assert json.loads(capsys.readouterr().out)["top5"] == pytest.approx(row["top5"], abs=1e-6)
+
+
+# Hooks -------------------------------------------------------------------------------------------------------------------
+
+SHORT = with_train(tiniest_config(), steps=4, eval_every=2, checkpoint_every=2, log_every=2, text_metrics=())
+
+TASK = TrainTask.of(SHORT)
+runner_once = functools.cache(make_runner)
+
+
+class PostOffice:
+    """An SMTP server that keeps its mails."""
+
+    mails: ClassVar[list[EmailMessage]] = []
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+
+    def __enter__(self) -> "PostOffice":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def send_message(self, mail: EmailMessage) -> None:
+        self.mails.append(mail)
+
+
+@pytest.fixture
+def mails(monkeypatch: pytest.MonkeyPatch) -> list[EmailMessage]:
+    use_one_device(monkeypatch)
+    monkeypatch.setattr(TrainTask, "of", lambda config: TASK)
+    monkeypatch.setattr(setup, "make_runner", runner_once)
+    monkeypatch.setattr(smtplib, "SMTP", PostOffice)
+    monkeypatch.setattr(PostOffice, "mails", [])
+    return PostOffice.mails
+
+
+@dataclass
+class Calls(Hook):
+    """Keeps what it is called with, and fails in one method at one step."""
+
+    calls: list[tuple[Any, ...]] = dataclasses.field(default_factory=list)
+    fails: tuple[str, int] = ("", 0)
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith(("on_", "before_")):
+            return super().__getattribute__(name)
+
+        def note(run: TrainingRun, step: Any = None, more: Any = None) -> None:
+            place = step["step"] if isinstance(step, dict) else run.step if step is None else step
+            self.calls.append((name, place))
+            if (name, place) == self.fails:
+                raise Reached(name)
+
+        return note
+
+
+def test_a_hook_from_python_is_called_in_order(tmp_path: Path, mails: list[EmailMessage]):
+    """Oracle: by hand, for 4 steps with a row, an evaluation and a checkpoint every second step. A step ends once the next is
+    started, or where its numbers are needed."""
+    hook = Calls()
+    run = flaxformer_lite.train(SHORT, tmp_path / "run", hooks=[hook, MailEvaluations(to="a@b.c")])
+    saves = [call for call in hook.calls if call[0] == "on_save"]
+    assert saves == [("on_save", 2), ("on_save", 4)]  # in the background, so the first one is early or late
+    assert [call for call in hook.calls if call not in saves] == [
+        ("on_start", 0),
+        ("before_step", 1),
+        ("before_step", 2),
+        ("on_step", 1),
+        ("on_step", 2),
+        ("on_row", 2),
+        ("on_row", 2),
+        ("on_evaluation", 2),
+        ("before_step", 3),
+        ("before_step", 4),
+        ("on_step", 3),
+        ("on_step", 4),
+        ("on_row", 4),
+        ("on_row", 4),
+        ("on_evaluation", 4),
+        ("on_end", 4),
+    ]
+    assert [mail["Subject"] for mail in mails] == ["run, step 2", "run, step 4"]
+    loss = run.folder.rows()[-1]["loss"]
+    assert mails[-1]["To"] == "a@b.c" and f"loss {loss:.4f}" in mails[-1].get_content()
+
+
+@pytest.mark.slow
+def test_a_hook_of_a_config_is_saved_in_it_and_may_change(tmp_path: Path, mails: list[EmailMessage]):
+    """Law: config.json names it as other classes from outside; the run continues with others, or none, to the same bits."""
+    config = with_train(SHORT, hooks=(MailEvaluations(to="a@b.c"),))
+    name = f"{__name__}:MailEvaluations"
+    assert json.loads(to_json(config))["train"]["hooks"] == [{"to": "a@b.c", "server": "localhost", "kind": name}]
+    assert from_json(to_json(config)) == config
+    assert import_options(config) == f" --import {__name__}"
+    run = flaxformer_lite.train(config, tmp_path / "run")
+    assert len(mails) == 2 and run.config == config
+    longer = flaxformer_lite.train(with_train(SHORT, steps=6), tmp_path / "run")
+    once = flaxformer_lite.train(with_train(config, steps=6), tmp_path / "once")
+    assert len(mails) == 2 + 3
+    jax.tree.map(np.testing.assert_array_equal, longer.params, once.params)
+
+
+FAILURES = [("on_start", 0, None), ("on_step", 1, 2), ("on_evaluation", 2, 2), ("on_end", 4, 4)]
+
+
+@pytest.mark.parametrize("case", quick(FAILURES, lambda case: case[0] == "on_step"), ids=lambda case: case[0])
+def test_an_exception_in_a_hook_costs_no_step(
+    tmp_path: Path, mails: list[EmailMessage], case: tuple[str, int, int | None]
+):
+    """Law: a checkpoint is saved after the step in progress, and the exception is raised; the hook is called at the end only."""
+    method, at, saved = case
+    hook = Calls(fails=(method, at))
+    with pytest.raises(Reached, match=method):
+        flaxformer_lite.train(SHORT, tmp_path / "run", hooks=[hook])
+    assert hook.calls[-1][0] == "on_end" and hook.calls[-2:][0] in ((method, at), ("on_save", 4))
+    with open_run(tmp_path / "run") as checkpoints:
+        assert checkpoints.latest() == saved
+    assert flaxformer_lite.train(SHORT, tmp_path / "run").step == 4
+
+
+def test_what_is_no_hook_is_refused():
+    with pytest.raises(ValueError, match=r"train\.hooks has 'mail': a hook must be a frozen dataclass with the base"):
+        with_train(SHORT, hooks=("mail",))
+
+
+def test_the_other_processes_call_the_hooks_of_all_only():
+    """Law: of several processes the first one calls all hooks, each of the others those that say so."""
+
+    class Everywhere(Calls):
+        all_processes = True
+
+    hooks = [Calls(), Everywhere()]
+    for is_first in (True, False):
+        Hooks(hooks, is_first, StopRequest()).call("on_start", Mock(step=0))
+    assert [len(hook.calls) for hook in hooks] == [1, 2]

@@ -36,11 +36,13 @@ from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.training import evaluation, loop, setup
+from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
+from flaxformer_lite.training.summary import describe_weights
+from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.trackers import TRACKERS
 from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
 from tests.support.final_state import assert_same_run, final_state, open_run
 from tests.support.paths import ROOT
@@ -106,14 +108,29 @@ def copy(uninterrupted: Path, tmp_path: Path) -> Path:
 
 def during_step(monkeypatch: pytest.MonkeyPatch, step: int, action: Callable[[], None]) -> None:
     """Has `action` happen while the train step number `step` is under way, before anything is written for it."""
-    original = loop.Trainer.show_progress
+    original = loop.Loop.start_step
 
-    def show(self: loop.Trainer, at: int) -> None:
-        if at == step:
+    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
+        measured = original(self, batch)
+        if self.step == step:
             action()
-        original(self, at)
+        return measured
 
-    monkeypatch.setattr(loop.Trainer, "show_progress", show)
+    monkeypatch.setattr(loop.Loop, "start_step", start)
+
+
+def spoil_parameters(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Makes the parameters NaN after the step number `step`."""
+    original = loop.Loop.start_step
+
+    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
+        measured = original(self, batch)
+        if self.step == step:
+            nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
+            self.state = self.state._replace(params=nan)
+        return measured
+
+    monkeypatch.setattr(loop.Loop, "start_step", start)
 
 
 def crash() -> None:
@@ -226,7 +243,7 @@ def test_rows_are_passed_on_as_they_are_written(tmp_path, uninterrupted):
         seen.append(row["split"])
         row.clear()
 
-    loop.train(NO_TEXT, tmp_path / "run", on_row)
+    loop.train(NO_TEXT, tmp_path / "run", [EachRow(on_row)])
     assert seen == [row["split"] for row in rows(uninterrupted)]
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -253,9 +270,9 @@ def test_a_mistake_in_the_callback_costs_no_step(uninterrupted, tmp_path, capsys
             raise Crash
 
     with pytest.raises(Crash):
-        loop.train(NO_TEXT, tmp_path / "run", on_row)
+        loop.train(NO_TEXT, tmp_path / "run", [EachRow(on_row)])
     step = {"train": 3, "eval": 5}[split]
-    assert f"on_row raised Crash: saved after step {step}; " in capsys.readouterr().err
+    assert f"EachRow.on_row raised Crash: saved after step {step}; " in capsys.readouterr().err
     loop.train(NO_TEXT, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -348,7 +365,7 @@ def test_a_run_continues_with_other_settings_if_that_is_asked_for(copy: Path, tm
     ):
         loop.train(patient, copy)
     seen: list[dict[str, Any]] = []
-    loop.train(patient, copy, seen.append, with_changes=True)
+    loop.train(patient, copy, [EachRow(seen.append)], with_changes=True)
     assert {"step": 12, "split": "change", "settings": {"train.patience": [None, 5]}} in rows(copy)
     assert [row["split"] for row in seen] == ["change", "train", "eval"]
     for asked in (False, True):
@@ -482,13 +499,7 @@ def test_a_garbled_row_does_not_stop_the_run(copy, capfd):
 @pytest.mark.parametrize("log_every", quick([1, 50], (50).__eq__))
 def test_a_loss_that_is_not_finite_ends_the_run_with_a_word(tmp_path, monkeypatch, capfd, log_every: int):
     """Parameters spoilt after step 6 skip step 7, a warning, and step 8, whose checkpoint is not saved: a few in a row suffice."""
-
-    def spoil(self: loop.Trainer, step: int) -> None:
-        if step == 6:
-            nan = jax.tree.map(lambda x: x * np.float32("nan"), self.state.params)
-            self.state = self.state._replace(params=nan)
-
-    monkeypatch.setattr(loop.Trainer, "show_progress", spoil)
+    spoil_parameters(monkeypatch, 6)
     for limit, message in (
         (9, "not finite after step 8"),
         (2, r"at step 8, the last of 2 steps .*: lower optimizer\.sch"),
@@ -524,7 +535,7 @@ def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch
 
     monkeypatch.setattr(evaluation.Evaluator, "evaluate", lambda *_: {"loss": float("nan"), "accuracy": 0.5})
     seen: list[dict[str, Any]] = []
-    loop.train(with_train(NO_TEXT, steps=13), copy, seen.append)
+    loop.train(with_train(NO_TEXT, steps=13), copy, [EachRow(seen.append)])
     expected = {"step": 13, "split": "eval", "loss": None, "accuracy": 0.5}
     written = [json.loads(line, parse_constant=refuse) for line in (copy / "metrics.jsonl").read_text().splitlines()]
     assert expected in seen and expected in written
@@ -537,13 +548,8 @@ def test_an_evaluation_that_is_not_finite_is_null_in_every_row(copy, monkeypatch
 @pytest.mark.slow
 def test_parameters_that_are_not_finite_are_neither_saved_nor_resumed(uninterrupted, tmp_path, monkeypatch, capfd):
     """Law: spoilt by the update of step 8, they are not saved; a checkpoint of an older release that has them is passed over."""
-
-    def spoil(self: loop.Trainer, step: int) -> None:
-        if step == 8:
-            self.state = self.state._replace(params=jax.tree.map(lambda x: x * np.float32("nan"), self.state.params))
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "show_progress", spoil)
+        spoil_parameters(patch, 8)
         with pytest.raises(Failure, match="not finite after step 8, which was not saved: lower"):
             loop.train(NO_TEXT, tmp_path / "run")
         assert saved(tmp_path / "run") == ["4", "5"]
@@ -686,11 +692,9 @@ def test_the_end_says_which_weights_commands_use_and_which_are_the_best(weights,
     """Oracle: by hand, for checkpoints of steps 8, 10 and 12."""
     checkpoints = Mock(latest=lambda: 12, best=lambda: best, newest_regular=lambda n: [12, 10, 8][:n])
     config = dataclasses.replace(with_train(NO_TEXT, **changes), weights=weights)
-    assert loop.describe_weights(config, checkpoints) == f"commands use weights {weights!r}: {said}"
+    assert describe_weights(config, checkpoints) == f"commands use weights {weights!r}: {said}"
     nothing = Mock(latest=lambda: 12, best=lambda: None)
-    assert "'best', but no checkpoint was" in loop.describe_weights(
-        dataclasses.replace(NO_TEXT, weights="best"), nothing
-    )
+    assert "'best', but no checkpoint was" in describe_weights(dataclasses.replace(NO_TEXT, weights="best"), nothing)
 
 
 # Real processes --------------------------------------------------------------------------------------------------------
@@ -724,10 +728,10 @@ def test_compiling_in_an_evaluation_counts_for_no_time_left(monkeypatch: pytest.
     """Oracle: by hand. Of an evaluation 7 s are compiling."""
     seconds = iter([2.0, 9.0])
     monkeypatch.setattr(loop, "compiling_seconds", lambda: next(seconds))
-    trainer = Mock(config=NO_TEXT, keeps=lambda _: False)
-    trainer.evaluator.evaluate.return_value = {"loss": 1.0}
-    assert loop.Trainer.evaluate(trainer, 5) == {"loss": 1.0}
-    trainer.progress.leave_out.assert_called_once_with(7.0)
+    run = Mock(config=NO_TEXT, counts=lambda: False)
+    run.evaluator.evaluate.return_value = {"loss": 1.0}
+    assert loop.Loop.evaluate(run) == {"loss": 1.0}
+    run.progress.leave_out.assert_called_once_with(7.0)
 
 
 def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.MonkeyPatch):
@@ -744,15 +748,15 @@ def test_compiling_a_shape_is_shown_and_counts_for_no_speed(monkeypatch: pytest.
         return state + 1, {}
 
     batches = [zero_batch(CONFIG.objective, Bucket(Lengths(size, 4), 1)) for size in (4, 4, 8, 4, 8)]
-    trainer = SimpleNamespace(compiled=set(), pending=[], state=0, runner=SimpleNamespace(train_step=step))
+    run = SimpleNamespace(compiled=set(), started=None, state=0, step=0, runner=SimpleNamespace(train_step=step))
     shown: list[tuple[Any, ...]] = []
-    trainer.throughput = SimpleNamespace(leave_out=left_out["throughput"].append)
-    trainer.progress = SimpleNamespace(
+    run.throughput = SimpleNamespace(leave_out=left_out["throughput"].append)
+    run.progress = SimpleNamespace(
         leave_out=left_out["progress"].append,
         within=lambda activity: shown.append((activity, clock[0])),
         update=lambda activity, step: shown.append((activity, step, clock[0])),
     )
-    for number, batch in enumerate(batches):
-        assert loop.Trainer.train_step(trainer, number, batch) == {}
-    assert trainer.state == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
+    for batch in batches:
+        assert loop.Loop.start_step(run, batch) == {}
+    assert run.state == run.step == 5 and left_out == {"throughput": [10, 10], "progress": [10, 10]}
     assert shown == [("compiling", 0), ("training", 0, 10), ("compiling", 11), ("training", 2, 21)]

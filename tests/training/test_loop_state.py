@@ -1,11 +1,12 @@
-"""Oracles: sums and early stopping by hand."""
+"""Oracles: sums and early stopping by hand; trees with one number that is not finite, in any place."""
 
 import dataclasses
 import math
 
+import jax.numpy as jnp
 import pytest
 
-from flaxformer_lite.training.loop_state import WINDOW, LoopState
+from flaxformer_lite.training.loop_state import WINDOW, LoopState, is_finite
 
 
 def test_the_mean_loss_is_over_tokens_and_starts_anew():
@@ -70,3 +71,10 @@ def test_losses_that_are_nearly_equal_have_no_spike_below_a_hundredth():
     """Their deviation is 0, so six of them are nothing."""
     assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.019) is None
     assert LoopState("data", recent_losses=[2.0] * WINDOW).spike(2.021) is not None
+
+
+@pytest.mark.parametrize("number", [jnp.nan, jnp.inf, -jnp.inf])
+def test_one_number_suffices(number: float):
+    tree = {"whole": jnp.arange(3), "none": None, "half": jnp.ones((2, 5), jnp.bfloat16), "empty": jnp.zeros((0, 3))}
+    assert is_finite(tree) and is_finite({"whole": jnp.arange(3)})
+    assert not is_finite(tree | {"half": tree["half"].at[1, 4].set(number)})

@@ -7,8 +7,10 @@ import shutil
 import time
 from pathlib import Path
 
+import jax
 import pytest
 
+from flaxformer_lite.objectives import Batch
 from flaxformer_lite.run import load
 from flaxformer_lite.training import loop, setup
 from flaxformer_lite.training.runners import make_runner
@@ -73,19 +75,20 @@ class Crash(Exception):
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, step: int, wait_for: int | None) -> None:
     """Has training crash in a step, once the mirror has the checkpoint of step `wait_for`."""
-    original = loop.Trainer.show_progress
+    original = loop.Loop.start_step
 
-    def show(self: loop.Trainer, at: int) -> None:
-        if at == step:
+    def start(self: loop.Loop, batch: Batch) -> dict[str, jax.Array]:
+        measured = original(self, batch)
+        if self.step == step:
             deadline = time.monotonic() + 30
             while wait_for is not None and wait_for not in complete_steps(RemoteRun(URL).files()):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
-            monkeypatch.setattr(loop.Trainer, "show_progress", original)
+            monkeypatch.setattr(loop.Loop, "start_step", original)
             raise Crash
-        original(self, at)
+        return measured
 
-    monkeypatch.setattr(loop.Trainer, "show_progress", show)
+    monkeypatch.setattr(loop.Loop, "start_step", start)
 
 
 @pytest.mark.slow

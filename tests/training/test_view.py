@@ -1,27 +1,37 @@
 """Oracle: facts written by hand for a few rows."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.whole_texts import WholeTexts
-from flaxformer_lite.training.view import TrainView, metrics_in_words, speed_in_words
+from flaxformer_lite.training.view import View, metrics_in_words, speed_in_words
 
 
 def row(step: int, loss: float | None, **more: float) -> dict[str, object]:
-    return {"step": step, "split": "train", "loss": loss, "learning_rate": 1e-3, "tokens_per_second": 1234.5, **more}
+    found = {"step": step, "split": "train", "loss": loss, "learning_rate": 1e-3, "tokens_per_second": 1234.5, **more}
+    return {"epoch": 1.5, **found}
+
+
+def run_of(progress: Progress, rows: Sequence[dict[str, Any]] = (), best: float | None = None) -> Any:
+    run = Mock(progress=progress, folder=Mock(rows=lambda: rows), loop_state=Mock(best=best), step=1000)
+    run.config.train.best_metric = "accuracy"
+    return run
 
 
 def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     progress = Progress(2000, silent=True)
-    view = TrainView(TrainConfig(best_metric="accuracy"), progress)
+    view = View()
     evaluations = [{"step": s, "split": "eval", "loss": 1.5, "accuracy": a} for s, a in ((500, 0.75), (1000, 0.5))]
-    view.show_history([row(50, 2.0), evaluations[0], row(100, None), row(150, 1.0), evaluations[1]], 0.75)
-    view.show_step(1001, 0.25)
-    view.show_row(row(1050, 1.5, mfu=0.4123, peak_memory_bytes=3 * 2**29))
+    run = run_of(progress, [row(50, 2.0), evaluations[0], row(100, None), row(150, 1.0), evaluations[1]], 0.75)
+    view.on_start(run)
+    view.on_step(run, 1001, {"loss": 0.25})
+    view.on_row(run, row(1050, 1.5, mfu=0.4123, peak_memory_bytes=3 * 2**29))
     assert {label: text for label, (text, _) in progress.facts.items()} == {
         "loss": "0.2500",
         "speed": "1,234 tokens/s  MFU 41.2%  peak memory 1.50 GiB  rate 1.00e-03",
@@ -30,9 +40,9 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     }
     assert progress.facts["loss"][1] == "█▁" and view.curve.means == [2.0, 1.0, 1.5]
     assert progress.work.count == "1,001/2,000"
-    view.show_history([row(50, 2.0), {"step": 60, "split": "eval", "loss": 1.5, "accuracy": None}], None)
+    view.on_start(run_of(progress, [row(50, 2.0), {"step": 60, "split": "eval", "loss": 1.5, "accuracy": None}]))
     assert progress.facts["eval"] == ("step 60  loss 1.5000", "") and progress.facts["best"] == ("", "")
-    view.show_history([row(50, 2.0)], None)
+    view.on_rollback(run_of(progress, [row(50, 2.0)]), 50)
     assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
 
 
@@ -41,19 +51,18 @@ def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatc
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     progress = Progress(2000)
-    view = TrainView(TrainConfig(), progress)
+    view, run = View(), run_of(progress)
     for step, (seconds, with_row) in enumerate(
         [(99, False), (20, False), (20, False), (20, True), (29, False), (2, False)], 1
     ):
         now[0] += seconds
-        view.show_step(step + 1, step / 4)
+        view.on_step(run, step + 1, {"loss": step / 4})
         if with_row:
-            progress.say("a row")
-            view.show_row(row(step, 1.0))
+            view.on_row(run, row(step, 1.0))
     assert capsys.readouterr().err.splitlines() == [
         "training: 2/2,000, 0%; loss 0.2500",
         "training: 4/2,000, 0%, 11 h 5 min left; loss 0.7500",
-        "a row",
+        "step      4  epoch 1.50  loss 1.0000  1,234 tokens/s  rate 1.00e-03",
         "training: 7/2,000, 0%, 10 h 4 min left; loss 1.5000; speed 1,234 tokens/s  rate 1.00e-03",
     ]
 

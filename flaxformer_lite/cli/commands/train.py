@@ -64,6 +64,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         print(*dry_run(config, workdir), sep="\n")
         return
+    from flaxformer_lite.training.hooks import EachRow
     from flaxformer_lite.training.loop import train  # after the settings: a mistake in them needs no checkpoints
     from flaxformer_lite.training.multihost.meeting import ProcessConfig, join
 
@@ -75,8 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
     )
     join(processes)
     if arguments.debug_step is None:
-        on_row = print_row if arguments.json else None
-        train(config, workdir, on_row, with_changes=arguments.continue_with_changes)
+        hooks = [EachRow(print_row)] if arguments.json else []
+        train(config, workdir, hooks, with_changes=arguments.continue_with_changes)
     else:
         from flaxformer_lite.tools.ops.debug_step import debug_step
 

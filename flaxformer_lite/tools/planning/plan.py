@@ -26,7 +26,7 @@ from flaxformer_lite.tools.planning.communication import Exchange, sum_collectiv
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
 from flaxformer_lite.training import MeshRunner, TrainTask, abstract_state
-from flaxformer_lite.training.flops import Operations, decoding_flops, training_flops
+from flaxformer_lite.training.throughput import Operations, decoding_flops, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------
 

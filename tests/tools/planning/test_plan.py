@@ -32,7 +32,7 @@ from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
 from flaxformer_lite.tools.planning.plan import Plan, Step, make_plan, plan_bucket
 from flaxformer_lite.tools.planning.program import read_program
-from flaxformer_lite.training.flops import Operations
+from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
 from tests.support.paths import ROOT
 

@@ -1,6 +1,7 @@
 """Trackers: programs that draw curves get the rows of metrics.jsonl too: TensorBoard, Weights & Biases, trackio.
 
-A tracker that fails is reported once and left out; training continues. A run that continues writes to the same run of its tracker.
+Each program is imported when a config names it. A tracker that fails is reported once and left out; training continues. A run that
+continues writes to the same run of its tracker.
 """
 
 import contextlib
@@ -9,15 +10,15 @@ import math
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import warn
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.config.train import TrackerName
+from flaxformer_lite.training.hooks import Hook, TrainingRun
+from flaxformer_lite.workdir import RunFolder
 
 NAMES = "trackers.json"
 """The file of the run folder with the names of its runs at its trackers."""
@@ -125,28 +126,19 @@ def tracker_id(folder: RunFolder, tracker: Literal["wandb", "trackio"]) -> str:
     return str(names[tracker])
 
 
-class Trackers:
-    """The trackers of a run. `write` passes a row of metrics.jsonl on to each; a failure costs that tracker, nothing else."""
+class Trackers(Hook):
+    """Passes each row of metrics.jsonl on to the trackers of `train.trackers`; a failure costs that tracker, nothing else."""
 
-    def __init__(
-        self, names: Sequence[str], folder: RunFolder, config: Config, warn: Callable[[str], None] = warn
-    ) -> None:
-        self.names, self.folder, self.config = names if not folder.silent else (), folder, config
-        self.warn = warn
+    def __init__(self, names: Sequence[TrackerName]) -> None:
+        self.names = names
         self.open: dict[str, Tracker] = {}
 
-    def __enter__(self) -> "Trackers":
+    def on_start(self, run: TrainingRun) -> None:
         for name in self.names:
-            self._attempt(name, lambda name=name: self.open.__setitem__(name, TRACKERS[name](self.folder, self.config)))
-        return self
+            with self.attempt(name, run):
+                self.open[name] = TRACKERS[name](run.folder, run.config)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for name, tracker in list(self.open.items()):
-            self._attempt(name, tracker.close)
-
-    def write(self, row: dict[str, Any]) -> None:
+    def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
         """Writes the finite numbers of a row as `train/loss`, `eval/bleu` and so on."""
         values = {
             f"{row['split']}/{name}": float(value)
@@ -154,14 +146,22 @@ class Trackers:
             if name not in ("step", "split") and isinstance(value, int | float) and math.isfinite(value)
         }
         for name, tracker in list(self.open.items()):
-            self._attempt(name, lambda tracker=tracker: tracker.write(row["step"], values))
+            with self.attempt(name, run):
+                tracker.write(row["step"], values)
 
-    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+    def on_end(self, run: TrainingRun) -> None:
+        for name, tracker in list(self.open.items()):
+            with self.attempt(name, run):
+                tracker.close()
+
+    @contextlib.contextmanager
+    def attempt(self, name: str, run: TrainingRun) -> Iterator[None]:
+        """Leaves a tracker out from now on, with a warning, if it fails within this context."""
         try:
-            action()
+            yield
         except Exception as error:
             self.open.pop(name, None)
             remedy = f': pip install "flaxformer-lite[{name}]"' if isinstance(error, ImportError) else ""
-            self.warn(
+            run.progress.warn(
                 f"train.trackers {name} failed, and training continues without it ({type(error).__name__}: {error}){remedy}"
             )

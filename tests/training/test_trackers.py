@@ -1,5 +1,7 @@
 """Oracles: each tracker's own reader of what it was given; a tracker that fails."""
 
+import contextlib
+import functools
 import json
 import logging
 import math
@@ -8,17 +10,19 @@ import struct
 import sys
 import time
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.train import TrackerName
-from flaxformer_lite.workdir import trackers
+from flaxformer_lite.training import trackers
+from flaxformer_lite.training.hooks import TrainingRun
+from flaxformer_lite.training.trackers import TRACKERS, Trackers, tracker_id
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.trackers import TRACKERS, Trackers, tracker_id
 from tests.support import needs
 from tests.support.experiments import tiny_config
 
@@ -33,6 +37,16 @@ def row(step: int, loss: float | None, split: str = "train") -> dict[str, Any]:
 def folder(tmp_path: Path) -> RunFolder:
     (tmp_path / "run").mkdir()
     return RunFolder(tmp_path / "run")
+
+
+@contextlib.contextmanager
+def opened(name: TrackerName, folder: RunFolder) -> Iterator[Callable[[dict[str, Any]], None]]:
+    """A function that gives rows to a tracker, as a training does."""
+    run = Mock(spec=TrainingRun, folder=folder, config=CONFIG, progress=Progress())
+    hook = Trackers((name,))
+    hook.on_start(run)
+    yield functools.partial(hook.on_row, run)
+    hook.on_end(run)
 
 
 class Lines:
@@ -60,9 +74,9 @@ def test_every_tracker_of_the_settings_is_there():
 
 def test_finite_numbers_are_passed_on_under_their_split(folder: RunFolder, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(TRACKERS, "wandb", Lines)
-    with Trackers(("wandb",), folder, CONFIG) as open_trackers:
-        open_trackers.write(row(3, None) | {"gradient_norm": math.inf, "note": "text"})
-        open_trackers.write(row(5, 0.5, "eval"))
+    with opened("wandb", folder) as write:
+        write(row(3, None) | {"gradient_norm": math.inf, "note": "text"})
+        write(row(5, 0.5, "eval"))
     first, second, end = Lines.last.lines
     assert first == (3, {"train/tokens_per_second": 6.0}) and end == "closed"
     assert second == (5, {"eval/loss": 0.5, "eval/tokens_per_second": 10.0})
@@ -71,9 +85,9 @@ def test_finite_numbers_are_passed_on_under_their_split(folder: RunFolder, monke
 def test_one_that_fails_is_reported_once_and_left_out(folder, monkeypatch, capsys: pytest.CaptureFixture):
     monkeypatch.setitem(TRACKERS, "wandb", Lines)
     monkeypatch.setattr(Lines, "fails_at", 2)
-    with Trackers(("wandb",), folder, CONFIG) as open_trackers:
+    with opened("wandb", folder) as write:
         for step in (1, 2, 3):
-            open_trackers.write(row(step, 0.5))
+            write(row(step, 0.5))
     assert [line[0] for line in Lines.last.lines] == [1]
     warning = "warning: train.trackers wandb failed, and training continues without it (OSError: the network is down)\n"
     assert capsys.readouterr().err == warning
@@ -81,16 +95,10 @@ def test_one_that_fails_is_reported_once_and_left_out(folder, monkeypatch, capsy
 
 def test_one_that_is_not_installed_is_a_warning_with_the_command(folder, monkeypatch, capsys: pytest.CaptureFixture):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with Trackers(("tensorboard",), folder, CONFIG) as open_trackers:
-        open_trackers.write(row(1, 0.5))
+    with opened("tensorboard", folder) as write:
+        write(row(1, 0.5))
     err = capsys.readouterr().err
     assert err.count("warning") == 1 and err.endswith('pip install "flaxformer-lite[tensorboard]"\n')
-
-
-def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(TRACKERS, "wandb", lambda *_: pytest.fail("opened"))
-    with Trackers(("wandb",), RunFolder(tmp_path, silent=True), CONFIG) as open_trackers:
-        open_trackers.write(row(1, 0.5))
 
 
 def test_the_name_at_a_tracker_stays_with_the_run_folder(folder: RunFolder):
@@ -100,13 +108,12 @@ def test_the_name_at_a_tracker_stays_with_the_run_folder(folder: RunFolder):
     assert tracker_id(folder, "trackio") != name and tracker_id(folder, "wandb") == name
 
 
-def write_twice(name: str, folder: RunFolder) -> None:
+def write_twice(name: TrackerName, folder: RunFolder) -> None:
     """Two processes: the second continues from step 2, so it writes step 3 anew."""
     for steps in ((1, 2, 3), (3, 4)):
-        with Trackers((name,), folder, CONFIG) as open_trackers:
+        with opened(name, folder) as write:
             for step in steps:
-                open_trackers.write(row(step, 1 / step if len(steps) == 3 else -1 / step))
-            assert name in open_trackers.open
+                write(row(step, 1 / step if len(steps) == 3 else -1 / step))
         time.sleep(1.1 * (name == "wandb"))  # it names the files of a process by the second of its start
 
 
@@ -115,9 +122,9 @@ def test_after_a_rollback_tensorboard_deletes_the_steps_that_come_again(
 ):
     tensorboard = Mock()
     monkeypatch.setitem(sys.modules, "tensorboardX", tensorboard)
-    with Trackers(("tensorboard",), folder, CONFIG) as open_trackers:
+    with opened("tensorboard", folder) as write:
         for step in (1, 2, 2, 3, 2, 3):
-            open_trackers.write(row(step, 0.5))
+            write(row(step, 0.5))
     assert [call.kwargs["purge_step"] for call in tensorboard.SummaryWriter.call_args_list] == [1, 2]
     assert tensorboard.SummaryWriter.return_value.close.call_count == 2
 

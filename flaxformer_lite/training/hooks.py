@@ -1,0 +1,104 @@
+"""Hooks: what happens beside a training, at its start, after each step, evaluation and checkpoint, and at its end.
+
+A hook changes no number of a run. Which steps are taken and saved, and how a run continues, is the loop's alone (`loop.py`).
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flaxformer_lite.base.console import Progress
+from flaxformer_lite.config import Config
+from flaxformer_lite.config.train import BaseHook
+from flaxformer_lite.training.loop_state import LoopState
+from flaxformer_lite.training.signals import StopRequest
+from flaxformer_lite.training.step import TrainState
+from flaxformer_lite.workdir import Checkpoints, RunFolder
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrainingRun:
+    """A run that is being trained, as hooks see it. They read it only."""
+
+    config: Config
+    folder: RunFolder
+    checkpoints: Checkpoints
+    progress: Progress
+    """The live view and train.log: `progress.say(line)`, `progress.warn(line)`."""
+    state: TrainState
+    """Step, parameters, optimizer state and average, on the devices; a step that still computes may have made them."""
+    loop_state: LoopState
+    """The best metric so far, skipped steps, rollbacks."""
+    step: int
+    """Number of steps that were started."""
+    is_best: bool = False
+    """Whether the last evaluation is the best so far."""
+
+
+class Hook(BaseHook):
+    """Base of all hooks; each method does nothing. A hook in `train.hooks` is a frozen dataclass, whose fields are settings.
+
+    An exception in a hook stops the run as a signal does: a checkpoint is saved after the step in progress, and then the exception
+    is raised. No method of this hook but `on_end` is called meanwhile.
+    """
+
+    all_processes: ClassVar[bool] = False
+    """Whether all processes of a run call the hook; else the first one alone does. Hooks must not communicate."""
+
+    def on_start(self, run: TrainingRun) -> None:
+        """Called before the first step, new or continued: `run.step` steps are done. A finished run does not start."""
+
+    def before_step(self, run: TrainingRun, step: int) -> None:
+        """Called before `step` is started, while the step before it may still compute."""
+
+    def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
+        """Called once `step` is computed, usually while the next one computes.
+
+        measured: loss, tokens, gradient_norm and update_norm.
+        """
+
+    def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
+        """Called with each row of metrics.jsonl once it is written. The row is a copy."""
+
+    def on_evaluation(self, run: TrainingRun, step: int, metrics: Mapping[str, float]) -> None:
+        """Called with the metrics of an evaluation once its row is written, before `step` is saved."""
+
+    def on_save(self, run: TrainingRun, step: int) -> None:
+        """Called once the checkpoint of `step` is complete on disk, at the earliest after the step that follows."""
+
+    def on_rollback(self, run: TrainingRun, step: int) -> None:
+        """Called when the run has returned to the checkpoint of `step`: the steps after it come again, with other batches."""
+
+    def on_end(self, run: TrainingRun) -> None:
+        """Called at the end: the run is finished, was stopped, or has failed."""
+
+
+class EachRow(Hook):
+    """Calls a function with each row of metrics.jsonl: the argument `on_row` of `flaxformer_lite.train`."""
+
+    def __init__(self, function: Callable[[dict[str, Any]], None]) -> None:
+        self.function = function
+
+    def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
+        self.function(row)
+
+
+class Hooks:
+    """The hooks of a run in this process, called one after the other. The first exception asks the run to stop."""
+
+    def __init__(self, hooks: Iterable[Hook], is_first: bool, stop: StopRequest) -> None:
+        self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop
+        self.failed: set[int] = set()
+        self.error: Exception | None = None
+
+    def call(self, method: str, run: TrainingRun, *arguments: Any) -> None:
+        """Calls a method of every hook by its name, each with its own copy of a dict."""
+        for number, hook in enumerate(self.hooks):
+            if number in self.failed and method != "on_end":
+                continue
+            try:
+                getattr(hook, method)(run, *(dict(x) if isinstance(x, dict) else x for x in arguments))
+            except Exception as error:  # a mistake in a hook costs no trained step
+                self.failed.add(number)
+                self.error = self.error or error
+                self.stop.signal = f"{type(hook).__name__}.{method} raised {type(error).__name__}"
