@@ -31,8 +31,9 @@ def on_abort(handler: Any) -> None:
 
 
 def _explain_abort(_: int) -> None:
+    # Asks JAX for nothing: while its devices are not there yet, or no longer, it would wait for the process that is gone.
     report(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
-    exit_process(2)
+    exit_at_once(2)
 
 
 EXPLAIN_ABORT = ABORT_HANDLER(_explain_abort)
@@ -70,15 +71,29 @@ def exit_on_error() -> Iterator[None]:
         exit_process(2)
 
 
+_name = "one of several processes"
+
+
+def call_this_process(name: str) -> None:
+    """Sets what `report` calls this process: it cannot ask JAX, which may wait for the others before it answers."""
+    global _name
+    _name = name
+
+
 def report(line: str) -> None:
     """Writes an error message of this process."""
-    print(f"error: process {jax.process_index()} of {jax.process_count()}: {line}", file=sys.stderr, flush=True)
+    print(f"error: {_name}: {line}", file=sys.stderr, flush=True)
 
 
 def exit_process(status: int) -> NoReturn:
     """Ends the process. One of several does not wait for the others, as Python's own exit would."""
     if jax.distributed.is_initialized():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        exit_at_once(status)
     sys.exit(status)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Ends the process without Python's own exit."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

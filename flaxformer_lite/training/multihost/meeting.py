@@ -13,7 +13,15 @@ import jax
 
 from flaxformer_lite.base.bounds import PositiveInt, violation
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.training.multihost.ending import ABORT_HANDLER, EXPLAIN_ABORT, exit_process, on_abort
+from flaxformer_lite.training.multihost.ending import (
+    ABORT_HANDLER,
+    EXPLAIN_ABORT,
+    REMEDY,
+    call_this_process,
+    exit_process,
+    on_abort,
+    report,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,11 +64,11 @@ class ProcessConfig:
 
 
 def join(processes: ProcessConfig) -> None:
-    """Connects this process with the others, if there are any. Call it before anything uses JAX's devices.
+    """Connects this process and its devices with the others, if there are any. Call it before anything uses JAX's devices.
 
     Without a coordinator the others are those that SLURM, Open MPI or the hosts of a TPU slice list.
 
-    Raises: ValueError if the processes cannot meet. If others do not come in time, JAX ends the process, with status 2.
+    Raises: ValueError if the processes cannot meet. If others do not come in time, or die, this process ends with status 2.
     """
     coordinator, listed = processes.coordinator, started_by_cluster(os.environ)
     if coordinator is None and not listed and not on_cloud_tpu(os.environ):
@@ -76,6 +84,8 @@ def join(processes: ProcessConfig) -> None:
         print(f"error: {failure[0]}, for the reason above: {failure[1]}", file=sys.stderr, flush=True)
         exit_process(2)
 
+    if coordinator is not None:
+        call_this_process(f"process {processes.process_id} of {processes.num_processes}")
     handler = ABORT_HANDLER(explain)
     on_abort(handler)
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # while JAX waits, no Python handler runs
@@ -93,9 +103,21 @@ def join(processes: ProcessConfig) -> None:
             warn(f"this TPU's host has no list of other hosts ({reason}): it trains alone")
             return
         raise ValueError(f"{failure[0]}: {reason}; {failure[1]}") from None
+    else:
+        on_abort(EXPLAIN_ABORT)
+        connect_devices()
     finally:
         signal.signal(signal.SIGINT, on_interrupt)
-    on_abort(EXPLAIN_ABORT)
+
+
+def connect_devices() -> None:
+    """Waits until all processes know each other's devices; ends this process if that fails."""
+    try:
+        call_this_process(f"process {jax.process_index()} of {jax.process_count()}")
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        report(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
+        exit_process(2)
 
 
 def describe_failure(processes: ProcessConfig) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from flaxformer_lite.training.multihost import meeting
+from flaxformer_lite.training.multihost import ending, meeting
 from flaxformer_lite.training.multihost.meeting import ProcessConfig, on_cloud_tpu, started_by_cluster
 from tests.support.paths import ROOT
 
@@ -100,3 +100,24 @@ def test_where_to_meet_is_all_or_nothing():
         with pytest.raises(ValueError, match=rf"--coordinator is '{given}': must be a host and a port"):
             ProcessConfig(coordinator=given, num_processes=2, process_id=0)
     ProcessConfig(coordinator="[::1]:65535", num_processes=2, process_id=0)
+
+
+def test_the_end_by_jax_is_explained_without_asking_jax(monkeypatch, capfd):
+    """JAX would wait for the process that is gone: its devices may not be there yet, or no longer."""
+
+    def wait() -> int:
+        raise AssertionError("would wait")
+
+    class End(Exception):
+        pass
+
+    def exit_at_once(status: int) -> None:
+        raise End(status)
+
+    for name in ("process_index", "process_count", "devices", "local_devices"):
+        monkeypatch.setattr(jax, name, wait)
+    monkeypatch.setattr(os, "_exit", exit_at_once)
+    monkeypatch.setattr(ending, "_name", "process 1 of 2")
+    with pytest.raises(End, match="2"):
+        ending._explain_abort(6)
+    assert "error: process 1 of 2: JAX has ended it" in capfd.readouterr().err

@@ -38,6 +38,13 @@ CONFIG = dataclasses.replace(
     train=TrainConfig(steps=6, log_every=1, checkpoint_every=2),
 )
 
+DIES_AFTER_JOINING = """
+import jax, os, sys, time
+jax.distributed.initialize(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+time.sleep(2)  # the others have joined too
+os._exit(1)
+"""
+
 
 class Processes:
     """Processes that train together: `python train.py` with virtual devices, and what each said on stderr.
@@ -55,6 +62,7 @@ class Processes:
         *flags: str,
         own: Sequence[Sequence[str]] = (),
         own_devices: Sequence[int] = (),
+        die_after_joining: int | None = None,
     ):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
@@ -75,7 +83,10 @@ class Processes:
             count = own_devices[i] if own_devices else devices
             environment["XLA_FLAGS"] = re.sub("device_count=8", f"device_count={count}", os.environ["XLA_FLAGS"])
             with open(run.with_name(f"{run.name}.{i}.err"), "w") as stderr:
-                process = subprocess.Popen([*command, *here], env=environment, cwd=ROOT, stderr=stderr, stdout=stderr)
+                words = [*command, *here]
+                if i == die_after_joining:
+                    words = [sys.executable, "-c", DIES_AFTER_JOINING, coordinator, str(number), str(i)]
+                process = subprocess.Popen(words, env=environment, cwd=ROOT, stderr=stderr, stdout=stderr)
             self.started.append(process)
         self.run = run
 
@@ -350,3 +361,15 @@ def test_processes_that_wait_in_vain_end_with_a_word(config: Path, tmp_path: Pat
     last = said.splitlines()[-1]
     assert last.startswith("error: the processes did not meet at --coordinator 127.0.0.1:")
     assert "start all of them within 3 s (--join-seconds)" in last
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("process", [0, 1])
+def test_one_whose_partner_dies_before_its_devices_are_known_ends_with_a_word(
+    config: Path, tmp_path: Path, cache: Path, process: int
+):
+    """By the broken connection to the first process at once, by the missing heartbeat of another within 100 s."""
+    with Processes(config, tmp_path / "run", cache, 2, 1, die_after_joining=1 - process) as processes:
+        assert processes.started[process].wait(240) == 2, processes.said(process)
+        said = processes.said(process)
+    assert f"error: process {process} of 2: " in said and "Traceback" not in said, said
