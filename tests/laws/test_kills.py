@@ -31,6 +31,13 @@ STATUSES = {
     signal.SIGINT: (0, -signal.SIGINT, 130),
 }
 """Exit statuses of a single process by the signal that it got: 0 once it listens, or if it was finished."""
+SECONDS_TO_END = 180 + 120
+"""JAX's longest wait, and the run's own end on a busy machine.
+
+A process whose partner is gone, and with which it has no connection to break, misses its heartbeat after 100 s. A SIGTERM while
+processes start is a preemption notice for JAX: if the run has nothing to do and one has ended already, the other one waits for it
+180 s (`kPreemptionBarrierTimeout` in XLA).
+"""
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["one_process", "two_processes"])
@@ -92,7 +99,7 @@ def test_a_run_that_is_disturbed_at_any_moment_ends_as_if_nothing_was(
             if disturbed < KILLS and all(process.poll() is None for process in started):
                 number = disturb(chance, victim)
                 disturbed += 1
-                statuses = [process.wait(120) for process in started]
+                statuses = [process.wait(SECONDS_TO_END) for process in started]
                 assert victim.returncode in STATUSES[number] or scene.processes > 1, (number, scene.said(run))
                 finished = not any(statuses) and "nothing to do" in scene.said(run)
                 if number == signal.SIGKILL and chance.random() < 0.2:
