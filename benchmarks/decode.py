@@ -1,6 +1,6 @@
 """Compares translation on the CPU with CTranslate2 or Hugging Face: the same weights, the same sentences, the same beam.
 
-python benchmarks/decode.py RUN --sentences FILE --peer ctranslate2 [--beam 1 5] [--batch 64] [--threads 1] [--rounds 5]
+python benchmarks/decode.py RUN --sentences FILE --peer ctranslate2 [--beam-size 1 5] [--batch 64] [--threads 1] [--rounds 5]
 python benchmarks/decode.py --shape m30k --peer ctranslate2
 
 With `--shape` a model of that size with random weights translates 64 sources of 15 random tokens, and every answer has 20 tokens.
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--sentences", metavar="FILE", help="one sentence a line; with RUN")
     parser.add_argument("--shape", choices=SHAPES, help="random weights and tokens, in place of RUN and FILE")
     parser.add_argument("--peer", choices=PEERS)
-    parser.add_argument("--beam", type=int, nargs="+", default=[1, 5])
+    parser.add_argument("--beam-size", type=int, nargs="+", default=[1, 5])
     parser.add_argument("--weights-dtype", choices=("float32", "bfloat16"), default="float32", help="our side")
     parser.add_argument("--peer-type", default="float32", help="compute type of CTranslate2, such as int8")
     parser.add_argument("--batch", type=int, default=64, help="sentences of a batch, on both sides")
@@ -149,7 +149,7 @@ def words_of(side: str, path: str, ids: Path, beam: int, options: argparse.Names
     """Returns the words that start the process of one side."""
     words = [__file__, path, *(["--shape", options.shape] if options.shape else []), "--measure", side, str(ids)]
     words += ["--weights-dtype", options.weights_dtype, "--peer-type", options.peer_type]
-    return [*words, "--beam", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
+    return [*words, "--beam-size", str(beam), "--batch", str(options.batch), "--threads", str(options.threads)]
 
 
 def report(beam: int, rounds: dict[str, list[Times]], answers: dict[str, Ids]) -> None:

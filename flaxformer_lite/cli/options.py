@@ -59,7 +59,7 @@ def add_translation(parser: argparse.ArgumentParser) -> None:
         help="another run that translates together with RUN, by the mean of the predicted probabilities; may be repeated",
     )
     beam = "beam size, 1 is greedy; default: decode.beam_size of the config"
-    add_setting(parser, "--beam", "beam_size", int, "N", beam)
+    add_setting(parser, "--beam-size", "beam_size", int, "N", beam)
     alpha = "exponent of the length penalty, higher for longer answers; default: decode.alpha of the config"
     add_setting(parser, "--alpha", "alpha", float, "A", alpha)
     parser.add_argument(

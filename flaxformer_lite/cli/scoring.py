@@ -60,7 +60,7 @@ def score(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple
         hypotheses, scores = evaluate(loaded, data, decode, arguments)
     elif decode or arguments.bleu_tokenizer:
         raise ValueError(
-            "--beam, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
+            "--beam-size, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
         )
     else:
         with Progress(len(data.pairs)) as progress:

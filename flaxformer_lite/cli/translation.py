@@ -34,7 +34,7 @@ def decode_settings(loaded: Run, arguments: argparse.Namespace) -> dict[str, Any
     else:
         decode = {"num_hypotheses": decode.get("beam_size", loaded.config.decode.beam_size), **decode}
     if decode["num_hypotheses"] < 2:
-        raise ValueError("--minimum-risk compares candidates, but there is only 1: raise --beam or --samples")
+        raise ValueError("--minimum-risk compares candidates, but there is only 1: raise --beam-size or --samples")
     return decode
 
 

@@ -127,7 +127,7 @@ def test_ends_of_lines_and_a_byte_order_mark_are_no_part_of_the_text(folder: Pat
 
 
 def test_n_best_has_index_text_and_score(folder: Path, command, tmp_path: Path):
-    status, out, _ = command("translate", folder, "--beam", 3, "--n-best", 2, stdin=text(LINES[:3]))
+    status, out, _ = command("translate", folder, "--beam-size", 3, "--n-best", 2, stdin=text(LINES[:3]))
     rows = [line.split(" ||| ") for line in out.splitlines()]
     assert status == 0
     assert [row[0] for row in rows] == ["0", "0", "1", "2", "2"]
@@ -140,7 +140,7 @@ def test_translate_does_what_the_config_says_of_hypotheses(folder: Path, command
     run = LOAD(str(folder), weights=None)
     decode = dataclasses.replace(run.config.decode, beam_size=3, num_hypotheses=2)
     several = dataclasses.replace(run, config=dataclasses.replace(run.config, decode=decode))
-    expected = command("translate", folder, "--beam", 3, "--n-best", 2, stdin=text(LINES[:3]))
+    expected = command("translate", folder, "--beam-size", 3, "--n-best", 2, stdin=text(LINES[:3]))
     monkeypatch.setattr("flaxformer_lite.cli.translation.load", lambda path, **weights: several)
     assert command("translate", folder, stdin=text(LINES[:3])) == expected
 
@@ -325,8 +325,8 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
             ["no command xyz", "train, prepare, translate, generate, classify, embed, fill-mask, evaluate"],
         ),
         (["translate"], ["RUN", "flaxformer-lite translate --help"]),
-        (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam"]),
-        (["translate", "{run}", "--beam", "three"], ["--beam", "three"]),
+        (["translate", "{run}", "--beem", "3"], ["--beem 3", "perhaps you meant --beam-size"]),
+        (["translate", "{run}", "--beam-size", "three"], ["--beam-size", "three"]),
         (
             ["inspect", "{run}", "3"],
             ["inspect does not take 3", "--step, --weights, --verify, --sharding, --devices, --mesh, --json"],
@@ -334,14 +334,15 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_word(folder: Path, command, 
         (["translate", "{run}/nowhere"], ["does not exist", "flaxformer-lite train"]),
         (["translate", "{tmp}"], ["holds no run", "config.json"]),
         (["translate", "{run}", "{tmp}/three", "{tmp}/no-file"], ["{tmp}/no-file"]),
-        (["translate", "{run}", "--beam", "0"], ["error: --beam is 0: it must be at least 1"]),
+        (["translate", "{run}", "--beam-size", "0"], ["error: --beam-size is 0: it must be at least 1"]),
         (
             ["translate", "{run}", "--n-best", "5"],
             [
-                "error: --n-best is 5 but decode.beam_size (--beam) is 1: --n-best must be between 1 and decode.beam_size (--beam)"
+                "error: --n-best is 5 but decode.beam_size (--beam-size) is 1: --n-best must be between 1 and decode.beam_size "
+                "(--beam-size)"
             ],
         ),
-        (["evaluate", "{run}", "--beam", "-1"], ["error: --beam is -1: it must be at least 1"]),
+        (["evaluate", "{run}", "--beam-size", "-1"], ["error: --beam-size is -1: it must be at least 1"]),
         (["translate", "{run}", "--weights", "latest"], ["weights is 'latest'", "average:N"]),
         (["translate", "{run}", "--weights", "average:9"], ["average:9", "train.keep_latest"]),
         (["evaluate", "{run}", "--split", "test"], ["data.test is None in the config", "--source"]),

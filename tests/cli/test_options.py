@@ -12,7 +12,7 @@ from flaxformer_lite.run import load
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for option, setting in (("--beam", "beam_size"), ("--top-k", "sampling.top_k"), ("--best", "sampling.best")):
+    for option, setting in (("--beam-size", "beam_size"), ("--top-k", "sampling.top_k"), ("--best", "sampling.best")):
         add_setting(parser, option, setting, int, "N", "about it")
     parser.add_argument("--seed", type=int)
     return parser.parse_args(words)
@@ -21,14 +21,14 @@ def parsed(*words: str) -> argparse.Namespace:
 @pytest.mark.parametrize(
     ("words", "message", "expected"),
     [
-        (("--beam", "0"), "decode.beam_size is 0: give 1", "--beam is 0: give 1"),
-        ((), "decode.beam_size is 0: give 1", "decode.beam_size (--beam) is 0: give 1"),
-        (("--beam", "2"), "give decode.alpha, decode.beam_size.", "give decode.alpha, --beam."),
+        (("--beam-size", "0"), "decode.beam_size is 0: give 1", "--beam-size is 0: give 1"),
+        ((), "decode.beam_size is 0: give 1", "decode.beam_size (--beam-size) is 0: give 1"),
+        (("--beam-size", "2"), "give decode.alpha, decode.beam_size.", "give decode.alpha, --beam-size."),
         (("--top-k", "3"), "decode.sampling.top_k is -1", "--top-k is -1"),
         (("--top-k", "3"), "x, but decode.sampling draws", "x, but --top-k draws"),
         (("--top-k", "3", "--best", "1"), "x, but decode.sampling draws", "x, but --top-k and --best draws"),
         ((), "x, but decode.sampling draws", "x, but decode.sampling draws"),
-        (("--beam", "2"), "decode.beam_size_limit and model.decode", "decode.beam_size_limit and model.decode"),
+        (("--beam-size", "2"), "decode.beam_size_limit and model.decode", "decode.beam_size_limit and model.decode"),
         (("--seed", "-1"), "seed is -1: seed is no number", "--seed is -1: seed is no number"),
         ((), "seed is -1", "seed is -1"),
         (("--seed", "1"), "nothing is wrong", "nothing is wrong"),
@@ -39,7 +39,7 @@ def test_settings_are_called_as_they_were_typed(words: tuple[str, ...], message:
 
 
 def test_what_was_typed_as_settings():
-    assert typed_settings(parsed("--beam", "0", "--top-k", "3")) == {"beam_size": 0, "top_k": 3}
+    assert typed_settings(parsed("--beam-size", "0", "--top-k", "3")) == {"beam_size": 0, "top_k": 3}
     assert typed_settings(parsed()) == {}
     assert as_flags("decode.beam_size is 0", argparse.Namespace()) == "decode.beam_size is 0"
 

@@ -21,9 +21,9 @@ RUN = Run(RunFolder("run"), CONFIG, {}, None, 3)
     ("options", "expected"),
     [
         ([], {}),
-        (["--alpha", "1.5", "--beam", "3"], {"alpha": 1.5, "beam_size": 3}),
+        (["--alpha", "1.5", "--beam-size", "3"], {"alpha": 1.5, "beam_size": 3}),
         (["--minimum-risk", "chrf"], {"num_hypotheses": 5}),
-        (["--minimum-risk", "chrf", "--beam", "9"], {"num_hypotheses": 9, "beam_size": 9}),
+        (["--minimum-risk", "chrf", "--beam-size", "9"], {"num_hypotheses": 9, "beam_size": 9}),
         (
             ["--minimum-risk", "bleu", "--samples", "7", "--temperature", "0.5"],
             {"num_hypotheses": 7, "beam_size": 1, "sampling": Sampling(temperature=0.5)},
@@ -39,7 +39,7 @@ def test_options_become_settings_of_decoding(options: list[str], expected: dict[
     [
         (["--samples", "7"], "--samples are candidates of --minimum-risk"),
         (["--minimum-risk", "chrf", "--temperature", "0.5"], "--temperature is for samples"),
-        (["--minimum-risk", "chrf", "--beam", "1"], "there is only 1: raise --beam or --samples"),
+        (["--minimum-risk", "chrf", "--beam-size", "1"], "there is only 1: raise --beam-size or --samples"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(options: list[str], message: str):

@@ -73,10 +73,7 @@ def check(command: DocCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     config = STAND_IN.get(getattr(arguments, "config", None) or "", getattr(arguments, "config", None))
     monkeypatch.chdir(ROOT)
     if takes_settings:
-        load_config(str(config), arguments.flags)
-    elif command.words[0] == "plan":
-        overrides = [f"--{setting}" for setting in arguments.overrides]
-        config_of(str(config), [word for setting in overrides for word in setting.split("=")])
+        config_of(str(config), arguments.flags)
     if getattr(arguments, "mesh", None):
         parse_mesh(arguments.mesh)
 
@@ -95,7 +92,7 @@ def test_every_command_is_one_with_its_options_and_settings(page: str, monkeypat
     [
         "train quickstart --train.stops 3",
         "translate RUN --beams 4",
-        "plan bert_base --topology v5e:1x1 model.dtyp=float32",
+        "plan bert_base --topology v5e:1x1 --model.dtyp float32",
     ],
 )
 def test_a_wrong_option_is_found(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):

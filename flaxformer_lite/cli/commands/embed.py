@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     input_lines.add_arguments(parser)
-    parser.add_argument("--output", metavar="FILE.npy", help="write all vectors, [N, D], into this new file")
+    parser.add_argument("-o", "--output", metavar="FILE.npy", help="write all vectors, [N, D], into this new file")
     parser.add_argument("--similarity", action="store_true", help="lines are pairs of texts: write their cosines")
 
 

@@ -3,7 +3,7 @@
 One prompt on a terminal is answered token by token; elsewhere its text is written unchanged. For several prompts or samples each
 text is one line, in order, with \\\\ for a backslash and \\n for the end of a line. Only the new texts go to stdout. A line that is
 too long or not UTF-8 is reported, and its texts are empty. Each token is the most probable one, unless decode.sampling of the
-config or one of --temperature, --top-k, --top-p, --min-p, --seed and --samples draws tokens; --beam searches.
+config or one of --temperature, --top-k, --top-p, --min-p, --seed and --samples draws tokens; --beam-size searches.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed", type=int, metavar="N", help="seed of the draws, together with the number of the prompt; default: 0"
     )
     add_setting(parser, "--samples", "num_hypotheses", int, "N", "texts for each prompt")
-    add_setting(parser, "--beam", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")
+    add_setting(parser, "--beam-size", "beam_size", int, "N", "beam size; default: decode.beam_size of the config")
     add_weights(parser)
 
 
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.ids and arguments.stop:
         raise ValueError("--stop is for texts, but --ids writes none: leave one of them out")
     if arguments.beam_size is not None and arguments.seed is not None:
-        raise ValueError("--seed is for drawing, --beam for searching: leave one of them out")
+        raise ValueError("--seed is for drawing, --beam-size for searching: leave one of them out")
     from flaxformer_lite.run import load  # with JAX
 
     one = len(arguments.prompts) == 1

@@ -1,6 +1,6 @@
 """Compiles a config's step for a TPU slice, on any machine: memory, operations, exchanges and the time at least.
 
-SETTINGs change the config, for example data.rows-multiple=256. Needs libtpu: pip install "flaxformer-lite[tpu]".
+Other options are settings of CONFIG, as for `train`: --data.rows-multiple 256. Needs libtpu: pip install "flaxformer-lite[tpu]".
 """
 
 import argparse
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import flaxformer_lite.tools.planning
 
 
+TAKES_SETTINGS = True
+"""Options that are not its own are settings of CONFIG."""
+
 UNROLLED = 2
 """Layers in one iteration that are planned as they stand: a loop over two compiles no faster (docs/scaling.md)."""
 
@@ -23,7 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart"
     )
-    parser.add_argument("overrides", metavar="SETTING=VALUE", nargs="*", help="change the config: model.dtype=bfloat16")
     parser.add_argument(
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
     )
@@ -42,16 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
-    overrides: list[str] = []
-    for setting in arguments.overrides:
-        name, given, value = setting.partition("=")
-        if not given:
-            raise ValueError(f"{setting!r} is not a setting: write SETTING=VALUE, for example model.dtype=bfloat16")
-        overrides += [f"--{name.removeprefix('--')}", value]
-    config = config_of(arguments.config, overrides)
+    config = config_of(arguments.config, arguments.flags)
     mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
     about = None
-    if not arguments.decode and "--model.scan-unroll" not in [name.replace("_", "-") for name in overrides[::2]]:
+    if not arguments.decode and not any(
+        word.replace("_", "-").startswith("--model.scan-unroll") for word in arguments.flags
+    ):
         config, about = in_a_loop(config)
     if about is not None:
         note(about)
@@ -69,7 +67,7 @@ def in_a_loop(config: "flaxformer_lite.config.Config") -> tuple["flaxformer_lite
         return config, None
     about = (
         "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
-        f"model.scan-unroll={unroll} plans the config's own form"
+        f"--model.scan-unroll {unroll} plans the config's own form"
     )
     return dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1)), about
 

@@ -234,8 +234,8 @@ def test_a_slice_that_training_would_refuse():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["train.steps"], "'train.steps' is not a setting: write SETTING=VALUE"),
-        (["train.steps=0"], "train.steps is 0: it must be at least 1"),
+        (["train.steps=0"], "train.steps=0 belongs to no option: write --SETTING VALUE"),
+        (["--train.steps", "0"], "train.steps is 0: it must be at least 1"),
         (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which has an axis twice"),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize(
-    ("words", "planned"), [(["char_lm"], 1), (["quickstart"], 2), (["char_lm", "model.scan_unroll=3"], 3)]
+    ("words", "planned"), [(["char_lm"], 1), (["quickstart"], 2), (["char_lm", "--model.scan_unroll", "3"], 3)]
 )
 def test_more_than_two_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
     words: list[str], planned: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -260,7 +260,7 @@ def test_more_than_two_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
     written = capsys.readouterr().err
     assert f"error: {planned} a turn" in written
     assert ("layers in a loop" in written) == (planned == 1)
-    assert ("model.scan-unroll=4 plans" in written) == (planned == 1)  # the config's own
+    assert ("--model.scan-unroll 4 plans" in written) == (planned == 1)  # the config's own
 
 
 @dataclasses.dataclass
