@@ -1,8 +1,6 @@
 """A config from a file and the command line."""
 
-import contextlib
 import dataclasses
-import io
 import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +14,7 @@ from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.option_mistakes import explain_options
+from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import variants_in
@@ -90,26 +88,25 @@ def missing_file(file: Path) -> str:
 
 
 def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
-    """Returns the config changed by options. Raises: ValueError in one line, in place of tyro's box."""
-    if not overrides:
-        return config
-    box = io.StringIO()
+    """Returns the config changed by options. Raises: ValueError for a mistake in them; SystemExit with status 0 after `--help`."""
+    if {"-h", "--help"} & {*overrides}:
+        show_help(config, path)
+    return apply_options(config, overrides) if overrides else config
+
+
+def show_help(config: Config, path: str) -> typing.NoReturn:
+    """Prints every setting with its value and its meaning, as tyro writes them, and ends with status 0."""
     variants = "\n".join(f"  {setting:<24} {', '.join(kinds)}" for setting, kinds in choices(config))
-    try:
-        with contextlib.redirect_stderr(box):
-            return tyro.cli(
-                Config,
-                default=config,
-                args=list(overrides),
-                prog=f"flaxformer-lite train {path}",
-                description=HELP.format(path=path, variants=variants),
-                config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
-                registry=kinds_are_no_options(config),
-            )
-    except SystemExit as end:
-        if not end.code:
-            raise
-        raise ValueError(explain_options(box.getvalue(), overrides, config)) from None
+    tyro.cli(
+        Config,
+        default=config,
+        args=["--help"],
+        prog=f"flaxformer-lite train {path}",
+        description=HELP.format(path=path, variants=variants),
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
+        registry=kinds_are_no_options(config),
+    )
+    raise AssertionError
 
 
 def kinds_are_no_options(config: Config) -> ConstructorRegistry:

@@ -1,12 +1,13 @@
 """pydantic's errors in the words of a user: setting, value, legal values."""
 
+import difflib
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 from flaxformer_lite.base.bounds import cut, violation
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.option_mistakes import elsewhere
 from flaxformer_lite.config.variants import KINDS, settings_of, variants_in
 
 OUT_OF_BOUNDS = ("greater_than", "greater_than_equal", "less_than", "less_than_equal")
@@ -75,3 +76,13 @@ def field_at(location: tuple[str | int, ...], hint: Any) -> tuple[list[str], typ
         names.append(str(rest.pop(0)))
         variants = variants_in(hints[names[-1]])
     return names, owner, rest
+
+
+def elsewhere(setting: str, known: Sequence[str]) -> list[str]:
+    """Returns settings of other groups with a name like this one's, unless its own group has such a name."""
+    group, _, name = setting.rpartition(".")
+    in_group = {path.rpartition(".")[2] for path in known if group and path.rpartition(".")[0] == group}
+    if difflib.get_close_matches(name, in_group, 1):
+        return []
+    names = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 3, 0.7)
+    return [path for path in known if path.rpartition(".")[2] in names]

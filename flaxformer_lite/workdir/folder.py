@@ -41,7 +41,7 @@ from flaxformer_lite.config.differences import (
     flatten,
 )
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.option_mistakes import as_options
+from flaxformer_lite.config.options import as_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import DataConfig

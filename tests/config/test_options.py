@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.config import load_config
-from flaxformer_lite.config.option_mistakes import in_words
+from flaxformer_lite.config.options import in_words
 
 WRONG = {
     "--train.stpes 9": "there is no option --train.stpes; perhaps you meant --train.steps or --train.seed",

@@ -1,19 +1,20 @@
-"""tyro's complaints about options, in the words of a user: setting, value, legal values, remedy."""
+"""Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
 import dataclasses
 import difflib
 import itertools
-import re
 import shlex
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.mistakes import elsewhere
+from flaxformer_lite.config.serialize import as_tree, from_tree
 from flaxformer_lite.config.variants import variants_in
 
 OTHER_UNITS = {
@@ -25,36 +26,94 @@ OTHER_UNITS = {
 """The end of an option's name in other toolkits, where it counts in another unit, and the end of the message."""
 
 
-def explain_options(box: str, overrides: Sequence[str], config: Config) -> str:
-    """Returns the first complaint of tyro's box about options for `config`, in one line."""
-    complaint = first_paragraph(box)
-    if complaint.startswith("Unrecognized options: "):
-        return unknown_options(complaint.partition(": ")[2].split(", "), config)
-    if found := re.search(r"--[\w.-]+", complaint):
-        option = found[0].rstrip(".:'")
-        setting, typed = option[2:].replace("-", "_"), words_of(option, overrides)
-        if complaint.startswith("Missing value"):
-            return f"{option} has no value: add one"
-        if complaint.startswith("invalid choice"):
-            return wrong_choice(setting, complaint)
-        if complaint.startswith("Error parsing") and (hint := type_of(setting, config)) is not None:
-            return f"{setting} is {cut(' '.join(typed))!r}: it must be {in_words(hint)}"
-    return re.sub(r"^Error parsing (?!-)\S+: ", "", complaint)
+def apply_options(config: Config, words: Sequence[str]) -> Config:
+    """Returns the config with the settings that the words of a command line name; of two values the last one counts.
+
+    Raises: ValueError for an option that is no setting of this config, and for a value of another type.
+    """
+    tree = as_tree(config)
+    for option, typed in options_in(words):
+        setting = option[2:].replace("-", "_")
+        group, _, name = setting.rpartition(".")
+        if name.startswith("no_") and type_of(positive := f"{group}.{name[3:]}", config) is bool and not typed:
+            setting, typed = positive, ["False"]
+        hint = type_of(setting, config)
+        if hint is None or setting.endswith(".kind"):
+            raise ValueError(unknown_option(option, typed, config))
+        *groups, name = setting.split(".")
+        owner = tree
+        for part in groups:
+            owner = owner[part]
+        owner[name] = value_of(setting, hint, typed)
+    changed: Config = from_tree(tree, Config)
+    return changed
 
 
-def first_paragraph(box: str) -> str:
-    """Returns the first paragraph of tyro's box: the first row is a title, rules of "─" or "-" separate paragraphs."""
-    rows = re.sub(r"\x1b\[[0-9;]*m", "", box).splitlines()[1:]
-    groups = itertools.groupby(rows, lambda row: set(row) <= set(" │╭╮╰╯─-"))
-    paragraphs = [" ".join(row.strip(" │") for row in rows) for is_rule, rows in groups if not is_rule]
-    return paragraphs[0] if paragraphs else " ".join(box.split())
+def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yields every option with the words of its value: `--x 1 2` or `--x=1`. Raises: ValueError for a word before the first."""
+    place = 0
+    while place < len(words):
+        option, equals, value = words[place].partition("=")
+        if not option.startswith("--"):
+            raise ValueError(f"{cut(words[place])} belongs to no option: write --SETTING VALUE")
+        following = list(itertools.takewhile(lambda word: not word.startswith("--"), words[place + 1 :]))
+        place += 1 + (0 if equals else len(following))
+        yield option, [value] if equals else following
 
 
-def unknown_options(words: Sequence[str], config: Config) -> str:
-    """Returns the message on words that are no options, the first of them with those that may have been meant."""
-    option = next((word.partition("=")[0] for word in words if word.startswith("--")), None)
-    if option is None:
-        return f"{cut(words[0])} belongs to no option: write --SETTING VALUE"
+def value_of(setting: str, hint: Any, words: Sequence[str]) -> Any:
+    """Returns the value of the typed words for a setting of this type. Raises: ValueError that says what it must be."""
+    if is_tuple(hint):
+        try:
+            return parse(hint, words)
+        except ValueError:
+            raise ValueError(f"{setting} is {cut(' '.join(words))!r}: it must be {in_words(hint)}") from None
+    if not words and hint is bool:
+        return True
+    if not words:
+        raise ValueError(f"{as_option(setting)} has no value: add one")
+    if len(words) > 1:
+        raise ValueError(f"{cut(words[1])} belongs to no option: write --SETTING VALUE")
+    try:
+        return parse(hint, words)
+    except ValueError:
+        near = suggest(words[0], choices_of(hint))
+        raise ValueError(f"{setting} is {cut(words[0])!r}: it must be {in_words(hint)}{near}") from None
+
+
+def parse(hint: Any, words: Sequence[str]) -> Any:
+    """Returns the value of words for a type hint. Raises: ValueError if they are none of its values."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return parse(arguments[0], words)
+    if origin is tuple:
+        return [parse(arguments[0], [word]) for word in words]
+    (word,) = words
+    if origin in (typing.Union, types.UnionType):
+        # A text may be any word, so None and the choices come first.
+        for member in sorted(arguments, key=lambda member: member is str):
+            try:
+                return parse(member, words)
+            except ValueError:
+                continue
+        raise ValueError
+    if origin is typing.Literal or hint in (bool, type(None)):
+        values = arguments if origin is typing.Literal else (True, False) if hint is bool else (None,)
+        named = {str(value): value for value in values}
+        if word not in named:
+            raise ValueError
+        return named[word]
+    return hint(word)
+
+
+def is_tuple(hint: Any) -> bool:
+    """Returns whether a setting of this type takes several words."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    return origin is tuple or (origin is Annotated and is_tuple(arguments[0]))
+
+
+def unknown_option(option: str, typed: Sequence[str], config: Config) -> str:
+    """Returns the message on an option that is no setting, with those that may have been meant."""
     setting = option[2:].replace("-", "_")
     settings = flatten(config)
     if setting.endswith(".kind") and setting in settings:
@@ -69,20 +128,10 @@ def unknown_options(words: Sequence[str], config: Config) -> str:
         near = unit
     elif 0 < len(alike := alike or elsewhere(setting, known)) <= 3:
         near = f"; perhaps you meant {' or '.join(map(as_option, alike))}"
-        near += meant_value(words_of(option, words), alike[0], config) if len(alike) == 1 else ""
+        near += meant_value(typed, alike[0], config) if len(alike) == 1 else ""
     else:
         near = suggest(option, map(as_option, known), 2) or "; `--help` after CONFIG lists all"
     return f"there is no option {cut(option)}{near}"
-
-
-def elsewhere(setting: str, known: Sequence[str]) -> list[str]:
-    """Returns settings of other groups with a name like this one's, unless its own group has such a name."""
-    group, _, name = setting.rpartition(".")
-    in_group = {path.rpartition(".")[2] for path in known if group and path.rpartition(".")[0] == group}
-    if difflib.get_close_matches(name, in_group, 1):
-        return []
-    names = difflib.get_close_matches(name, {path.rpartition(".")[2] for path in known}, 3, 0.7)
-    return [path for path in known if path.rpartition(".")[2] in names]
 
 
 def meant_value(typed: Sequence[str], setting: str, config: Config) -> str:
@@ -108,22 +157,6 @@ def as_options(settings: Mapping[str, Any]) -> str:
         else:
             words += [as_option(setting), *map(str, value if isinstance(value, tuple) else (value,))]
     return shlex.join(words)
-
-
-def wrong_choice(setting: str, complaint: str) -> str:
-    """Returns the message on a value that is none of the choices of a setting."""
-    value, *choices = re.findall(r"'([^']*)'", complaint.replace(f"'{as_option(setting)}'", ""))
-    return f"{setting} is {cut(value)!r}: it must be one of {', '.join(choices)}{suggest(value, choices)}"
-
-
-def words_of(option: str, overrides: Sequence[str]) -> list[str]:
-    """Returns the words that were typed for an option."""
-    for place, word in enumerate(overrides):
-        name, equals, value = word.partition("=")
-        if name.replace("_", "-") == option:
-            following = itertools.takewhile(lambda word: not word.startswith("--"), overrides[place + 1 :])
-            return [value] if equals else list(following)
-    return []
 
 
 def type_of(setting: str, config: Any) -> Any:
