@@ -16,7 +16,6 @@ from typing import Any
 
 import jax
 
-from flaxformer_lite.cli.commands.plan import as_json
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.model.attention import DotProduct
@@ -29,6 +28,7 @@ from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.tools.planning.plan import make_plan
 from flaxformer_lite.tools.planning.topology import describe_slice
+from flaxformer_lite.tools.planning.words import as_json
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 

@@ -20,7 +20,6 @@ import pytest
 from jax.sharding import Mesh
 
 from flaxformer_lite.cli.commands import inspect
-from flaxformer_lite.cli.commands.plan import as_json, in_words
 from flaxformer_lite.cli.experiments import parse_mesh
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config
@@ -32,6 +31,7 @@ from flaxformer_lite.parallel.sharding import MESH_AXES
 from flaxformer_lite.tools.planning import plan as plan_module
 from flaxformer_lite.tools.planning.plan import Plan, Step, make_plan, plan_bucket
 from flaxformer_lite.tools.planning.program import read_program
+from flaxformer_lite.tools.planning.words import as_json, in_words
 from flaxformer_lite.training.throughput import Operations
 from tests.support import needs
 from tests.support.paths import ROOT
