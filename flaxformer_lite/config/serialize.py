@@ -66,7 +66,9 @@ def from_json(text: str | bytes, name: str = "config.json") -> Config:
 
 
 def modernize(tree: dict[str, Any]) -> dict[str, Any]:
-    """Returns the tree with the names of today: `data.tokenized` chose the tokenizer of BLEU."""
+    """Returns the tree with the names of today: `data.tokenized` chose the tokenizer of BLEU, `decode.at_limit` was cut or end."""
+    if isinstance(tree.get("decode"), dict) and "at_limit" in tree["decode"]:
+        tree["decode"]["finish_at_limit"] = tree["decode"].pop("at_limit") == "end"
     if isinstance(tree.get("data"), dict) and tree["data"].pop("tokenized", False) is True:
         tree.setdefault("metrics", {})["bleu_tokenizer"] = "none"
     return tree

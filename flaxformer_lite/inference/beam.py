@@ -74,7 +74,7 @@ def beam_search(
 
     A row is done when it has K finished answers and `early_stopping` is True, or no open beam can beat the worst of them: scored as
     if it ended now, or with early_stopping "never" as if it ended as late as allowed. At `batch.max_lengths` tokens (EOS
-    counts) open beams join the finished answers: with `at_limit` "cut" only in a row that is not done.
+    counts) open beams join the finished answers: without `finish_at_limit` only in a row that is not done.
 
     Ties go to the earlier answer, then to the better beam, then to the lowest id.
 
@@ -197,20 +197,20 @@ def beam_step(
     beam, token = flat // vocab_size, flat % vocab_size
     end, limit = is_end(token, config), (length == max_lengths)[:, None]
 
-    ends = end if config.at_limit == "cut" else end | limit
+    ends = end if not config.finish_at_limit else end | limit
     ended = hypotheses(state, ends[:, :k], beam[:, :k], token[:, :k], log_probs[:, :k], length, config)
     finished = merge_best(state.finished, ended)
     # A beam has one way to end for each end id, hence at least K stay open; the stable sort keeps their order.
     open_ = jnp.argsort(end, axis=-1, stable=True)[:, :k]
-    best_open = log_probs[:, 0] if config.at_limit == "cut" else jnp.take_along_axis(log_probs, open_, 1)[:, 0]
+    best_open = log_probs[:, 0] if not config.finish_at_limit else jnp.take_along_axis(log_probs, open_, 1)[:, 0]
     bound_length: Int[Array, "#B"] = length[None]
     if config.early_stopping == "never" and config.alpha > 0:
-        bound_length = max_lengths + (config.at_limit == "cut")
+        bound_length = max_lengths + (not config.finish_at_limit)
     worst = finished.scores[:, -1]
     beaten = (config.early_stopping is True) | (worst >= config.score(best_open, bound_length))
     done = (worst > -jnp.inf) & beaten
     beam, token, log_probs = (jnp.take_along_axis(x, open_, 1) for x in (beam, token, log_probs))
-    if config.at_limit == "cut":
+    if not config.finish_at_limit:
         cut = hypotheses(state, ~done[:, None] & limit, beam, token, log_probs, length + 1, config)
         finished = merge_best(finished, cut)
     position = state.tokens.shape[-1] - state.ancestors.shape[-1] + state.step

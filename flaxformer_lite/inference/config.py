@@ -56,16 +56,16 @@ class DecodeConfig(Checked, at="decode"):
     sampling: Sampling | None = None
     """Random choice of tokens, with a beam_size of 1; None: search for the best answer."""
     length_penalty: Literal["none", "average", "gnmt"] = "average"
-    """Score of an answer from its log-probability and its length len (tokens, end included; see at_limit). none: log_prob;
+    """Score of an answer from its log-probability and its length len (tokens, end included; see finish_at_limit). none: log_prob;
     average: log_prob / len^alpha; gnmt: log_prob / ((5 + len) / 6)^alpha."""
     alpha: FiniteFloat = 1.0
     """Exponent of the length penalty: 0 is no penalty, larger values favour longer answers, negative ones shorter answers."""
     early_stopping: bool | Literal["never"] = True
     """When a beam search stops, once it has beam_size finished answers. True: at once. False: when no open beam, ending now, would
     beat the worst of them. never: when none would, even at its best possible length."""
-    at_limit: Literal["cut", "end"] = "cut"
-    """Treatment of an answer that reaches its maximum length. cut: its missing end still counts in len, and it is used only if the
-    search is not done (Hugging Face's library in 2020). end: it counts as finished, len without an end (the library in 2025)."""
+    finish_at_limit: bool = False
+    """Whether an answer that reaches its maximum length counts as finished, with len without an end, as in Hugging Face's library.
+    False: its missing end counts in len, and it is used only if the search is not done."""
     num_hypotheses: PositiveInt = 1
     """Number of answers returned, best first: at most beam_size, fewer if a search finds fewer, or as many as are sampled."""
     max_length_ratio: NonNegativeFloat = 2.0

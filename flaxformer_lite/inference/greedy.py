@@ -78,7 +78,7 @@ def greedy_from(
 
 def greedy_answers(inputs: DecodeInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
     """Returns the answers that a state has."""
-    lengths = state.lengths + 1 if config.at_limit == "cut" else jnp.minimum(state.lengths + 1, inputs.max_lengths)
+    lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
     return Decoded(state.tokens[:, None, inputs.prefill_length + 1 :], state.lengths[:, None], scores[:, None])
 

@@ -72,7 +72,7 @@ def test_one_token_may_be_all():
 def test_beams_beyond_the_possible_answers_give_no_answer():
     """By hand, for the same model: after one token there are as many answers as ids, the end among them; an end id counts once."""
     model, params = model_of(SMALL)
-    config = DecodeConfig(beam_size=VOCAB + 4, num_hypotheses=VOCAB + 4, at_limit="end", eos_ids=12 * (EOS,))
+    config = DecodeConfig(beam_size=VOCAB + 4, num_hypotheses=VOCAB + 4, finish_at_limit=True, eos_ids=12 * (EOS,))
     scores = np.asarray(decode(beam_search, model, constant(params), SOURCES[:2], config, 1).scores)
     expected = [*sorted(np.log(PROBABILITIES), reverse=True), *4 * [-math.inf]]
     np.testing.assert_allclose(scores, 2 * [expected], atol=1e-5)

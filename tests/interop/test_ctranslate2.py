@@ -123,7 +123,7 @@ def random_params(model: ModelConfig) -> Any:
 def run_of(model: ModelConfig, params: Any, **decode: Any) -> Run:
     """A run without a tokenizer that nothing has written."""
     data = DataConfig(tokenizer=None, max_source_length=16, max_target_length=16)
-    config = Config(model=model, data=data, decode=DecodeConfig(at_limit="end", max_new_tokens=12, **decode))
+    config = Config(model=model, data=data, decode=DecodeConfig(finish_at_limit=True, max_new_tokens=12, **decode))
     return Run(RunFolder("none"), config, params, None, 0)
 
 

@@ -56,7 +56,7 @@ BEAMS = {
     "never": DecodeConfig(beam_size=3, num_hypotheses=3, early_stopping="never", alpha=0.6),
 }
 LIKE_THEIRS = DecodeConfig(
-    at_limit="end",
+    finish_at_limit=True,
     early_stopping=False,
     alpha=0.8,
     no_repeat_ngram=2,
@@ -157,7 +157,7 @@ def log_probs(model, params, source, prefixes, width):
 
 
 def reference_score(log_prob, words, config, cut=False):
-    length = words if cut and config.at_limit == "end" else words + 1
+    length = words if cut and config.finish_at_limit else words + 1
     penalty = {"none": 1, "average": length**config.alpha, "gnmt": ((5 + length) / 6) ** config.alpha}
     return log_prob / penalty[config.length_penalty]
 
@@ -190,17 +190,17 @@ def reference_beam(model, params, source, max_length, config):
         for s, words in candidates[:k]:
             if words[-1] in config.eos_ids:
                 finished.append((words[:-1], reference_score(s, length - 1, config)))
-            elif last and config.at_limit == "end":
+            elif last and config.finish_at_limit:
                 finished.append((words, reference_score(s, length, config, cut=True)))
         finished = sorted(finished, key=lambda answer: -answer[1])[:k]
-        best = candidates if config.at_limit == "cut" else still_open
+        best = candidates if not config.finish_at_limit else still_open
         late = config.early_stopping == "never" and config.alpha > 0
         words, cut = (max_length, True) if late else (length - 1, False)
         bound = reference_score(best[0][0], words, config, cut) if best else -math.inf
         if len(finished) == k and (config.early_stopping is True or finished[-1][1] >= bound):
             return finished
         opened = still_open
-    if config.at_limit == "cut":
+    if not config.finish_at_limit:
         finished += [(words, reference_score(s, len(words), config)) for s, words in opened]
     return sorted(finished, key=lambda answer: -answer[1])[:k]
 

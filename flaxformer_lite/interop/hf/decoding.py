@@ -43,7 +43,7 @@ HARMLESS = (
 """Options that change no token."""
 
 
-TEMPLATE = DecodeConfig(early_stopping=False, at_limit="end")
+TEMPLATE = DecodeConfig(early_stopping=False, finish_at_limit=True)
 """The library's defaults."""
 
 STOPPING: tuple[bool | Literal["never"], ...] = (True, False, "never")
@@ -259,9 +259,9 @@ def generation_config(decode: DecodeConfig, model: ModelConfig, longest_source: 
 
 def export_notes(decode: DecodeConfig) -> list[str]:
     """Returns notes for the user: settings that the file cannot express."""
-    if decode.at_limit == "end" or decode.beam_size == 1:
+    if decode.finish_at_limit or decode.beam_size == 1:
         return []
     return [
-        f"decode.at_limit is {decode.at_limit!r}: in the library, beams at the limit of length count as ended ('end' here); the "
-        "best answer may differ where beams reach the limit"
+        "decode.finish_at_limit is False: in the library, beams at the limit of length count as finished; the best answer may "
+        "differ where beams reach the limit"
     ]

@@ -100,7 +100,7 @@ READ = DecodeConfig(
     alpha=2.0,
     early_stopping="never",
     num_hypotheses=2,
-    at_limit="end",
+    finish_at_limit=True,
     min_new_tokens=3,
     max_new_tokens=8,
     no_repeat_ngram=2,
@@ -113,7 +113,7 @@ READ = DecodeConfig(
     bos_id=2,
     eos_ids=(2,),
 )
-NOT_READ = DecodeConfig(early_stopping=False, at_limit="end", pad_id=1, bos_id=2, eos_ids=(2,))
+NOT_READ = DecodeConfig(early_stopping=False, finish_at_limit=True, pad_id=1, bos_id=2, eos_ids=(2,))
 FORCE = {"force_bos_token_to_be_generated": True}
 TWO_FILES: list[tuple[dict[str, Any], dict[str, Any] | None, DecodeConfig]] = [
     (RULES, None, READ),
@@ -230,8 +230,8 @@ def test_exported_settings_of_generation_are_those_of_the_run() -> None:
     found = generation_config(decode, model, 10)
     assert (found["max_new_tokens"], found["suppress_tokens"], found["renormalize_logits"]) == (13, [7, 9], True)
     assert generation_config(decode, model, 10 * places)["max_new_tokens"] == places
-    assert "decode.at_limit is 'cut'" in export_notes(decode)[0]
-    assert export_notes(dataclasses.replace(decode, at_limit="end")) == export_notes(DecodeConfig()) == []
+    assert "decode.finish_at_limit is False" in export_notes(decode)[0]
+    assert export_notes(dataclasses.replace(decode, finish_at_limit=True)) == export_notes(DecodeConfig()) == []
     assert not generation_config(DecodeConfig(sampling=Sampling(temperature=0.0)), model, 10)["do_sample"]
 
 
@@ -240,5 +240,5 @@ def test_settings_of_generation_are_read_as_the_library_reads_them() -> None:
     decode = read_folder(DATA / "bart/summary").decode
     assert (decode.beam_size, decode.alpha, decode.length_penalty, decode.early_stopping) == (4, 2.0, "average", True)
     assert (decode.forced_bos_id, decode.forced_eos_id, decode.no_repeat_ngram, decode.min_new_tokens) == (0, 2, 3, 3)
-    assert (decode.pad_id, decode.bos_id, decode.eos_id, decode.at_limit) == (1, 2, 2, "end")
+    assert (decode.pad_id, decode.bos_id, decode.eos_id, decode.finish_at_limit) == (1, 2, 2, True)
     assert read_folder(DATA / "marian/shared").decode.suppress_ids == (40,)
