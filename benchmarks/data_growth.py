@@ -126,7 +126,6 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
     from flaxformer_lite.text import FromRun
     from flaxformer_lite.training.data import read_data
-    from flaxformer_lite.training.multihost.agreement import Processes
     from flaxformer_lite.workdir import RunFolder
 
     paths = [str(path) for path in files(options, records)]
@@ -158,7 +157,7 @@ def measure(options: argparse.Namespace, records: int) -> dict[str, Any]:
     run.mkdir(exist_ok=True)
     wall, cpu = time.perf_counter(), time.process_time()
     with Progress(1) as progress:
-        data = read_data(config, RunFolder(run), progress, Processes(), lambda: None)
+        data = read_data(config, RunFolder(run), progress)
     data.train.batch(0)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     figures = {

@@ -1,7 +1,7 @@
-"""The data of a run: read, tokenized, checked, and compared over the processes."""
+"""The data of a run: read, tokenized and checked. Several processes do it one after the other, and compare their texts then."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flaxformer_lite.base.console import Progress, warn
@@ -17,8 +17,6 @@ from flaxformer_lite.data.workers import BuildProgress
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers
-from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.workdir import RunFolder
 
 
@@ -54,6 +52,8 @@ class RunData:
     tokenizers: Tokenizers
     train: Dataset
     eval: EvalData | None
+    texts: Callable[[], dict[str, str]] = dict
+    """Returns the number and the SHA-256 of the texts that were read, by file: several processes compare them."""
 
     @property
     def eval_fingerprint(self) -> str:
@@ -65,46 +65,40 @@ def read_data(
     config: Config,
     folder: RunFolder,
     progress: Progress,
-    processes: Processes,
-    raise_if_stopped: Callable[[], None],
+    raise_if_stopped: Callable[[], None] = lambda: None,
     read_only: Path | None = None,
 ) -> RunData:
     """Reads and tokenizes all data; trains the tokenizers if the run folder has none.
 
     read_only: a folder of token stores that are read where they are whole, and never written.
 
-    Raises: ValueError if the data does not fit the config, or the processes read different texts; what `raise_if_stopped` raises.
+    Raises: ValueError if the data does not fit the config; what `raise_if_stopped` raises.
     """
-    source = config.data.source("train")
+    source, evaluated = config.data.source("train"), config.data.source("eval")
     if source is None or config.data.tokenizer is None:
-        raise SharedError("data.train or data.tokenizer is None: training needs both, set them in the config file")
+        raise ValueError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
-    parts = processes.on_all(lambda: None if config.data.store else small_parts(source))
-    processes.agree(
-        lambda: {"data.train": "more than a shard of the token store" if parts is None else "at most one shard"},
-        "Give all hosts the same data",
-    )
-    if parts is None:
-        tokenizers, stored = stored_records(config, folder, progress, processes, raise_if_stopped, read_only)
-        records = together(stored, source)
+    pairs = None if config.data.store else small_parts(source)
+    stores: list[TokenStore] = []
+    if pairs is None:
+        tokenizers, stores = build_stores(config, source, folder, progress, raise_if_stopped, read_only)
+        parts = [store.records for store in stores]
     else:
-        pairs = [pair for part in parts for pair in part]
-        agree_on_texts(
-            processes, source.parts("data.train"), lambda: [(len(part), text_digests(part)) for part in parts]
-        )
         progress.update("tokenizing")
-        tokenizers = processes.first_then_others(lambda: folder.tokenizers(config.data, config.tokenizer_sizes, pairs))
-        records = processes.on_all(lambda: together([tokenize(part, tokenizers) for part in parts], source))
-    data = processes.on_all(lambda: make_datasets(config, records, tokenizers, processes.is_first))
-    processes.agree(
-        lambda: {"data.train as tokens": data.train.fingerprint}, "Install the same version of tokenizers on all hosts"
-    )
-    if (evaluated := config.data.source("eval")) is not None and data.eval is not None:
-        read = [data.eval.pairs[part] for part in data.eval.parts.values()] or [data.eval.pairs]
-        agree_on_texts(
-            processes, evaluated.parts("data.eval"), lambda: [(len(part), text_digests(part)) for part in read]
-        )
-    return data
+        tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, [pair for part in pairs for pair in part])
+        parts = [tokenize(part, tokenizers) for part in pairs]
+    records = MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
+    data = make_datasets(config, records, tokenizers, warns=not folder.silent)
+
+    def texts() -> dict[str, str]:
+        of_stores = [(store.facts["records"], store.facts["texts"]) for store in stores if store.facts is not None]
+        found = describe_texts(source.parts("data.train"), of_stores if pairs is None else map(count_texts, pairs))
+        if evaluated is not None and data.eval is not None:
+            read = [data.eval.pairs[part] for part in data.eval.parts.values()] or [data.eval.pairs]
+            found |= describe_texts(evaluated.parts("data.eval"), map(count_texts, read))
+        return found
+
+    return replace(data, texts=texts)
 
 
 def small_parts(source: DataSource) -> list[list[Pair]] | None:
@@ -123,57 +117,38 @@ def small_parts(source: DataSource) -> list[list[Pair]] | None:
     return parts
 
 
-def together(parts: Sequence[TokenArrays], source: DataSource) -> TokenArrays:
-    """Returns the records of all parts of a source."""
-    return MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
-
-
-def stored_records(
+def build_stores(
     config: Config,
+    source: DataSource,
     folder: RunFolder,
     progress: Progress,
-    processes: Processes,
     raise_if_stopped: Callable[[], None],
     read_only: Path | None,
-) -> tuple[Tokenizers, list[TokenArrays]]:
-    """Returns the run's tokenizers and each part of its training data from its token store, all made first if they are missing.
+) -> tuple[Tokenizers, list[TokenStore]]:
+    """Returns the run's tokenizers and the token store of each part of its training data, all made first if they are missing."""
+    place = Path(config.data.store) if config.data.store else folder.path / ".tokens"
 
-    The first process makes them; the others find them there, or make their own if they do not share the folder.
-    """
-    source = config.data.source("train")
-    assert source is not None
-    parts = source.parts("data.train")
-    stores = Path(config.data.store) if config.data.store else folder.path / ".tokens"
+    def stoppable(activity: str) -> BuildProgress:
+        show = progress.counting(activity)
 
-    def make() -> tuple[Tokenizers, list[TokenStore]]:
-        reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
-        tokenizers = folder.tokenizers(
-            config.data, config.tokenizer_sizes, PairStream(source, "data.train", stoppable(reading))
-        )
-        made = [TokenStore.of(stores, part, tokenizers) for _, part in parts]
-        if read_only is not None:
-            there = [TokenStore.of(read_only, part, tokenizers) for _, part in parts]
-            made = [old if old.is_current else new for old, new in zip(there, made, strict=True)]
-        for store, (setting, part) in zip(made, parts, strict=True):
-            store.build(PairStream(part, setting), tokenizers, stoppable(tokenizing))
-        return tokenizers, made
-
-    def stoppable(show: BuildProgress) -> BuildProgress:
         def shown(fraction: float, done: int) -> None:
             raise_if_stopped()
             show(fraction, done)
 
         return shown
 
-    tokenizers, made = processes.first_then_others(make)
+    pairs = PairStream(source, "data.train", stoppable("reading data.train"))
+    tokenizers, stores = folder.tokenizers(config.data, config.tokenizer_sizes, pairs), []
+    for setting, part in source.parts("data.train"):
+        store = TokenStore.of(place, part, tokenizers)
+        if read_only is not None and (existing := TokenStore.of(read_only, part, tokenizers)).is_current:
+            store = existing
+        store.build(PairStream(part, setting), tokenizers, stoppable("tokenizing data.train"))
+        tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
+        progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
+        stores.append(store)
     progress.update("checking the tokens of data.train")
-    facts, records = processes.on_all(
-        lambda: ([store.facts or {} for store in made], [store.records for store in made])
-    )
-    agree_on_texts(processes, parts, lambda: [(fact["records"], fact["texts"]) for fact in facts])
-    for (setting, _), store, fact in zip(parts, made, facts, strict=True):
-        progress.say(f"tokens of {setting}: {store.folder}, {fact['source_tokens'] + fact['target_tokens']:,}")
-    return tokenizers, records
+    return tokenizers, stores
 
 
 def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, warns: bool) -> RunData:
@@ -209,28 +184,20 @@ def check_predictions(predictions: Predictions, train: Dataset, config: Config) 
         raise ValueError(f"data.predictions is {path!r}, which has none of the training pairs: {remedy}")
 
 
-def agree_on_texts(
-    processes: Processes,
-    parts: Sequence[tuple[str, DataSource]],
-    facts: Callable[[], Iterable[tuple[int, Sequence[str]]]],
-) -> None:
-    """Compares the texts of a data source over the processes.
+def count_texts(pairs: Sequence[Pair]) -> tuple[int, Sequence[str]]:
+    """Returns the number of pairs, and the digests of both sides."""
+    return len(pairs), text_digests(pairs)
 
-    Args:
-        parts: `DataSource.parts`.
-        facts: returns for each part the number of its texts, and the digests of both sides (`text_digests`).
 
-    Raises: SharedError naming the file in which another process has read other texts.
-    """
-
-    def described() -> dict[str, str]:
-        texts: dict[str, str] = {}
-        for (setting, part), (number, digests) in zip(parts, facts(), strict=True):
-            for name, digest in zip(part.text_names(setting), digests, strict=True):
-                texts[name] = f"{texts.get(name, f'{number:,} texts with SHA-256')} {digest[:12]}"
-        return texts
-
-    processes.agree(described, "Give all hosts the same data, and the same versions of the packages that read it")
+def describe_texts(
+    parts: Sequence[tuple[str, DataSource]], counted: Iterable[tuple[int, Sequence[str]]]
+) -> dict[str, str]:
+    """Returns the number of texts and their digests by file, from those of each of `DataSource.parts`."""
+    texts: dict[str, str] = {}
+    for (setting, part), (number, digests) in zip(parts, counted, strict=True):
+        for name, digest in zip(part.text_names(setting), digests, strict=True):
+            texts[name] = f"{texts.get(name, f'{number:,} texts with SHA-256')} {digest[:12]}"
+    return texts
 
 
 def check_special_ids(objective: BaseObjective, decode: DecodeConfig, special: SpecialIds) -> None:

@@ -60,7 +60,10 @@ def set_up(
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
-        data = read_data(config, folder, progress, processes, stop.raise_if_agreed)
+        data = processes.first_then_others(lambda: read_data(config, folder, progress, stop.raise_if_agreed))
+    processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
+    tokens = {"data.train as tokens": data.train.fingerprint}
+    processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
     progress.say(describe_data(config, data))
     example = zero_batch(config.objective, data.train.plan.buckets[0])
     config.objective.check_prompts(example, config.model)

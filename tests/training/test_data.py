@@ -16,13 +16,19 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import Dates, Mixture, shards, workers
 from flaxformer_lite.data.predictions import Predictions, pair_key
 from flaxformer_lite.data.records import Pair, SoftTargets
-from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.special_ids import SpecialIds
-from flaxformer_lite.training.data import RunData, agree_on_texts, check_special_ids, read_data, small_parts
-from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses
+from flaxformer_lite.training.data import (
+    RunData,
+    check_special_ids,
+    count_texts,
+    describe_texts,
+    read_data,
+    small_parts,
+)
+from flaxformer_lite.training.multihost.agreement import SeveralProcesses
 from flaxformer_lite.training.multihost.ending import SharedError
 from flaxformer_lite.training.signals import Interrupted
 from flaxformer_lite.workdir.folder import RunFolder
@@ -37,7 +43,9 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     several = SeveralProcesses()
 
     def agree(read: list[Pair]) -> None:
-        agree_on_texts(several, source.parts("data.train"), lambda: [(len(read), text_digests(read))])
+        several.agree(
+            lambda: describe_texts(source.parts("data.train"), [count_texts(read)]), "Give all hosts the same"
+        )
 
     def patch_answer(answer: str) -> None:
         monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, answer])
@@ -111,7 +119,7 @@ def test_predictions_are_those_of_the_training_data(tmp_path: Path, of: str, voc
 def data_of(config: Config, folder: Path) -> RunData:
     """The data of a run in `folder`."""
     with Progress(silent=True) as progress:
-        return read_data(config, RunFolder(folder), progress, Processes(), lambda: None)
+        return read_data(config, RunFolder(folder), progress)
 
 
 def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -121,7 +129,7 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     def read(name: str, check: Callable[[], None] = lambda: None) -> RunData:
         (tmp_path / name).mkdir(exist_ok=True)
         with Progress(1, silent=True) as progress:
-            return read_data(config, RunFolder(tmp_path / name), progress, Processes(), check)
+            return read_data(config, RunFolder(tmp_path / name), progress, check)
 
     small = read("small")
     assert not (tmp_path / "small" / ".tokens").exists()
@@ -154,16 +162,6 @@ def test_sources_that_are_small_one_by_one_may_be_large_together(monkeypatch: py
     assert small_parts(Mixture(sources=tuple(dates))) is None
 
 
-def test_hosts_of_which_one_has_a_cut_copy_say_so_before_they_tokenize(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def other(_: SeveralProcesses, text: str) -> list[str]:
-        return [text, text.replace("at most one shard", "more than a shard of the token store")]
-
-    monkeypatch.setattr(SeveralProcesses, "allgather_text", other)
-    monkeypatch.setattr("flaxformer_lite.training.data.tokenize", None)
-    with Progress(1, silent=True) as progress, pytest.raises(SharedError, match=r"data\.train is more than a shard"):
-        read_data(tiny_config(), RunFolder(tmp_path), progress, SeveralProcesses(), lambda: None)
-
-
 def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: fingerprint and batches; each source has a store of its own. Evaluation has the pairs of each source under its name."""
     dates = [Dates(num_examples=n, seed=n) for n in (30, 20)]
@@ -175,7 +173,7 @@ def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, m
         (tmp_path / name).mkdir()
         settings = replace(config, data=replace(config.data, store=store))
         with Progress(1, silent=True) as progress:
-            return read_data(settings, RunFolder(tmp_path / name), progress, Processes(), lambda: None)
+            return read_data(settings, RunFolder(tmp_path / name), progress)
 
     small, stored = read("small", None), read("stored", str(tmp_path / "tokens"))
     assert len(list((tmp_path / "tokens").glob("tokens-*"))) == 2

@@ -17,7 +17,6 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import within_mesh
 from flaxformer_lite.training.data import read_data
 from flaxformer_lite.training.loop_state import LoopState
-from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.setup import first_state, mesh_for, read_loop_state
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key
@@ -36,11 +35,11 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
         raise ValueError(f"--debug-step is {step}: it must be between 1 and train.steps, which is {config.train.steps}")
     if config.train.runner != "mesh" or jax.process_count() > 1:
         raise ValueError("--debug-step repeats a step in one process with train.runner 'mesh': start it so")
-    folder, processes = RunFolder(workdir, silent=True), Processes()
+    folder = RunFolder(workdir, silent=True)
     folder.config()
     check_seal(folder.path, config, resumed=True)
     with open_checkpoints(config, folder, read_only=True) as checkpoints, Progress(step) as progress:
-        data = read_data(config, folder, progress, processes, lambda: None)
+        data = read_data(config, folder, progress)
         runner = make_runner("mesh", TrainTask.of(config), mesh_for(config))
         start = max((found for found in checkpoints.steps() if found < step), default=0)
         state = checkpoints.restore(runner.abstract_state, start)[1] if start else first_state(config, runner, progress)

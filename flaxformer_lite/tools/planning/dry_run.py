@@ -21,7 +21,6 @@ from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.text import Tokenizer
 from flaxformer_lite.training import MeshRunner, TrainTask
 from flaxformer_lite.training.data import RunData, read_data
-from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.setup import describe_data, describe_devices, mesh_for
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.seal import TOKENIZER_FILES
@@ -68,7 +67,7 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     for file, folder in copied:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, folder)
-    return read_data(config, RunFolder(scratch), progress, Processes(), lambda: None, read_only=stores)
+    return read_data(config, RunFolder(scratch), progress, read_only=stores)
 
 
 def tokenizer_settings(config: Config) -> tuple[Any, ...]:

@@ -13,7 +13,6 @@ from flaxformer_lite.data import Dates, ParallelText, shards, workers
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.tools.planning.dry_run import dry_run, look_at_data, pieces, shape_in_words
 from flaxformer_lite.training.data import RunData, read_data
-from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
 from tests.support.tokenizers import gapped
@@ -64,7 +63,7 @@ def test_a_dry_run_reads_the_token_store_of_the_run_and_writes_nothing_to_it(
 
     first = look("first")
     with run.lock(config), Progress(1, silent=True) as progress:
-        trained = read_data(config, run, progress, Processes(), lambda: None)
+        trained = read_data(config, run, progress)
     monkeypatch.setattr(workers, "write_shard", None)
     monkeypatch.setattr(Characters, "train", None)
     again = look("again")
