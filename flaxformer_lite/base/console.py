@@ -7,11 +7,10 @@ import logging
 import math
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -54,8 +53,6 @@ class Stderr:
 
     def __init__(self) -> None:
         self.file = sys.stderr  # None where it was closed before Python started
-        # Asked once: while something compiles, stderr may be a pipe (`no_alarm`).
-        self.terminal = self.file is not None and self.file.isatty()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.file, name)
@@ -75,7 +72,7 @@ class Stderr:
         """Does nothing: every write flushes."""
 
     def isatty(self) -> bool:
-        return self.terminal
+        return self.file is not None and self.file.isatty()
 
 
 class Terminal:
@@ -321,52 +318,6 @@ def write_line(line: str) -> None:
     if len(line) > LONGEST_NOTE:
         line = f"{line[: LONGEST_NOTE * 3 // 4]} … {line[-LONGEST_NOTE // 4 :]}"
     stream.write((printable(line) if stream.isatty() else line) + "\n")
-
-
-ALARM = r"""
-import os, re
-alarm = rb"[^\n]*slow_operation_alarm[.]cc[^\n]*\n\n?[*]+\n[^\n]*\n[*]+\n"
-while text := os.read(0, 2**16):
-    os.write(2, re.sub(alarm, b"", text))
-"""
-"""A program that passes its input on to stderr without XLA's alarms of slow compilations."""
-
-
-@contextlib.contextmanager
-def no_alarm(after: float = 100.0) -> Iterator[None]:
-    """Within it, XLA's alarm of a compilation that takes two minutes does not reach stderr.
-
-    XLA logs the alarm as an error, as it does real errors. So from `after` seconds on another process reads what is written to
-    stderr and leaves out the alarm alone; a process, because the last words of a crash go through it too.
-    """
-    here, filters = threading.Lock(), list[tuple[subprocess.Popen[bytes], int]]()
-
-    def begin() -> None:
-        with here, contextlib.suppress(OSError):
-            if not timer.finished.is_set():
-                process = subprocess.Popen(
-                    [sys.executable, "-ISc", ALARM],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # Ctrl-C is not for it
-                )
-                filters.append((process, os.dup(2)))
-                os.dup2(process.stdin.fileno(), 2)  # type: ignore[union-attr]  # a pipe
-
-    timer = threading.Timer(after, begin)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        with here:
-            for process, stderr in filters:
-                os.dup2(stderr, 2)
-                os.close(stderr)
-                process.stdin.close()  # type: ignore[union-attr]
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(5)
 
 
 class Quiet(logging.Filter):

@@ -1,6 +1,5 @@
 """The loop: restores a run, takes a step for each batch, evaluates, saves and stops. All else are hooks (`hooks.py`)."""
 
-import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any, cast
 
 import jax
 
-from flaxformer_lite.base.console import COMPILING, Failure, Progress, no_alarm
+from flaxformer_lite.base.console import COMPILING, Failure, Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.model import kernels
@@ -173,8 +172,7 @@ class Loop(TrainingRun):
             jax.block_until_ready(self.started)  # a step that computes meanwhile would be one without a time
             self.progress.within(COMPILING)
         before = time.perf_counter()
-        with no_alarm() if is_new else contextlib.nullcontext():
-            self.state, measured = self.runner.train_step(self.state, batch)
+        self.state, measured = self.runner.train_step(self.state, batch)
         if is_new:
             self.throughput.leave_out(seconds := time.perf_counter() - before)
             self.progress.leave_out(seconds)

@@ -7,7 +7,6 @@ import math
 import os
 import pty
 import re
-import stat
 import struct
 import sys
 import termios
@@ -165,30 +164,6 @@ def test_the_time_left_stands_still_while_something_compiles(clock: list[float])
     progress.within("evaluating")
     clock[0] += 3  # evaluations come again
     assert progress.work.left == "3 min 14 s left"
-
-
-ALARM_OF_XLA = b"""\
-E1125 22:22:46.785174   24401 slow_operation_alarm.cc:73]\x20
-********************************
-[Compiling module jit_f for CPU] Very slow compile? If you want to file a bug, run with envvar XLA_FLAGS=--xla_dump_to=/tmp/foo \
-and attach the results.
-********************************
-"""
-
-
-def test_an_alarm_of_a_slow_compilation_is_left_out_and_an_error_is_not(capfd: pytest.CaptureFixture):
-    """Oracle: what jaxlib 0.10 wrote while it compiled for two minutes, and at the end of that."""
-    end = ALARM_OF_XLA.replace(b":73] \n", b":140] The operation took 5m47.461337688s\n\n")
-    error = b"E1125 22:26:34.246397   24400 cuda_dnn.cc:522] Could not create cudnn handle\n"
-    with console.no_alarm(after=0):
-        while not stat.S_ISFIFO(os.fstat(2).st_mode):
-            time.sleep(0.01)
-        for text in (b"a line\n", ALARM_OF_XLA, error, b"half", b" a line\n", end):
-            os.write(2, text)
-    os.write(2, b"after\n")
-    with console.no_alarm():
-        os.write(2, b"nothing is between\n")
-    assert capfd.readouterr().err.encode() == b"a line\n" + error + b"half a line\nafter\nnothing is between\n"
 
 
 def shown(progress: Progress) -> list[str]:

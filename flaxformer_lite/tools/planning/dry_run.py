@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int
 
-from flaxformer_lite.base.console import Progress, no_alarm, printable
+from flaxformer_lite.base.console import Progress, printable
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.interop.fitting import exports_in_words
@@ -90,8 +90,7 @@ def describe_memory(config: Config, data: RunData, runner: MeshRunner) -> str:
         return f"{words}; a step's own is shown for train.runner 'mesh' only"
     bucket = max(data.train.plan.buckets, key=lambda bucket: bucket.rows * sum(bucket.lengths))
     batch = runner.shard_batch(zero_batch(config.objective, bucket))
-    with no_alarm():
-        compiled = runner.compiled_train_step.lower(runner.abstract_state, batch).compile().memory_analysis()
+    compiled = runner.compiled_train_step.lower(runner.abstract_state, batch).compile().memory_analysis()
     shape = shape_in_words(bucket.rows, *bucket.lengths)
     return f"{words}, and {compiled.temp_size_in_bytes / 2**20:,.0f} MiB for a step of {shape}"
 

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.console import no_alarm
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
@@ -233,8 +232,7 @@ def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | 
     """Returns the compiler's figures and its program, or its message if the step does not fit."""
     lowered = step.function.lower(*step.arguments)
     try:
-        with no_alarm():
-            compiled = lowered.compile()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         found = re.search(r"Ran out of memory[^\n]*", str(error))
         if found is None:
