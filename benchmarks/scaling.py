@@ -19,11 +19,9 @@ import jax
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.config import POST_NORM, LanguageModelHead
+from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.parallel.mesh import MeshConfig
 from flaxformer_lite.tools.planning.plan import make_plan

@@ -35,10 +35,9 @@ from flaxformer_lite.inference.search import (
 )
 from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.cache import DecodeCache, slot_positions
-from flaxformer_lite.model.contexts import LayerContext, by_window
+from flaxformer_lite.model.contexts import DecodeCache, StepContext, masks_by_window, slot_positions
+from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.model.masks import AttentionMask, combine_masks, padding_mask
-from flaxformer_lite.model.numerics import accumulation_dtype
 from flaxformer_lite.model.transformer import step_variables
 
 
@@ -169,16 +168,15 @@ def beam_log_probs(
         near = None if window is None else position - key_positions < window
         return AttentionMask(combine_masks(own, started, near))
 
-    context = LayerContext(
-        *by_window(model.config, mask),
-        memory_mask=AttentionMask(padding_mask(inputs.memory_mask)),
+    context = StepContext(
+        positions=jnp.broadcast_to(position - first, (len(first), k)),
         key_positions=key_positions - first,
-        index=shared + state.step * k,
+        masks=masks_by_window(model.config, mask),
+        memory_mask=AttentionMask(padding_mask(inputs.memory_mask)),
+        first_slot=shared + state.step * k,
     )
     embedded = model.embed(state.tokens[..., position], model.target_table)
-    query_positions = jnp.broadcast_to(position - first, (len(first), k))
-    hidden, new_cache = model.decoder(embedded, query_positions, context, cache)
-    assert new_cache is not None
+    hidden, new_cache = model.decoder.step(embedded, cache, context)
     logits = model.logits(hidden)
     return jax.nn.log_softmax(logits.astype(accumulation_dtype(logits))), new_cache
 

@@ -22,8 +22,8 @@ from flaxformer_lite.inference.search import (
     prefill,
 )
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.cache import DecodeCache
-from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.contexts import DecodeCache
+from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.model.transformer import step_variables
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.cache import Caches, DecodeCache, map_own
+from flaxformer_lite.model.contexts import Caches, DecodeCache, map_own
 
 
 class Decoded(NamedTuple):

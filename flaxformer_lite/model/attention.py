@@ -18,13 +18,10 @@ from jaxtyping import Array, Bool, Float
 from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
-from flaxformer_lite.model import kernels
-from flaxformer_lite.model.cache import KeyValue
-from flaxformer_lite.model.dense import Dense
-from flaxformer_lite.model.dropout import apply_dropout
+from flaxformer_lite.model import fast, kernels
+from flaxformer_lite.model.layers import Dense, accumulation_dtype, apply_dropout
 from flaxformer_lite.model.masks import EXCLUDE, AttentionMask, Masking, own_mask
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
-from flaxformer_lite.model.numerics import accumulation_dtype
 
 
 def attention_scores(
@@ -71,14 +68,6 @@ def weighted_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K
     grouped = weights.reshape(batch, value.shape[2], -1, length, weights.shape[-1])
     mixed = jnp.einsum("BKGTS,BSKH->BTKGH", grouped, value)
     return mixed.reshape(batch, length, num_heads, -1)
-
-
-def cached_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K Hv"]) -> Float[Array, "B T N Hv"]:
-    """Returns `weighted_values` of few queries: a product with the values as a cache holds them, which moves only the answer."""
-    batch, num_heads, length, num_slots = weights.shape
-    by_head = value.swapaxes(1, 2)
-    mixed = weights.reshape(batch, by_head.shape[1], -1, num_slots) @ by_head
-    return mixed.reshape(batch, num_heads, length, -1).swapaxes(1, 2)
 
 
 # Variants ---------------------------------------------------------------------------------------------------------------
@@ -254,6 +243,13 @@ Rotate = Callable[[Array], Array]
 """Rotates heads `[B, T, N, H]` by their positions."""
 
 
+class KeyValue(NamedTuple):
+    """Projected keys and values, in heads."""
+
+    key: Float[Array, "B S K H"]
+    value: Float[Array, "B S K Hv"]
+
+
 class MultiHeadAttention(nn.Module):
     """Multi-head attention; parameters `query`, `key`, `value` and `out`, each a kernel matrix and perhaps a bias.
 
@@ -338,7 +334,9 @@ class MultiHeadAttention(nn.Module):
             self.sow("intermediates", "weights", weights)
             weights = apply_dropout(self, weights.astype(self.dtype), self.dropout_rate)
             plain = cached and type(v).mix is Attention.mix
-            mixed = cached_values(weights, key_value.value) if plain else v.mix(weights, key_value.value, self.param)
+            mixed = (
+                fast.cached_values(weights, key_value.value) if plain else v.mix(weights, key_value.value, self.param)
+            )
         return self.out(mixed.reshape(*mixed.shape[:2], -1))
 
     def choose_kernel(self, call: kernels.AttentionCall) -> kernels.KernelChoice:

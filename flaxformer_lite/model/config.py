@@ -9,12 +9,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProduct
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.feed_forward import Activation
-from flaxformer_lite.model.initializers import Initializer, XavierUniform
+from flaxformer_lite.model.layers import Activation, DropoutRates, Initializer, XavierUniform
 from flaxformer_lite.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
-from flaxformer_lite.model.residual import PRE_NORM, Residual
 
 MOST = {
     "num_encoder_layers": 10_000,
@@ -32,6 +29,40 @@ class SavedAs:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return handler.generate_schema(self.union)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Residual:
+    """Commands around a sublayer `f`, `post(f(pre(x)), x)`: strings of letters, applied left to right.
+
+    `n` normalises, `d` applies dropout, `a` adds the residual, which is the sublayer's input.
+    """
+
+    pre: str = "n"
+    """Commands before each sublayer; `a` does nothing here."""
+    post: str = "da"
+    """Commands after each sublayer."""
+    final: str = "n"
+    """Commands after the last layer of a stack; `a` does nothing here."""
+
+    def __post_init__(self) -> None:
+        for name in ("pre", "post", "final"):
+            commands = getattr(self, name)
+            if set(commands) - set("nda") or commands.count("n") > 1:
+                raise ValueError(
+                    f"model.residual.{name} is {commands!r}: use the letters n (norm, at most once), d (dropout) and "
+                    "a (add the residual), for example 'n', 'da' or 'dan'"
+                )
+
+
+PRE_NORM = Residual(pre="n", post="da", final="n")
+"""Norm before every sublayer, and one after the last layer: trains with little warm-up.
+
+Reference: Xiong et al. 2020, arXiv:2002.04745."""
+
+
+POST_NORM = Residual(pre="", post="dan", final="")
+"""Norm after every residual sum, as in the original Transformer. Reference: Vaswani et al. 2017, arXiv:1706.03762, section 5.4."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,15 @@
 """Inputs and outputs of a model, and the checks of the inputs."""
 
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.heads import LazyLogits
+from flaxformer_lite.model.layers import matrix_product
 
 
 class Inputs(NamedTuple):
@@ -41,6 +43,27 @@ class Inputs(NamedTuple):
     """Position of each text's last token, for a pooler that reads it; None: found by the mask."""
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=["hidden", "kernel", "bias"], meta_fields=["soft_cap", "chunk"]
+)
+@dataclass(frozen=True, kw_only=True)
+class LazyLogits:
+    """Logits that are computed on demand, from the last layer and the head's kernel."""
+
+    hidden: Float[Array, "B T D"]
+    kernel: Float[Array, "D V"]
+    bias: Float[Array, "V"] | None = None
+    soft_cap: float | None = None
+    chunk: int | None = None
+    """Positions of each row whose logits a loss computes at a time; None: all."""
+
+    def logits(self) -> Float[Array, "B T V"]:
+        """Returns all logits."""
+        logits = matrix_product(self.hidden, self.kernel)
+        logits = logits if self.bias is None else logits + self.bias.astype(self.hidden.dtype)
+        return logits if self.soft_cap is None else self.soft_cap * jnp.tanh(logits / self.soft_cap)
+
+
 class Outputs(NamedTuple):
     """Outputs of a model; None where the model lacks the part."""
 
@@ -66,14 +89,20 @@ class Outputs(NamedTuple):
         return self.logits if self.scores is None else self.scores
 
 
+def tokens_of(inputs: Inputs, side: str) -> Array:
+    """Returns the tokens of a side, "source" or "target". Raises: ValueError where the inputs have none."""
+    tokens: Array | None = inputs.source_tokens if side == "source" else inputs.target_tokens
+    if tokens is None:
+        raise ValueError(f"the inputs have no {side}_tokens: this model reads them")
+    return tokens
+
+
 def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
     """Raises: ValueError where the inputs do not fit the model."""
     for side, num_layers in (("source", config.num_encoder_layers), ("target", config.num_decoder_layers)):
-        tokens = getattr(inputs, f"{side}_tokens")
         if num_layers == 0:
             continue
-        if tokens is None:
-            raise ValueError(f"the inputs have no {side}_tokens: this model reads them")
+        tokens = tokens_of(inputs, side)
         if config.vocab_size and tokens.ndim != 2:
             raise ValueError(
                 f"{side}_tokens have rank {tokens.ndim}, shape {tokens.shape}: they must be token ids [batch, length]"

@@ -98,6 +98,23 @@ EVERY_KEY = AttentionMask(None, MaskStructure())
 """The mask in which every query may attend to every key."""
 
 
+class LayerMasks(NamedTuple):
+    """The masks of self-attention in a stack: of most layers, and of those with a sliding window where only some have one."""
+
+    most: AttentionMask = EVERY_KEY
+    local: AttentionMask | None = None
+
+    def of_layer(self, is_local: Bool[Array, ""] | None) -> AttentionMask:
+        """Returns the mask of a layer in a loop over layers of two kinds; None: all layers are alike."""
+        if is_local is None or self.local is None:
+            return self.most
+        local, most = (True if mask.allowed is None else mask.allowed for mask in (self.local, self.most))
+        allowed = jnp.where(is_local, local, most)
+        if not (isinstance(self.local.structure, MaskStructure) and isinstance(self.most.structure, MaskStructure)):
+            return AttentionMask(allowed)
+        return AttentionMask(allowed, ByLayer(is_local, self.local.structure, self.most.structure))
+
+
 def own_mask(mask: Array | None) -> AttentionMask:
     """Returns the mask that a caller gives as an array; without one, every key is seen.
 
@@ -126,28 +143,17 @@ def structured_mask(
     """
     before = None if causal_length is None else causal_mask(causal_length, window)
     allowed = combine_masks(before, padding_mask(is_token), segment_mask(queries, keys))
-    causal = before is not None
-    if is_token is None and keys is None:
-        return AttentionMask(allowed, MaskStructure(causal=causal, window=window))
-    assert allowed is not None
-    numbers = jnp.ones(is_token.shape, jnp.int32) if keys is None else keys  # type: ignore[union-attr]
+    numbers = keys
+    if is_token is not None:
+        numbers = jnp.where(is_token, jnp.ones(is_token.shape, jnp.int32) if keys is None else keys, 0)
     structure = MaskStructure(
-        causal=causal,
+        causal=before is not None,
         window=window,
-        queries=None if queries is None else jnp.where(queries == 0, -1, queries),
-        keys=numbers if is_token is None else jnp.where(is_token, numbers, 0),
-        answered=allowed.any(-1)[:, 0],
+        queries=None if queries is None or numbers is None else jnp.where(queries == 0, -1, queries),
+        keys=numbers,
+        answered=None if allowed is None or numbers is None else allowed.any(-1)[:, 0],
     )
     return AttentionMask(allowed, structure)
-
-
-def mask_by_layer(is_local: Bool[Array, ""], local: AttentionMask, other: AttentionMask) -> AttentionMask:
-    """Returns `local` or `other`, in a loop over layers of two kinds."""
-    assert local.allowed is not None and other.allowed is not None
-    allowed = jnp.where(is_local, local.allowed, other.allowed)
-    if not (isinstance(local.structure, MaskStructure) and isinstance(other.structure, MaskStructure)):
-        return AttentionMask(allowed)
-    return AttentionMask(allowed, ByLayer(is_local, local.structure, other.structure))
 
 
 # The treatment of masked scores -----------------------------------------------------------------------------------------

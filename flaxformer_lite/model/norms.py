@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat
-from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.layers import accumulation_dtype
 
 Param = Callable[..., Array]
 """The `param` method of a Linen module, `param(name, init, shape, dtype)`: a setting makes its parameters by it."""
@@ -67,6 +67,11 @@ def deviation_norm(
     is_constant = variance == 0
     deviation = jnp.where(is_constant, 0, jnp.sqrt(jnp.where(is_constant, 1, variance)))
     return (scale * y / (deviation + epsilon) + bias).astype(x.dtype)
+
+
+def unit_length(x: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    """Returns each vector divided by its length; the gradient at 0 is 0."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))
 
 
 class BaseNorm(Checked, at="model.norm"):

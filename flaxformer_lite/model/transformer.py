@@ -1,10 +1,13 @@
-"""The Transformer: embeddings below, stacks in the middle, heads on top. The alphabet is in `model/__init__.py`.
+"""The Transformer: embeddings below, stacks of layers in the middle, heads on top. The alphabet is in `model/__init__.py`.
 
-With both stacks it is the encoder–decoder; with one of them the encoder or the decoder alone. `stack.py` repeats a layer,
-`blocks.py` has the layer, `contexts.py` builds the masks, `config.py` has the settings.
+`Transformer` is the encoder–decoder, or one of the two alone. `Stack` repeats a `Block`: self-attention, cross-attention and
+feed-forward, with the residual commands around each. `Head` and `Pooling` read the last layer. A stack reads all tokens at once
+(`__call__`), or the next ones with a decode cache (`step`); `contexts.py` builds the masks of both.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,22 +15,42 @@ from flax import linen as nn
 from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from flaxformer_lite.model.cache import DecodeCache
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
-from flaxformer_lite.model.dense import product_dtype
-from flaxformer_lite.model.heads import Head, LazyLogits, Pooling, sentence_embedding
+from flaxformer_lite.model import fast
+from flaxformer_lite.model.attention import MultiHeadAttention
+from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.model.contexts import (
+    CachedKeyValue,
+    DecodeCache,
+    LayerCache,
+    SequenceContext,
+    StepContext,
+    decoder_context,
+    encoder_context,
+    step_context,
+)
 from flaxformer_lite.model.inputs import (
     Inputs,
+    LazyLogits,
     Outputs,
     check_inputs,
     default_positions,
     example_inputs,
     for_each_target,
+    tokens_of,
 )
-from flaxformer_lite.model.kernels import platform
-from flaxformer_lite.model.numerics import DTYPES
-from flaxformer_lite.model.stack import Stack
+from flaxformer_lite.model.layers import (
+    ACTIVATIONS,
+    DTYPES,
+    Dense,
+    DropoutRates,
+    FeedForward,
+    accumulation_dtype,
+    apply_dropout,
+    product_dtype,
+)
+from flaxformer_lite.model.masks import AttentionMask, LayerMasks, combine_masks, own_mask, structured_mask
+from flaxformer_lite.model.norms import Normalize, unit_length
+from flaxformer_lite.model.positions import PositionScheme
 from flaxformer_lite.parallel.sharding import constrain_sharding
 
 
@@ -51,7 +74,7 @@ class Transformer(nn.Module):
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers)
         if c.num_decoder_layers:
-            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
+            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, causal=True)
         if c.head is not None:
             self.head = Head(c)
         if c.pooler is not None:
@@ -83,23 +106,17 @@ class Transformer(nn.Module):
 
     def encode(self, inputs: Inputs) -> Float[Array, "B S D"]:
         """Returns the memory: the encoder's last layer."""
-        tokens = inputs.source_tokens
-        assert tokens is not None
+        tokens = tokens_of(inputs, "source")
         x = self.embed(tokens, self.source_table)
         if self.config.num_token_types:
             x = x + self.token_type_embedding(inputs.token_types)
-        positions = inputs.source_positions
-        if positions is None:
-            positions = default_positions(tokens, self.config.position_padding_id)
-        return self.encoder(x, positions, encoder_context(inputs))[0]
+        return self.encoder(x, encoder_context(self.config, inputs, tokens))
 
     def decode(self, inputs: Inputs, memory: Float[Array, "B S D"] | None) -> Float[Array, "B T D"]:
         """Returns the decoder's last layer for all target tokens at once."""
-        tokens = inputs.target_tokens
-        assert tokens is not None
-        context = decoder_context(self.config, inputs, memory)
-        positions = default_positions(tokens) if inputs.target_positions is None else inputs.target_positions
-        return self.decoder(self.embed(tokens, self.target_table), positions, context)[0]
+        tokens = tokens_of(inputs, "target")
+        context = decoder_context(self.config, inputs, tokens, memory)
+        return self.decoder(self.embed(tokens, self.target_table), context)
 
     # Embeddings and logits --------------------------------------------------------------------------------------------
 
@@ -160,10 +177,8 @@ class Transformer(nn.Module):
 
         Raises: ValueError where `causal` is False and the model has a sliding window: both say what a token attends to.
         """
-        room = cache[0].room
-        positions, context = step_context(self.config, index, tokens.shape[1], room, source_mask, padded, causal)
-        hidden, filled = self.decoder(self.embed(tokens, self.target_table), positions, context, cache)
-        assert filled is not None
+        context = step_context(self.config, index, tokens.shape[1], cache[0].room, source_mask, padded, causal)
+        hidden, filled = self.decoder.step(self.embed(tokens, self.target_table), cache, context)
         return self.logits(hidden), filled
 
 
@@ -174,18 +189,406 @@ def parameter_shapes(config: ModelConfig) -> PyTree:
 
 
 def step_variables(model: Transformer, variables: VariableDict) -> VariableDict:
-    """Returns the variables in the layouts that the steps of a search read, so that they are moved once, not in each step.
-
-    head    the kernel in the layout of the product, which a tied table is not in, as variable `kernel` of the collection `step`
-    layers  a tuple of one array a layer for each parameter of the decoder's layers, on a CPU: it would cut them from the array of
-            all layers, and copy them. Elsewhere this was not measured, and the second copy would take the device's memory.
-    """
+    """Returns the variables in the layouts that the steps of a search read (`fast.step_layout`)."""
     hidden = jnp.zeros((1, 1, model.config.d_model), DTYPES[model.config.dtype])
     kernel = model.bind(variables).scores(hidden).kernel
-    kernel = jax.lax.optimization_barrier(kernel.astype(product_dtype(hidden, kernel)))
-    variables = {**variables, "step": {"head": {"kernel": kernel}}}
-    if platform() != "cpu":
-        return variables
-    params = variables["params"]
-    layers = jax.tree.map(tuple, params["decoder"]["layers"])
-    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}
+    return fast.step_layout(variables, kernel, product_dtype(hidden, kernel))
+
+
+# Stacks -----------------------------------------------------------------------------------------------------------------
+
+
+class Stack(nn.Module):
+    """Positions, dropout, the layers, and the last residual commands. All layers are one set of parameters, `[L, …]`."""
+
+    config: ModelConfig
+    num_layers: int
+    causal: bool = False
+
+    def setup(self) -> None:
+        self.positions = PositionEmbedding(self.config.positions)
+        self.position_bias = PositionBias(self.config.positions, self.config.num_heads, self.causal)
+        # A loop that draws the first parameters compiles in half the time, and draws the same ones.
+        unroll = 1 if self.is_initializing() else min(self.config.scan_unroll, self.num_layers)
+        self.layers = nn.scan(
+            remat_block(self.config.remat, in_loop=unroll < self.num_layers),
+            variable_axes={"params": 0, "intermediates": 0},
+            split_rngs={"params": True, "dropout": True},
+            in_axes=(0, nn.broadcast),
+            length=self.num_layers,
+            unroll=unroll,
+            methods=["__call__", "memory_key_value"],
+        )(self.config)
+        self.embedding_norm = Normalize(self.config.norm)
+        self.final_norm = Normalize(self.config.norm)
+
+    def __call__(self, x: Float[Array, "B T D"], context: SequenceContext) -> Float[Array, "B T D"]:
+        """Returns the last layer for all tokens at once."""
+        x, bias = self.with_positions(x, context.positions, context.positions, context.bias)
+        x, _ = self.layers(x, self.is_local, context._replace(bias=bias))
+        return self.final(x)
+
+    def step(
+        self, x: Float[Array, "B T D"], cache: DecodeCache, context: StepContext
+    ) -> tuple[Float[Array, "B T D"], DecodeCache]:
+        """Returns the last layer for the next tokens, and the cache with them in it; no loop over the layers.
+
+        A loop would copy each layer's cache from the array of all.
+        """
+        x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
+        context, is_local = context._replace(bias=bias), self.is_local
+        block, filled = Block(self.config, parent=None), []
+        layers = self.layers.variables["params"]
+        for i, layer in enumerate(cache):
+            params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
+            local = None if is_local is None else is_local[i]
+            answer: Any = block.apply({"params": params}, x, layer, local, context, method="step")
+            x, own = answer
+            filled.append(layer._replace(own=own))
+        return self.final(x), tuple(filled)
+
+    def with_positions(
+        self,
+        x: Float[Array, "B T D"],
+        positions: Int[Array, "#B T"],
+        key_positions: Int[Array, "#B S"],
+        bias: Float[Array, "..."] | None,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "..."] | None]:
+        """Returns the first layer's input, and the addend of all scores: that of the positions, and the given one."""
+        x = constrain_sharding(self.positions(x, positions), "B T D")
+        added = self.position_bias(positions, key_positions)
+        if added is not None:
+            bias = added if bias is None else bias + added
+        x = self.embedding_norm(x) if self.config.embedding_norm else x
+        self.sow("intermediates", "embedded", x)
+        return apply_dropout(self, x, self.config.dropout.embedding_rate), bias
+
+    def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+        """Returns the last layer after the commands of `residual.final`."""
+        return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x)
+
+    @property
+    def is_local(self) -> Bool[Array, "L"] | None:
+        """Whether each layer has the sliding window, where only some layers have one; None: all layers are alike."""
+        window = self.config.sliding_window if self.causal else None
+        if window is None or window.layers is None:
+            return None
+        return jnp.asarray([i in window.layers for i in range(self.num_layers)])
+
+    def start_cache(self, memory: Float[Array, "B S D"] | None, room: int, batch: int) -> DecodeCache:
+        """Returns a cache with the keys and values of the memory, and with `room` empty slots (zeros) for the decoder's own."""
+        c = self.config
+        heads = c.attention.heads(c.d_model, c.num_heads)
+        sizes = (heads.d_key, heads.d_value)
+        own = CachedKeyValue(*(jnp.zeros((batch, heads.num_kv_heads, room, h), DTYPES[c.dtype]) for h in sizes))
+        if memory is None:
+            return (LayerCache(own=own, memory=None),) * self.num_layers
+        _, memory_kv = self.layers.memory_key_value(None, None, memory)
+        each = (jax.tree.map(lambda x, i=i: x[i], memory_kv) for i in range(self.num_layers))
+        return tuple(LayerCache(own=own, memory=one) for one in each)
+
+
+class PositionEmbedding(nn.Module):
+    """Module for the `embed` hook of a position scheme; holds its parameters."""
+
+    scheme: PositionScheme
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], positions: Int[Array, "#B T"] | None = None) -> Float[Array, "B T D"]:
+        return self.scheme.embed(x, default_positions(x) if positions is None else positions, self.param)
+
+
+class PositionBias(nn.Module):
+    """Module for the `bias` hook of a position scheme; holds its parameters."""
+
+    scheme: PositionScheme
+    num_heads: int
+    causal: bool
+
+    @nn.compact
+    def __call__(self, queries: Int[Array, "#B T"], keys: Int[Array, "#B S"]) -> Float[Array, "#B N T S"] | None:
+        return self.scheme.bias(queries, keys, self.num_heads, self.causal, self.param)
+
+
+# Layers -----------------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """One layer: self-attention, cross-attention where there is a memory, then feed-forward.
+
+    A module of `setup` that is never called, such as a norm that no command names, has no parameters.
+    """
+
+    config: ModelConfig
+
+    def setup(self) -> None:
+        c = self.config
+        dtype, kernel_init = DTYPES[c.dtype], c.initializer.kernel()
+
+        def attention() -> MultiHeadAttention:
+            return MultiHeadAttention(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init)
+
+        self.attention_pre_norm = Normalize(c.norm)
+        self.attention = attention()
+        self.attention_post_norm = Normalize(c.norm)
+        self.cross_attention_pre_norm = Normalize(c.norm)
+        self.cross_attention = attention()
+        self.cross_attention_post_norm = Normalize(c.norm)
+        self.feed_forward_pre_norm = Normalize(c.norm)
+        self.feed_forward = FeedForward(
+            c.d_model, c.d_ff, c.activation, c.feed_forward_bias, c.dropout.feed_forward_rate, dtype, kernel_init
+        )
+        self.feed_forward_post_norm = Normalize(c.norm)
+
+    def __call__(
+        self, x: Float[Array, "B T D"], is_local: Bool[Array, ""] | None, context: SequenceContext
+    ) -> tuple[Float[Array, "B T D"], None]:
+        """Returns the layer's output for all tokens at once, and None, as the loop over layers needs.
+
+        is_local: whether this layer has the sliding window, where only some layers have one; None: all layers are alike.
+        """
+        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
+        mask = context.masks.of_layer(is_local)
+
+        h = self.before(self.attention_pre_norm, x)
+        own = self.attention.key_value(h, rotate=rotate)
+        h = self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate)
+        x = self.after(self.attention_post_norm, h, x)
+        if context.memory is not None:
+            h = self.before(self.cross_attention_pre_norm, x)
+            memory = self.cross_attention.key_value(context.memory)
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask)
+            x = self.after(self.cross_attention_post_norm, h, x)
+        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        x = self.after(self.feed_forward_post_norm, h, x)
+        self.sow("intermediates", "output", x)
+        return x, None
+
+    def step(
+        self, x: Float[Array, "B T D"], cache: LayerCache, is_local: Bool[Array, ""] | None, context: StepContext
+    ) -> tuple[Float[Array, "B T D"], CachedKeyValue]:
+        """Returns the layer's output for the next tokens, and its keys and values, the new ones among them."""
+        rotate = functools.partial(self.rotate, is_local=is_local, positions=context.positions)
+        mask = context.masks.of_layer(is_local)
+
+        h = self.before(self.attention_pre_norm, x)
+        own, filled = cache.own.read_and_write(self.attention.key_value(h, rotate=rotate), context)
+        h = self.attention.attend(h, own, mask=mask, bias=context.bias, rotate=rotate, cached=True)
+        x = self.after(self.attention_post_norm, h, x)
+        if cache.memory is not None:
+            h = self.before(self.cross_attention_pre_norm, x)
+            memory = cache.memory.by_slot()
+            h = self.cross_attention.attend(h, memory, mask=context.memory_mask, cached=True)
+            x = self.after(self.cross_attention_post_norm, h, x)
+        h = self.feed_forward(self.before(self.feed_forward_pre_norm, x))
+        return self.after(self.feed_forward_post_norm, h, x), filled
+
+    def memory_key_value(
+        self, carry: None, is_local: None, memory: Float[Array, "B S D"]
+    ) -> tuple[None, CachedKeyValue]:
+        """Returns keys and values of the memory, once a sentence in decoding. The signature is that of `__call__`, for the scan."""
+        return carry, CachedKeyValue.of(self.cross_attention.key_value(memory))
+
+    def rotate(
+        self, heads: Float[Array, "B T N H"], is_local: Bool[Array, ""] | None, positions: Int[Array, "#B T"]
+    ) -> Float[Array, "B T N H"]:
+        """Returns the heads of queries or keys, rotated by their positions with the scheme of this layer."""
+        rotated = self.config.positions.rotate(heads, positions)
+        window = self.config.sliding_window
+        if is_local is None or window is None or window.positions is None:
+            return rotated
+        return jnp.where(is_local, window.positions.rotate(heads, positions), rotated)
+
+    def before(self, norm: Normalize, x: Array) -> Array:
+        """Returns a sublayer's input: the commands of `residual.pre`."""
+        return residual_commands(self, self.config.dropout, self.config.residual.pre, norm, x)
+
+    def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
+        """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
+        x = residual_commands(self, self.config.dropout, self.config.residual.post, norm, h, residual)
+        return constrain_sharding(x, "B T D")
+
+
+def residual_commands(
+    module: nn.Module, rates: DropoutRates, commands: str, norm: Normalize, x: Array, residual: Array | None = None
+) -> Array:
+    """Applies residual commands, with dropout by the module's random key."""
+
+    def dropout(x: Array) -> Array:
+        return apply_dropout(module, x, rates.residual_rate, rates.residual_scaling)
+
+    return apply_commands(commands, x, residual, norm=norm, dropout=dropout)
+
+
+def apply_commands(
+    commands: str,
+    x: Float[Array, "*B D"],
+    residual: Float[Array, "*B D"] | None,
+    *,
+    norm: Callable[[Array], Array],
+    dropout: Callable[[Array], Array],
+) -> Float[Array, "*B D"]:
+    """Applies residual commands (see `Residual`) to `x`, left to right."""
+    for command in commands:
+        if command == "n":
+            x = norm(x)
+        elif command == "d":
+            x = dropout(x)
+        elif command == "a" and residual is not None:
+            x = x + residual
+    return x
+
+
+def remat_block(remat: str, *, in_loop: bool) -> type[Block]:
+    """Returns the layer that recomputes its activations in the backward pass as `model.remat` says."""
+    if remat == "none":
+        return Block
+    policy = {"full": None, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable}[remat]
+    # Without a loop the compiler would merge the recomputation with the first computation, and store its result.
+    return nn.remat(Block, policy=policy, prevent_cse=not in_loop)
+
+
+# Heads ------------------------------------------------------------------------------------------------------------------
+
+
+class Head(nn.Module):
+    """Language-model head; parameters `kernel` `[D, V]` unless it is the embedding table, and perhaps `bias` `[V]`.
+
+    In a search the kernel is the variable `kernel` of the collection `step`, which `step_variables` makes.
+    """
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
+        c, settings = self.config, self.config.head
+        assert settings is not None
+        dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
+        if settings.transform is not None:
+            h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
+            hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
+        if self.has_variable("step", "kernel"):
+            kernel: Array = self.get_variable("step", "kernel")
+        elif table is None:
+            kernel = self.param("kernel", kernel_init, (c.d_model, vocab_size), jnp.float32)
+        else:
+            kernel = table.T
+        hidden = hidden if settings.scale == 1 else hidden * jnp.asarray(settings.scale, dtype)
+        bias = self.param("bias", nn.initializers.zeros, (vocab_size,), jnp.float32) if settings.bias else None
+        return LazyLogits(
+            hidden=hidden, kernel=kernel, bias=bias, soft_cap=settings.soft_cap, chunk=settings.loss_chunk
+        )
+
+
+class Pooling(nn.Module):
+    """Module for a pooler and its classes; parameters `dense` and `classes`, if it has them."""
+
+    config: ModelConfig
+
+    @nn.compact
+    def __call__(
+        self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
+    ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
+        c, settings = self.config, self.config.pooler
+        assert settings is not None
+
+        def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
+            kernel_init = c.initializer.kernel()
+            return Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
+
+        pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
+        if settings.activation is not None:
+            pooled = ACTIVATIONS[settings.activation][0](dense(c.d_model, "dense")(pooled))
+        classes = settings.num_classes
+        return pooled, dense(classes, "classes", settings.class_bias)(pooled) if classes else None
+
+
+def last_token(
+    hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
+) -> Float[Array, "B D"]:
+    """Returns the vector of each text's last token: at position `last`; None: the last token that is not padding."""
+    if last is None:
+        if mask is None:
+            return hidden[:, -1]
+        last = jnp.where(mask, jnp.arange(hidden.shape[1]), 0).max(1)
+    return jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+
+
+def sentence_embedding(
+    settings: SentenceEmbedding, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None
+) -> Float[Array, "B D"]:
+    """Returns one vector for each text, in at least float32."""
+    x = hidden.astype(accumulation_dtype(hidden))
+    shown = jnp.ones(x.shape[:2], bool) if mask is None else mask
+    if settings.pooling == "mean":
+        vector = jnp.where(shown[..., None], x, 0).sum(1) / jnp.maximum(shown.sum(1), 1)[:, None]
+    elif settings.pooling == "max":
+        vector = jnp.where(shown.any(1)[:, None], jnp.where(shown[..., None], x, -jnp.inf).max(1), 0)
+    else:
+        vector = x[:, 0] if settings.pooling == "cls" else last_token(x, mask)
+    return unit_length(vector) if settings.normalize else vector
+
+
+# Single layers, for models of one's own --------------------------------------------------------------------------------
+
+
+class EncoderLayer(Block):
+    """A layer of an encoder by itself, for models of one's own: `EncoderLayer(config).apply(variables, x, mask=mask)`.
+
+    Its parameters are those of one layer of a `Transformer` with these settings. Residual(pre, post) and the rotation of heads by
+    `config.positions` are part of it; embeddings, addends of scores and the last norm are not.
+    """
+
+    def __call__(  # type: ignore[override]  # the stack calls a Block
+        self,
+        x: Float[Array, "B T D"],
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output.
+
+        Args:
+            mask: True: the query may attend to the key; broadcasts to `[B, N, T, T]`, such as `padding_mask(is_token)`. None: all.
+            bias: added to the scores, such as that of `PositionBias`; broadcasts to `[B, N, T, T]`.
+            positions: of the tokens, for rotary positions; None: 0, 1, 2, …
+        """
+        positions = default_positions(x) if positions is None else positions
+        x, _ = super().__call__(x, None, SequenceContext(positions, LayerMasks(own_mask(mask)), bias))
+        return x
+
+
+class DecoderLayer(Block):
+    """A layer of a decoder by itself: `EncoderLayer` with causal self-attention and, unless `cross` is False, a memory."""
+
+    cross: bool = True
+
+    def __call__(  # type: ignore[override]  # it reads a memory too
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"] | None = None,
+        *,
+        mask: Bool[Array, "..."] | None = None,
+        memory_mask: Bool[Array, "..."] | None = None,
+        bias: Float[Array, "..."] | None = None,
+        positions: Int[Array, "#B T"] | None = None,
+    ) -> Float[Array, "B T D"]:
+        """Returns the layer's output; no token sees those after it. The other arguments are those of `EncoderLayer`.
+
+        Args:
+            memory: the encoder's output; None without `cross`.
+            memory_mask: as `mask`, for the memory: broadcasts to `[B, N, T, S]`.
+
+        Raises: ValueError for a memory without `cross`, or `cross` without one.
+        """
+        if self.cross == (memory is None):
+            given = "None" if memory is None else "given"
+            raise ValueError(f"cross is {self.cross} and memory is {given}: give a memory exactly if cross is True")
+        causal = structured_mask(causal_length=x.shape[1])
+        own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
+        positions = default_positions(x) if positions is None else positions
+        x, _ = super().__call__(
+            x, None, SequenceContext(positions, LayerMasks(own), bias, memory, own_mask(memory_mask))
+        )
+        return x

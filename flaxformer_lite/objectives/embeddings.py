@@ -12,8 +12,8 @@ from flaxformer_lite.base.bounds import PositiveFloat
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import Inputs, ModelConfig
-from flaxformer_lite.model.heads import unit_length
 from flaxformer_lite.model.inputs import Outputs
+from flaxformer_lite.model.norms import unit_length
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.objectives.whole_texts import WholeTexts

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.data.records import SoftTargets
-from flaxformer_lite.model.heads import LazyLogits
-from flaxformer_lite.model.numerics import accumulation_dtype
+from flaxformer_lite.model.inputs import LazyLogits
+from flaxformer_lite.model.layers import accumulation_dtype
 
 # What losses and metrics return ---------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ from flaxformer_lite.inference.generation import (
 )
 from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model import Transformer
-from flaxformer_lite.model.dense import round_kernels
+from flaxformer_lite.model.layers import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe

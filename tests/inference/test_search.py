@@ -13,8 +13,8 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.inference.search import SearchInputs, SearchSettings, decode_loop, prefill
-from flaxformer_lite.model.cache import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.model.config import SlidingWindow
+from flaxformer_lite.model.contexts import CachedKeyValue, DecodeCache, LayerCache
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.mesh import make_mesh

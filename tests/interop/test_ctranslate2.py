@@ -20,13 +20,19 @@ from flaxformer_lite.interop.ctranslate2.check import check_folder
 from flaxformer_lite.interop.ctranslate2.export import export_run, notes, token_names, unsupported_settings
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.masks import Penalize
 from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary
-from flaxformer_lite.model.residual import POST_NORM, Residual
-from flaxformer_lite.model.rotary_scaling import Llama3Scaling, YarnScaling
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    Learned,
+    Llama3Scaling,
+    NoPositions,
+    RelativeBias,
+    Rotary,
+    YarnScaling,
+)
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.run import Run, write_run
 from flaxformer_lite.text.characters import ByteTokenizer, CharacterTokenizer

@@ -13,10 +13,10 @@ from flaxformer_lite.model.attention import (
     MultiHeadAttention,
     SharedProjection,
     attention_weights,
-    cached_values,
     weighted_values,
 )
-from flaxformer_lite.model.cache import CachedKeyValue
+from flaxformer_lite.model.contexts import CachedKeyValue
+from flaxformer_lite.model.fast import cached_values
 from flaxformer_lite.model.masks import EXCLUDE, MaskStructure, Replace
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from tests.support import reference

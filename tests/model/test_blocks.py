@@ -23,8 +23,8 @@ from flaxformer_lite.model import (
     Transformer,
     padding_mask,
 )
+from flaxformer_lite.model.config import Residual
 from flaxformer_lite.model.positions import PositionScheme
-from flaxformer_lite.model.residual import Residual
 
 KEY = jax.random.key(3)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.model.cache import map_own
 from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.contexts import map_own
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.model.transformer import Transformer

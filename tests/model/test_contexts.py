@@ -11,66 +11,66 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.masks import EVERY_KEY, AttentionMask
 
 TOKENS = jnp.ones((1, 4), jnp.int32)
+BOTH = ModelConfig(vocab_size=3)
 ALONE = {"vocab_size": 3, "num_encoder_layers": 0, "num_decoder_layers": 2}
 WINDOW_2 = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
 def test_an_encoder_sees_the_tokens_of_its_own_text():
-    context = encoder_context(
-        Inputs(source_mask=jnp.array([[True, True, False]]), source_segments=jnp.array([[1, 2, 0]]))
-    )
-    assert context.mask.allowed.astype(int).tolist() == [[[[1, 0, 0], [0, 1, 0], [0, 0, 0]]]]
-    assert context.mask.structure.keys.tolist() == [[1, 2, 0]] and context.mask.structure.queries.tolist() == [
-        [1, 2, -1]
-    ]
-    assert context.mask.structure.answered.tolist() == [[True, True, False]]
-    assert encoder_context(Inputs()).mask == EVERY_KEY
+    mask = encoder_context(
+        BOTH, Inputs(source_mask=jnp.array([[True, True, False]]), source_segments=jnp.array([[1, 2, 0]])), TOKENS
+    ).masks.most
+    assert mask.allowed.astype(int).tolist() == [[[[1, 0, 0], [0, 1, 0], [0, 0, 0]]]]
+    assert mask.structure.keys.tolist() == [[1, 2, 0]] and mask.structure.queries.tolist() == [[1, 2, -1]]
+    assert mask.structure.answered.tolist() == [[True, True, False]]
+    assert encoder_context(BOTH, Inputs(), TOKENS).masks.most == EVERY_KEY
 
 
 @pytest.mark.parametrize("layers", [None, (1,)])
 def test_a_window_of_some_layers_makes_two_masks(layers):
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=2, layers=layers))
-    context = decoder_context(config, Inputs(target_tokens=TOKENS), None)
-    local, structure = context.mask if layers is None else context.local_mask
+    masks = decoder_context(config, Inputs(target_tokens=TOKENS), TOKENS, None).masks
+    local, structure = masks.most if layers is None else masks.local
     assert local[0, 0].astype(int).tolist() == WINDOW_2 and (structure.window, structure.causal) == (2, True)
     if layers is None:
-        assert context.local_mask is None
+        assert masks.local is None
     else:
-        assert (context.mask.allowed[0, 0] == np.tri(4, dtype=bool)).all() and context.mask.structure.window is None
+        assert (masks.most.allowed[0, 0] == np.tri(4, dtype=bool)).all() and masks.most.structure.window is None
 
 
 def test_a_mask_from_the_caller_has_no_known_structure():
     given = jnp.eye(4, dtype=bool)[None, None]
-    context = decoder_context(ModelConfig(**ALONE), Inputs(target_tokens=TOKENS, target_attention=given), None)
-    chex.assert_trees_all_equal(context.mask, AttentionMask(given))
+    inputs = Inputs(target_tokens=TOKENS, target_attention=given)
+    context = decoder_context(ModelConfig(**ALONE), inputs, TOKENS, None)
+    chex.assert_trees_all_equal(context.masks.most, AttentionMask(given))
 
 
 def test_a_step_in_a_cache_with_room_for_all():
     """Columns 3 and 4 of rows with 0 and 2 columns of padding, room for 6: the last slot is empty."""
-    positions, context = step_context(ModelConfig(**ALONE), jnp.int32(3), 2, 6, None, jnp.array([0, 2]), causal=True)
-    assert positions.tolist() == [[3, 4], [1, 2]]
+    context = step_context(ModelConfig(**ALONE), jnp.int32(3), 2, 6, None, jnp.array([0, 2]), causal=True)
+    assert context.positions.tolist() == [[3, 4], [1, 2]]
     assert context.key_positions[:, :5].tolist() == [[0, 1, 2, 3, 4], [-2, -1, 0, 1, 2]]
-    assert context.mask.allowed[:, 0].astype(int).tolist() == [
+    assert context.masks.most.allowed[:, 0].astype(int).tolist() == [
         [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]],
         [[0, 0, 1, 1, 0, 0], [0, 0, 1, 1, 1, 0]],
     ]
-    assert (context.index, context.slots) == (3, None)
+    assert (context.first_slot, context.slots) == (3, None)
 
 
 def test_a_step_in_a_cache_of_a_window():
     """Room and window of 3: position 4 goes to slot 1; two tokens, 4 and 5, attend to the cache [3, 1, 2] and to themselves."""
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=3))
-    positions, context = step_context(config, jnp.int32(4), 1, 3, None, None, causal=True)
-    assert positions.tolist() == [[4]] and (context.index, context.slots) == (1, None)
-    assert context.key_positions.tolist() == [[3, 4, 2]] and context.mask.allowed.all()
-    _, context = step_context(config, jnp.int32(4), 2, 3, None, None, causal=True)
+    context = step_context(config, jnp.int32(4), 1, 3, None, None, causal=True)
+    assert context.positions.tolist() == [[4]] and (context.first_slot, context.slots) == (1, None)
+    assert context.key_positions.tolist() == [[3, 4, 2]] and context.masks.most.allowed.all()
+    context = step_context(config, jnp.int32(4), 2, 3, None, None, causal=True)
     assert context.key_positions.tolist() == [[3, 1, 2, 4, 5]] and context.slots.tolist() == [1, 2]
-    assert context.mask.allowed[0, 0].astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
+    assert context.masks.most.allowed[0, 0].astype(int).tolist() == [[1, 0, 1, 1, 0], [1, 0, 0, 1, 1]]
 
 
 def test_a_full_prompt_sees_all_of_itself():
-    _, context = step_context(ModelConfig(**ALONE), jnp.int32(0), 3, 4, None, None, causal=False)
-    assert context.mask.allowed[0, 0].astype(int).tolist() == 3 * [[1, 1, 1, 0]]
+    context = step_context(ModelConfig(**ALONE), jnp.int32(0), 3, 4, None, None, causal=False)
+    assert context.masks.most.allowed[0, 0].astype(int).tolist() == 3 * [[1, 1, 1, 0]]
     config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=3))
     with pytest.raises(
         ValueError, match=r"^objective\.prompt_attention is 'full', but model\.sliding_window\.size is 3: "

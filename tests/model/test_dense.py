@@ -7,7 +7,7 @@ import pytest
 
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model import Inputs, Transformer
-from flaxformer_lite.model.dense import Dense, matrix_product, round_kernels
+from flaxformer_lite.model.layers import Dense, matrix_product, round_kernels
 from tests.support.experiments import tiniest_config
 
 

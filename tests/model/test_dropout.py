@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from flaxformer_lite.model.dropout import DropoutRates, apply_dropout, dropout
+from flaxformer_lite.model.layers import DropoutRates, apply_dropout, dropout
 
 T, D = 3, 5
 KEY = jax.random.key(17)

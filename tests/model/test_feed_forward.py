@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.feed_forward import ACTIVATIONS, FeedForward
+from flaxformer_lite.model.layers import ACTIVATIONS, FeedForward
 from tests.support import reference
 
 B, T, D, F = 2, 3, 5, 7

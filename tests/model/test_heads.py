@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.heads import last_token, sentence_embedding
 from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model.transformer import Transformer, last_token, sentence_embedding
 
 RNG = np.random.default_rng(4)
 HIDDEN = RNG.normal(size=(4, 5, 3)).astype(np.float32)

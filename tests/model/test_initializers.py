@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.initializers import Normal, XavierUniform
+from flaxformer_lite.model.layers import Normal, XavierUniform
 
 KEY = jax.random.key(17)
 SIGMAS = 6  # a fair generator leaves ±6 standard deviations twice in 10^9 draws, for each number compared

@@ -24,9 +24,9 @@ from flaxformer_lite.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, kernels_in, splash, unsupported_reason
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.masks import Penalize, structured_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer

@@ -11,13 +11,13 @@ from flaxformer_lite.model.masks import (
     EXCLUDE,
     AttentionMask,
     ByLayer,
+    LayerMasks,
     MaskStructure,
     Penalize,
     Replace,
     before_mask,
     causal_mask,
     combine_masks,
-    mask_by_layer,
     own_mask,
     padding_mask,
     segment_mask,
@@ -92,10 +92,10 @@ def test_the_mask_of_a_layer_whose_kind_is_known_in_the_loop():
     """Without known parts of one of them, only the array is known."""
     local, other = structured_mask(causal_length=3, window=1), structured_mask(causal_length=3)
     for is_local, expected in ((True, np.eye(3)), (False, np.tri(3))):
-        found = mask_by_layer(jnp.bool_(is_local), local, other)
+        found = LayerMasks(other, local).of_layer(jnp.bool_(is_local))
         np.testing.assert_array_equal(found.allowed[0, 0], expected)
         assert found.structure == ByLayer(jnp.bool_(is_local), local.structure, other.structure)
-        alone = mask_by_layer(jnp.bool_(is_local), local, AttentionMask(other.allowed))
+        alone = LayerMasks(AttentionMask(other.allowed), local).of_layer(jnp.bool_(is_local))
         np.testing.assert_array_equal(alone.allowed[0, 0], expected)
         assert alone.structure is None
 

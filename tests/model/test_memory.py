@@ -12,8 +12,8 @@ import optax
 import pytest
 
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, AdamW, Lion, Muon, OptimizerConfig

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flaxformer_lite.model.numerics import DTYPES, accumulation_dtype
+from flaxformer_lite.model.layers import DTYPES, accumulation_dtype
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.initializers import XavierUniform
-from flaxformer_lite.model.residual import PRE_NORM
+from flaxformer_lite.model.config import PRE_NORM, ModelConfig
+from flaxformer_lite.model.layers import XavierUniform
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.small_models import CONFIGS, NOTHING_SHARED, F, V, arrays, initial, inputs_of, shapes
 

@@ -10,9 +10,20 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal, sinusoids
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, OptionalRotaryScaling, YarnScaling
-from flaxformer_lite.model.stack import PositionBias, PositionEmbedding
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    OptionalRotaryScaling,
+    RelativeBias,
+    Rotary,
+    Sinusoidal,
+    YarnScaling,
+    sinusoids,
+)
+from flaxformer_lite.model.transformer import PositionBias, PositionEmbedding
 from tests.support import reference
 from tests.support.small_models import amplitude, rates
 

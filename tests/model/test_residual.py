@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 import pytest
 
-from flaxformer_lite.model.residual import POST_NORM, PRE_NORM, Residual, apply_commands
+from flaxformer_lite.model.config import POST_NORM, PRE_NORM, Residual
+from flaxformer_lite.model.transformer import apply_commands
 
 
 @pytest.mark.parametrize(

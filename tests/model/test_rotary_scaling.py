@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model.positions import Rotary
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.positions import LinearScaling, Llama3Scaling, Rotary, YarnScaling
 from tests.support import reference
 from tests.support.small_models import rates
 

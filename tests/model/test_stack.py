@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model import dropout as dropout_module
+from flaxformer_lite.model import layers
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.contexts import LayerContext
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.contexts import SequenceContext
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias
-from flaxformer_lite.model.stack import Stack
+from flaxformer_lite.model.transformer import Stack
 from tests.support import reference
 from tests.support.quick import quick
 
@@ -30,8 +30,8 @@ POSITIONS = jnp.broadcast_to(jnp.arange(T), (B, T))
 def stack(scan_unroll: int):
     """First values, and the function from random keys to the answer, of an encoder of two layers."""
     module = Stack(dataclasses.replace(CONFIG, scan_unroll=scan_unroll), num_layers=2)
-    values = jax.jit(module.init)(KEYS[0], X, POSITIONS, LayerContext())
-    return values, jax.jit(lambda values, keys: module.apply(values, X, POSITIONS, LayerContext(), rngs=keys)[0])
+    values = jax.jit(module.init)(KEYS[0], X, SequenceContext(POSITIONS))
+    return values, jax.jit(lambda values, keys: module.apply(values, X, SequenceContext(POSITIONS), rngs=keys))
 
 
 def test_unrolled_scan_has_the_same_tree_and_first_values_bit_for_bit():
@@ -55,13 +55,13 @@ def test_dropout_is_a_function_of_the_key():
 def test_every_place_drops_out_at_its_own_rate(monkeypatch):
     """The shapes and rates that reach `dropout` while an encoder and a decoder are traced."""
     calls = []
-    monkeypatch.setattr(dropout_module, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
+    monkeypatch.setattr(layers, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
     memory = jnp.zeros((B, S, D))
-    for cross, context in ((False, LayerContext()), (True, LayerContext(memory=memory))):
-        module = Stack(CONFIG, 2, cross)
-        values = jax.eval_shape(module.init, {"params": KEYS[0]}, X, POSITIONS, context)
+    for cross, context in ((False, SequenceContext(POSITIONS)), (True, SequenceContext(POSITIONS, memory=memory))):
+        module = Stack(CONFIG, 2)
+        values = jax.eval_shape(module.init, {"params": KEYS[0]}, X, context)
         assert calls == []  # no key, no dropout
-        jax.eval_shape(functools.partial(module.apply, rngs={"dropout": KEYS[1]}), values, X, POSITIONS, context)
+        jax.eval_shape(functools.partial(module.apply, rngs={"dropout": KEYS[1]}), values, X, context)
         lengths = [(T, T), (T, S)] if cross else [(T, T)]
         assert set(calls) == {
             (0.11, (B, T, D)),
@@ -93,8 +93,8 @@ def test_a_scheme_adds_its_bias_to_the_one_that_is_given(scheme, causal):
     def run(positions, params, bias):
         config = dataclasses.replace(CONFIG, positions=positions)
         module = Stack(config, num_layers=2, causal=causal)
-        context = LayerContext(bias=jnp.asarray(bias, jnp.float32))
-        return jax.jit(lambda params: module.apply({"params": params}, X, jnp.asarray(places), context)[0])(params)
+        context = SequenceContext(jnp.asarray(places), bias=jnp.asarray(bias, jnp.float32))
+        return jax.jit(lambda params: module.apply({"params": params}, X, context))(params)
 
     plain = {name: leaf for name, leaf in stack(1)[0]["params"].items() if not name.startswith("position")}
     np.testing.assert_allclose(

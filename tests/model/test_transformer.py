@@ -13,8 +13,8 @@ from flaxformer_lite.inference.beam import beam_search
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.greedy import greedy
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.cache import map_own
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, SlidingWindow
+from flaxformer_lite.model.contexts import map_own
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import RelativeBias, Rotary

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.records import SoftTargets
-from flaxformer_lite.model.heads import LazyLogits
+from flaxformer_lite.model.inputs import LazyLogits
 from flaxformer_lite.objectives import losses
 from flaxformer_lite.objectives.losses import LossTerm
 

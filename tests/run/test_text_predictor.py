@@ -20,8 +20,8 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.data.text_files import TSV
 from flaxformer_lite.inference.encoder import predict_class_logits
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import Classification, MaskedLM
 from flaxformer_lite.run import Run, load

@@ -19,7 +19,7 @@ from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant

@@ -10,10 +10,9 @@ from flax.traverse_util import unflatten_dict
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import our_shapes
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
+from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
-from flaxformer_lite.model.residual import POST_NORM
 from tests.support.paths import FIXTURES
 
 DATA = FIXTURES / "hf"

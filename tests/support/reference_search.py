@@ -10,11 +10,10 @@ import numpy as np
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.search import SearchInputs, SearchSettings
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import ModelConfig, SlidingWindow
+from flaxformer_lite.model.config import POST_NORM, ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs, example_inputs
 from flaxformer_lite.model.norms import RMSNorm
 from flaxformer_lite.model.positions import Learned, Rotary
-from flaxformer_lite.model.residual import POST_NORM
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 

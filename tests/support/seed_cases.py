@@ -17,11 +17,10 @@ from flaxformer_lite.interop.name_map import Layout, WeightName, from_params
 from flaxformer_lite.interop.systems import matrix_view
 from flaxformer_lite.interop.systems.bert_attention import AttentionLayer
 from flaxformer_lite.model.attention import DotProduct, MultiHeadAttention, SharedProjection
-from flaxformer_lite.model.dropout import apply_dropout
-from flaxformer_lite.model.feed_forward import FeedForward
+from flaxformer_lite.model.layers import FeedForward, apply_dropout
 from flaxformer_lite.model.masks import Replace, causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import DeviationNorm, LayerNorm, Normalize
-from flaxformer_lite.model.residual import apply_commands
+from flaxformer_lite.model.transformer import apply_commands
 from flaxformer_lite.objectives.losses import cross_entropy
 
 Arrays = dict[str, Any]

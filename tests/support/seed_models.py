@@ -16,8 +16,7 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs, Outputs
 from flaxformer_lite.model.masks import causal_mask, combine_masks, padding_mask
 from flaxformer_lite.model.norms import Normalize
-from flaxformer_lite.model.stack import PositionEmbedding
-from flaxformer_lite.model.transformer import Transformer
+from flaxformer_lite.model.transformer import PositionEmbedding, Transformer
 from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
 from tests.support.seed_cases import Arrays, Case, as_mask, differentiated, dot_loss, floats_of, smoothed_loss, sown
 

@@ -13,13 +13,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, SlidingWindow
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Residual, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import ALiBi, FixedTable, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
-from flaxformer_lite.model.residual import POST_NORM, Residual
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    FixedTable,
+    Learned,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    RelativeBias,
+    Rotary,
+    Sinusoidal,
+    YarnScaling,
+)
 from flaxformer_lite.model.transformer import Transformer
 from tests.support import reference
 

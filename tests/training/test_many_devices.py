@@ -13,8 +13,8 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
 from flaxformer_lite.model.inputs import Inputs
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.optim.optimizers import SGD, Adafactor, AdamW, Algorithm, Lion, Muon, OptimizerConfig

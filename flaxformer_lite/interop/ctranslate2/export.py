@@ -19,8 +19,16 @@ from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.option_table import lookup
 from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
-from flaxformer_lite.model.positions import ALiBi, FixedTable, NoPositions, PositionScheme, RelativeBias, Sinusoidal
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    FixedTable,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    PositionScheme,
+    RelativeBias,
+    Sinusoidal,
+)
 from flaxformer_lite.text import Tokenizer, Tokenizers
 
 ENCODER_DECODER, DECODER_ONLY = Specification("TransformerSpec", 7), Specification("TransformerDecoderSpec", 8)

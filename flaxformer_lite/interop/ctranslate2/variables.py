@@ -14,9 +14,16 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
 from flaxformer_lite.model import Learned, ModelConfig, RMSNorm, Rotary
-from flaxformer_lite.model.feed_forward import ACTIVATIONS
-from flaxformer_lite.model.positions import ALiBi, NoPositions, RelativeBias, Sinusoidal, sinusoids
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling
+from flaxformer_lite.model.layers import ACTIVATIONS
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    RelativeBias,
+    Sinusoidal,
+    sinusoids,
+)
 
 int8, int16, int32, float32 = (
     functools.partial(np.asarray, dtype=dtype) for dtype in (np.int8, np.int16, np.int32, np.float32)

@@ -19,12 +19,10 @@ from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architect
 from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
 from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import POST_NORM
 
 SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")

@@ -11,12 +11,10 @@ from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_label
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
 from flaxformer_lite.interop.option_table import Draft, Kind, option
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler
-from flaxformer_lite.model.dropout import DropoutRates
-from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
+from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.model.residual import POST_NORM
 
 TEMPLATE = ModelConfig(
     vocab_size=30522,

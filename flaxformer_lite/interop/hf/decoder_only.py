@@ -11,7 +11,7 @@ from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, re
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig, Pooler, Rotary
 from flaxformer_lite.model.config import SlidingWindow
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.positions import LinearScaling, Llama3Scaling, YarnScaling
 
 # Heads ----------------------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, th
 from flaxformer_lite.interop.option_table import OPTIONAL_NUMBER, Draft, Entry, Kind, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import LanguageModelHead, ModelConfig, RMSNorm
-from flaxformer_lite.model.feed_forward import Activation
-from flaxformer_lite.model.residual import Residual
+from flaxformer_lite.model.config import Residual
+from flaxformer_lite.model.layers import Activation
 
 NORMS_AROUND = Residual(pre="n", post="nda", final="n")
 """A norm before every sublayer and one after it, before the residual joins."""

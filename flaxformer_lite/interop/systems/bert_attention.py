@@ -13,10 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, Shaped
 
 from flaxformer_lite.model.attention import DotProduct, attention_scores, weighted_values
-from flaxformer_lite.model.dense import Dense
-from flaxformer_lite.model.dropout import apply_dropout
-from flaxformer_lite.model.feed_forward import ACTIVATIONS
-from flaxformer_lite.model.initializers import Normal
+from flaxformer_lite.model.layers import ACTIVATIONS, Dense, Normal, apply_dropout
 from flaxformer_lite.model.masks import Penalize
 
 Activation = Callable[[Array], Array]

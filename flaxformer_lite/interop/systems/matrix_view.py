@@ -12,8 +12,8 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
 from flaxformer_lite.model.attention import SharedProjection
+from flaxformer_lite.model.config import Residual
 from flaxformer_lite.model.masks import Replace
-from flaxformer_lite.model.residual import Residual
 from flaxformer_lite.text.special_ids import PAD
 
 TEMPLATE = ModelConfig(

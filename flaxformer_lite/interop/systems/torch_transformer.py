@@ -10,8 +10,8 @@ from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.interop.systems.torch_check import check_weights
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
+from flaxformer_lite.model.config import Residual
 from flaxformer_lite.model.positions import NoPositions
-from flaxformer_lite.model.residual import Residual
 
 POST_NORM = Residual(pre="", post="dan", final="n")
 """A norm after each sublayer, and another after the stack."""

@@ -17,7 +17,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.config import batch_shapes
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.cache import DecodeCache
+from flaxformer_lite.model.contexts import DecodeCache
 from flaxformer_lite.model.kernels import report_choices
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, make_mesh
 from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicated, shard_bytes, within_mesh

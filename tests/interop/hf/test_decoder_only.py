@@ -24,12 +24,10 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SlidingWindow
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, Residual, SlidingWindow
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
-from flaxformer_lite.model.positions import ALiBi, Learned, Rotary
-from flaxformer_lite.model.residual import Residual
-from flaxformer_lite.model.rotary_scaling import LinearScaling, Llama3Scaling, YarnScaling
+from flaxformer_lite.model.positions import ALiBi, Learned, LinearScaling, Llama3Scaling, Rotary, YarnScaling
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick

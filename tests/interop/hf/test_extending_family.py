@@ -21,7 +21,7 @@ from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.option_table import Entry, only, option, required
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
-from flaxformer_lite.model.dropout import DropoutRates
+from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.norms import LayerNorm
 from flaxformer_lite.model.positions import Rotary
 

@@ -23,9 +23,8 @@ from flaxformer_lite.interop.hf.folder import copy_companions
 from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.options import Options
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.model.positions import ALiBi
-from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.objectives import Classification, Seq2Seq
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.workdir.folder import RunFolder

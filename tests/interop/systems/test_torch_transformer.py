@@ -12,9 +12,8 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.name_map import from_params, to_params
 from flaxformer_lite.interop.systems.torch_transformer import SYSTEM
-from flaxformer_lite.model.config import ModelConfig
+from flaxformer_lite.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.model.norms import RMSNorm
-from flaxformer_lite.model.residual import PRE_NORM
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device

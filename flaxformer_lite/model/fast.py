@@ -1,0 +1,78 @@
+"""Faster ways to the numbers of the formulas: layouts and random bits that suit a CPU, and steps of a search.
+
+Nothing here changes what a model computes. Each function names its formula, and `tests/model/test_fast.py` compares the two.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax.typing import VariableDict
+from jax.typing import DTypeLike
+from jaxtyping import Array, Bool, Float
+
+from flaxformer_lite.model.kernels import platform
+
+
+def matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLike) -> Float[Array, "*B F"]:
+    """Formula: `x kernel`, with sums and result in `dtype`. On a CPU `x` is seen as a matrix, with a row for each position.
+
+    The kernel's gradient is then a product of two matrices too. Without it, the product of `[B, T, D]` and `[B, T, F]` over B and T
+    makes a transposed copy first, and a CPU takes up to 8 times as long. A TPU copies activations of most lengths to see them as
+    matrices, so it gets them as they are (`lab/layout.md`).
+    """
+    if platform() != "cpu":
+        return jnp.matmul(x, kernel, preferred_element_type=dtype)
+    product = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, preferred_element_type=dtype)
+    return product.reshape(*x.shape[:-1], kernel.shape[-1])
+
+
+def random_mask(key: Array, shape: tuple[int, ...], rate: float) -> tuple[Bool[Array, "..."], float]:
+    """Formula: `jax.random.bernoulli(key, 1 - rate, shape)`. Returns the mask, and the exact rate: a multiple of 2^-16.
+
+    One 32-bit random word serves two elements, 16 bits each, which halves the cost of the random bits (otherwise a quarter of a
+    training step on a CPU). The two elements are half of the last axis but one apart, so that no data moves within a row.
+    """
+    *batch, length, width = shape
+    threshold = min(round(rate * 2**16), 2**16 - 1)
+    words = jax.random.bits(key, (*batch, (length + 1) // 2, width), jnp.uint32)
+    low, high = (words & 0xFFFF) >= threshold, words >= jnp.uint32(threshold << 16)
+    return jnp.concatenate([low, high], axis=-2)[..., :length, :], threshold / 2**16
+
+
+def rotated_back(rotate: Callable[..., Array]) -> Callable[..., Array]:
+    """Decorates `rotate(x, sin, cos, layout)`: its gradient is rotated back by the same angles; sines and cosines have none.
+
+    Formula: the function without the decorator, whose gradient would fill halves of zeros and add them.
+    """
+    function = jax.custom_vjp(rotate, nondiff_argnums=(3,))
+    function.defvjp(
+        lambda x, sin, cos, layout: (function(x, sin, cos, layout), (sin, cos)),
+        lambda layout, angles, gradient: (function(gradient, -angles[0], angles[1], layout), None, None),
+    )
+    return function
+
+
+def cached_values(weights: Float[Array, "B N T S"], value: Float[Array, "B S K Hv"]) -> Float[Array, "B T N Hv"]:
+    """Formula: `attention.weighted_values`. Multiplies with the values as a cache holds them, which moves only the answer."""
+    batch, num_heads, length, num_slots = weights.shape
+    by_head = value.swapaxes(1, 2)
+    mixed = weights.reshape(batch, by_head.shape[1], -1, num_slots) @ by_head
+    return mixed.reshape(batch, num_heads, length, -1).swapaxes(1, 2)
+
+
+def step_layout(variables: VariableDict, kernel: Float[Array, "D V"], dtype: Any) -> VariableDict:
+    """Formula: the variables themselves. Returns them in the layouts that the steps of a search read, moved once for all steps.
+
+    head    `kernel` in the layout of the product, which a tied table is not in, as variable `kernel` of the collection `step`
+    layers  a tuple of one array a layer for each parameter of the decoder's layers, on a CPU: it would cut them from the array of
+            all layers, and copy them. Elsewhere this was not measured, and the second copy would take the device's memory.
+    """
+    kernel = jax.lax.optimization_barrier(kernel.astype(dtype))
+    variables = {**variables, "step": {"head": {"kernel": kernel}}}
+    if platform() != "cpu":
+        return variables
+    params = variables["params"]
+    layers = jax.tree.map(tuple, params["decoder"]["layers"])
+    return {**variables, "params": {**params, "decoder": {**params["decoder"], "layers": layers}}}

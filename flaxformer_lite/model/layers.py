@@ -1,0 +1,185 @@
+"""Layers without attention: dense, dropout, feed-forward; their initial values and number types."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from flax.linen.dtypes import promote_dtype
+from flax.typing import Dtype
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, PyTree
+from pydantic import Discriminator
+
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, Rate
+from flaxformer_lite.model import fast
+
+DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
+
+
+def accumulation_dtype(x: Array) -> Any:
+    """Returns the number type of sums in softmax, norms and losses: at least float32, float64 for float64 input."""
+    return jnp.promote_types(x.dtype, jnp.float32)
+
+
+# Initial values --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class XavierUniform:
+    """Kernels uniform in ±sqrt(6 / (fan-in + fan-out)), embeddings normal with standard deviation `d_model ** -0.5`.
+
+    Reference: Glorot and Bengio 2010, Proceedings of AISTATS, equation 16.
+    """
+
+    kind: Literal["xavier_uniform"] = "xavier_uniform"
+
+    def kernel(self) -> nn.initializers.Initializer:
+        return nn.initializers.xavier_uniform()
+
+    def embedding(self, d_model: int) -> nn.initializers.Initializer:
+        return nn.initializers.normal(d_model**-0.5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Normal(Checked, at="model.initializer"):
+    """Kernels and embeddings normal around 0, truncated at two standard deviations, as in BERT."""
+
+    kind: Literal["normal"] = "normal"
+    stddev: NonNegativeFloat = 0.02
+    """Standard deviation before truncation."""
+
+    def kernel(self) -> nn.initializers.Initializer:
+        return nn.initializers.truncated_normal(self.stddev)
+
+    def embedding(self, d_model: int) -> nn.initializers.Initializer:
+        return nn.initializers.truncated_normal(self.stddev)
+
+
+Initializer = Annotated[XavierUniform | Normal, Discriminator("kind")]
+
+
+# Dense -----------------------------------------------------------------------------------------------------------------
+
+
+def product_dtype(x: Array, kernel: Array) -> Dtype:
+    """Returns the type in which `matrix_product` multiplies: bfloat16 if the kernel has it, else the type of `x`."""
+    return kernel.dtype if kernel.dtype == jnp.bfloat16 else x.dtype
+
+
+def matrix_product(x: Float[Array, "*B D"], kernel: Float[Array, "D F"]) -> Float[Array, "*B F"]:
+    """Returns `x kernel`. With a kernel in bfloat16, `x` is rounded to it. Sums and result have the type of `x`."""
+    dtype = product_dtype(x, kernel)
+    return fast.matmul(x.astype(dtype), kernel.astype(dtype), x.dtype)
+
+
+def promote_all_but_kernel(*operands: ArrayLike | None, dtype: Any = None, inexact: bool = True) -> list[Array | None]:
+    """Returns input and bias in the type of the computation, and between them the kernel as it is, for `matrix_product`."""
+    x, _, bias = promote_dtype(*operands, dtype=dtype, inexact=inexact)
+    return [x, jnp.asarray(operands[1]), bias]
+
+
+Dense = functools.partial(
+    nn.Dense,
+    dot_general=lambda x, kernel, *_, **__: matrix_product(x, kernel),
+    promote_dtype=promote_all_but_kernel,
+)
+"""Flax's dense layer with `matrix_product`; parameters `kernel` `[D, F]` and perhaps `bias` `[F]`."""
+
+
+def round_kernels(params: PyTree, dtype: Dtype) -> PyTree:
+    """Returns the parameters with all kernels and embedding tables in `dtype`; biases, norms and scales stay as they are."""
+
+    def rounded(keys: tuple[jax.tree_util.DictKey, ...], leaf: Array) -> Array:
+        return leaf.astype(dtype) if keys[-1].key in ("kernel", "embedding") else leaf
+
+    return jax.tree_util.tree_map_with_path(rounded, params)
+
+
+# Dropout ---------------------------------------------------------------------------------------------------------------
+
+DropoutScaling = Literal["training", "evaluation"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutRates(Checked, at="model.dropout"):
+    """Dropout rates: the probability of zeroing an element, by place."""
+
+    embedding_rate: Rate = 0.1
+    """Rate on the sum of token and position embeddings."""
+    attention_rate: Rate = 0.1
+    """Rate on the attention weights."""
+    feed_forward_rate: Rate = 0.1
+    """Rate on the inner activations of the feed-forward layer."""
+    residual_rate: Rate = 0.1
+    """Rate at each `d` of a residual command: usually on a sublayer's output, before the residual sum."""
+    residual_scaling: DropoutScaling = "training"
+    """When residual dropout is rescaled: in training (divided by 1 - rate), or in evaluation (multiplied by 1 - rate)."""
+
+
+def dropout(x: Float[Array, "*B T D"], rate: float, key: Array, *, rescale: bool = True) -> Float[Array, "*B T D"]:
+    """Zeroes elements with probability `rate` and divides the rest by `1 - rate`; without `rescale` it does not divide.
+
+    Reference: Srivastava et al. 2014, Journal of Machine Learning Research 15, section 4 (there scaled at test time).
+    """
+    is_kept, rate = fast.random_mask(key, x.shape, rate)
+    kept = x.astype(accumulation_dtype(x)) / (1 - rate) if rescale else x
+    return jnp.where(is_kept, kept, 0).astype(x.dtype)
+
+
+def apply_dropout(
+    module: nn.Module, x: Float[Array, "*B T D"], rate: float, scaling: DropoutScaling = "training"
+) -> Float[Array, "*B T D"]:
+    """Applies `dropout` with the module's next "dropout" key. Without a key (evaluation) returns `x`, rescaled by `scaling`."""
+    if rate == 0:
+        return x
+    if module.has_rng("dropout"):
+        return dropout(x, rate, module.make_rng("dropout"), rescale=scaling == "training")
+    return x if scaling == "training" else x * jnp.asarray(1 - rate, x.dtype)
+
+
+# Feed-forward ----------------------------------------------------------------------------------------------------------
+
+ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
+    "relu": (nn.relu, False),
+    "gelu": (lambda x: nn.gelu(x, approximate=False), False),
+    "gelu_tanh": (lambda x: nn.gelu(x, approximate=True), False),
+    "silu": (nn.silu, False),
+    "tanh": (jnp.tanh, False),
+    "linear": (lambda x: x, False),
+    "reglu": (nn.relu, True),
+    "geglu": (lambda x: nn.gelu(x, approximate=False), True),
+    "geglu_tanh": (lambda x: nn.gelu(x, approximate=True), True),
+    "swiglu": (nn.silu, True),
+}
+"""Function by name, and whether it gates a second projection. `gelu` is x·Φ(x) by erf; `gelu_tanh` its tanh approximation.
+
+Reference: Shazeer 2020, arXiv:2002.05202 (gated forms); Hendrycks and Gimpel 2016, arXiv:1606.08415 (gelu)."""
+
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "tanh", "linear", "reglu", "geglu", "geglu_tanh", "swiglu"]
+
+
+class FeedForward(nn.Module):
+    """Feed-forward layer: `down(act(up(x)))`, or gated `down(act(gate(x)) * up(x))`; kernels `[D, F]` and `[F, D]`."""
+
+    d_model: int
+    d_ff: int
+    activation: Activation = "relu"
+    bias: bool = True
+    dropout_rate: float = 0.0
+    dtype: Any = jnp.float32
+    kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        def dense(width: int, name: str) -> nn.Dense:
+            return Dense(width, use_bias=self.bias, dtype=self.dtype, kernel_init=self.kernel_init, name=name)
+
+        activation, gated = ACTIVATIONS[self.activation]
+        h = dense(self.d_ff, "up")(x)
+        h = activation(dense(self.d_ff, "gate")(x)) * h if gated else activation(h)
+        return dense(self.d_model, "down")(apply_dropout(self, h, self.dropout_rate))
