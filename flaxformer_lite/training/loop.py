@@ -249,7 +249,17 @@ class Loop(TrainingRun):
                 f"the parameters or the optimizer's state are not finite after step {self.step}, which was not saved: lower "
                 f"optimizer.schedule.peak_rate or lengthen its warm-up; {kept_before(self, self.step)}"
             )
-        metrics, mistake = self.try_to_evaluate() if self.evaluation_due() else (None, None)
+        metrics, mistake = None, None
+        if self.evaluation_due():
+            try:
+                metrics = self.evaluate()
+            except Interrupted:
+                pass  # the run repeats the evaluation when it continues
+            except Exception as error:
+                # Another process trains in the folder, or one of several has failed: saving would wait for the others.
+                if isinstance(error, Failure) or jax.process_count() > 1:
+                    raise
+                mistake = error
         if self.counts() or self.stop.agreed or mistake is not None:
             self.folder.keep_lock()  # an evaluation may take hours
             self.save(metrics, interim=not self.counts())
@@ -257,22 +267,6 @@ class Loop(TrainingRun):
             self.checkpoints.wait()
             raise mistake
         self.throughput.leave_out(time.perf_counter() - before)
-
-    def try_to_evaluate(self) -> tuple[dict[str, float] | None, Exception | None]:
-        """Returns the metrics, None if a signal or a mistake ended the evaluation, and the mistake.
-
-        Raises: the mistake with several processes, where saving would wait for the others; Failure.
-        """
-        try:
-            return self.evaluate(), None
-        except Interrupted:
-            return None, None
-        except Failure:
-            raise
-        except Exception as error:
-            if jax.process_count() > 1:
-                raise
-            return None, error
 
     def evaluate(self) -> dict[str, float]:
         """Evaluates, writes the `eval` row and updates the best value. Raises: Interrupted."""
