@@ -5,6 +5,7 @@
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -82,7 +83,7 @@ def choose(implementation: Implementation, call: AttentionCall) -> KernelChoice:
     if implementation != "auto":
         if (reason := unsupported_reason(implementation, call, device)) is not None:
             raise ValueError(f"{named}, but {reason}: change that, or set the implementation to 'auto' or 'xla'")
-        return KernelChoice(checked_kernel(implementation), implementation, named)
+        return KernelChoice(KERNELS[implementation], implementation, named)
     fitting: Literal["cudnn", "splash"] | None = {"gpu": "cudnn", "tpu": "splash"}.get(device)  # type: ignore[assignment]
     if fitting is None:
         return KernelChoice(None, "xla", f"there is no fused kernel for this device, a {device.upper()}")
@@ -140,43 +141,6 @@ def platform() -> str:
     return "gpu" if name in ("cuda", "rocm") else name
 
 
-# A named kernel must be in the program ---------------------------------------------------------------------------------
-
-MARKS = {"cudnn": "dot_product_attention_fwd", "splash": "splash_mha_fwd"}
-"""Part of the name of each kernel's primitive, or of the kernel that the primitive calls."""
-
-
-def checked_kernel(name: str) -> Kernel:
-    """Returns the kernel with a check that the program contains it: a library may silently fall back on other code.
-
-    Raises: AssertionError where the program does not contain it.
-    """
-
-    def kernel(call: AttentionCall) -> Float[Array, "B T N Hv"]:
-        found = kernels_in(
-            jax.make_jaxpr(lambda q, k, v: KERNELS[name](call._replace(query=q, key=k, value=v)))(*call[:3])
-        )
-        if name not in found:
-            raise AssertionError(f"model.attention.implementation is '{name}', but the program has no such kernel")
-        return KERNELS[name](call)
-
-    return kernel
-
-
-def kernels_in(program: Any) -> list[str]:
-    """Returns the names of the kernels that a jaxpr calls, at any depth, one for each call."""
-    found = []
-    for equation in program.eqns:
-        source = (
-            getattr(equation.params.get("jaxpr"), "debug_info", "") if equation.primitive.name == "pallas_call" else ""
-        )
-        words = f"{equation.primitive.name} {equation.params.get('name', '')} {source}"
-        inner = [x for x in jax.tree.leaves(list(equation.params.values())) if hasattr(x, "eqns")]
-        calls = [name for name, mark in MARKS.items() if mark in words]
-        found += calls or [name for part in inner for name in kernels_in(part)]
-    return found
-
-
 # cuDNN -----------------------------------------------------------------------------------------------------------------
 
 
@@ -198,7 +162,7 @@ def cudnn_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
             width % 8 != 0 or width > longest,
             f"cudnn needs heads whose width is a multiple of 8, at most {longest} here, and model.attention.d_key is {width}",
         ),
-        (bool(odd) and not needs_no_array(call), "cudnn needs even lengths where there is padding or packing"),
+        (bool(odd) and whole_structure(call) is None, "cudnn needs even lengths where there is padding or packing"),
     ]
 
 
@@ -210,26 +174,24 @@ def compute_capability() -> float:
         return 0.0
 
 
-def needs_no_array(call: AttentionCall) -> bool:
-    """Whether flags describe the whole mask to cuDNN: it is causal, with or without a window, or there is none."""
-    return isinstance(call.structure, MaskStructure) and call.structure.keys is None
+def whole_structure(call: AttentionCall) -> MaskStructure | None:
+    """Returns the mask's parts where flags tell cuDNN all of it: it is causal, with or without a window, or there is none."""
+    structure = call.structure
+    return structure if isinstance(structure, MaskStructure) and structure.keys is None else None
 
 
 def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
     """Computes attention by `jax.nn.dot_product_attention`; padding and packing are passed as an array `[B, 1, T, S]`."""
-    arguments: dict[str, Any] = {}
-    if needs_no_array(call):
-        structure = call.structure
-        assert isinstance(structure, MaskStructure)
+    attention = functools.partial(
+        jax.nn.dot_product_attention, *call[:3], scale=call.scale, implementation=implementation
+    )
+    if (structure := whole_structure(call)) is not None:
         window = None if structure.window is None else (structure.window - 1, 0)
-        arguments = {"is_causal": structure.causal, "local_window_size": window}
-    elif call.mask is not None:
-        shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
-        arguments = {"mask": jnp.broadcast_to(call.mask, shape)}
-    mixed = jax.nn.dot_product_attention(*call[:3], scale=call.scale, implementation=implementation, **arguments)
-    if "mask" not in arguments:
-        return mixed
-    assert call.mask is not None
+        return attention(is_causal=structure.causal, local_window_size=window)
+    if call.mask is None:
+        return attention()
+    shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
+    mixed = attention(mask=jnp.broadcast_to(call.mask, shape))
     return jnp.where(call.mask.any(-1).swapaxes(1, 2)[..., None], mixed, 0)
 
 
