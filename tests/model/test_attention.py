@@ -16,7 +16,6 @@ from flaxformer_lite.model.attention import (
     weighted_values,
 )
 from flaxformer_lite.model.contexts import CachedKeyValue
-from flaxformer_lite.model.fast import cached_values
 from flaxformer_lite.model.masks import EXCLUDE, MaskStructure, Replace
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
@@ -247,13 +246,6 @@ def test_dropout_falls_on_the_weights():
     np.testing.assert_allclose(ratio, ratio[..., :1] * np.ones(7), atol=1e-12)  # a head lives or falls as a whole
     assert set(ratio.round(9).flatten()) == {0, 2}
     assert (ratio[:, 0, 0] != ratio[:, 1, 0]).any()  # but not with its neighbour
-
-
-def test_values_of_a_cache_are_weighed_like_others():
-    """Oracle: the same values in the order of positions; four heads share two of keys and values."""
-    weights, value = normal(20, B, 4, 1, S), normal(21, B, S, 2, 3)
-    found = jax.jit(cached_values)(jnp.asarray(weights), jnp.asarray(value))
-    np.testing.assert_allclose(found, weighted_values(jnp.asarray(weights), jnp.asarray(value)), rtol=1e-12)
 
 
 def test_nothing_is_dropped_unless_a_rate_is_given():

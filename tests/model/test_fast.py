@@ -7,11 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.model import ModelConfig, Transformer, fast
+from flaxformer_lite.model import Inputs, ModelConfig, Transformer, fast
 from flaxformer_lite.model.attention import weighted_values
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.positions import rotate_pairs
 from flaxformer_lite.model.transformer import step_variables
+from tests.support.experiments import tiniest_config
+from tests.support.programs import products
 
 RNG = np.random.default_rng(3)
 KEY = jax.random.key(0)
@@ -31,8 +33,36 @@ def assert_same(fast_way, formula, *operands):
         np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
 
 
-def test_a_product_with_a_kernel():
-    assert_same(lambda x, kernel: fast.matmul(x, kernel, x.dtype), jnp.matmul, normal(2, 3, 5), normal(5, 7))
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 3, 5, 7)], ids=len)
+def test_a_product_is_one_of_matrices_and_so_are_its_gradients(shape):
+    rng = np.random.default_rng(0)
+    x, kernel, upstream = (rng.normal(size=size) for size in (shape, (7, 11), (*shape[:-1], 11)))
+
+    def gradients(x, kernel):
+        y, pull_back = jax.vjp(lambda x, kernel: fast.matmul(x, kernel, x.dtype), x, kernel)
+        return y, *pull_back(upstream)
+
+    with jax.enable_x64(True):
+        y, of_x, of_kernel = gradients(x, kernel)
+        assert all(
+            len(operand.shape) == 2
+            for pair, _ in products(jax.make_jaxpr(gradients)(x, kernel).jaxpr)
+            for operand in pair
+        )
+    np.testing.assert_allclose(y, np.tensordot(x, kernel, 1), rtol=1e-12)
+    np.testing.assert_allclose(of_x, np.tensordot(upstream, kernel.T, 1), rtol=1e-12)
+    np.testing.assert_allclose(of_kernel, x.reshape(-1, 7).T @ upstream.reshape(-1, 11), rtol=1e-12)
+
+
+def test_products_with_kernels_are_of_matrices_in_a_whole_model():
+    model = Transformer(tiniest_config().model)
+    tokens = jnp.ones((3, 5), jnp.int32)
+    inputs = Inputs(source_tokens=tokens, target_tokens=tokens)
+    variables = jax.eval_shape(model.init, jax.random.key(0), inputs)
+    program = jax.make_jaxpr(jax.grad(lambda params: model.apply(params, inputs).logits.sum()))(variables).jaxpr
+    without_batch = [pair for pair, rows in products(program) if not rows]
+    assert len(without_batch) > 10
+    assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
 
 
 def test_the_values_of_a_cache():
