@@ -14,9 +14,9 @@ Vary it:  another run to continue: --train.init-from RUN --data.tokenizer.path R
 import dataclasses
 
 from flaxformer_lite.config import Config, load_config
-from flaxformer_lite.objectives import ExpectedRisk, Seq2Seq
 from flaxformer_lite.optim import Cosine
 from flaxformer_lite.text import FromRun
+from flaxformer_lite.tools.research import MinimumRisk
 
 TRAINED = "runs/multi30k_en_de_rotary"
 
@@ -25,7 +25,7 @@ def get_config() -> Config:
     config = load_config("multi30k_en_de_rotary")
     return dataclasses.replace(
         config,
-        objective=Seq2Seq(risk=ExpectedRisk(weight=100)),
+        objective=MinimumRisk(weight=100),
         data=dataclasses.replace(config.data, tokenizer=FromRun(path=TRAINED)),
         optimizer=dataclasses.replace(config.optimizer, schedule=Cosine(peak_rate=2e-4, warmup_steps=20)),
         train=dataclasses.replace(

@@ -8,7 +8,6 @@ from flaxformer_lite.cli.options import chosen_weights, typed_settings
 from flaxformer_lite.config import Config
 from flaxformer_lite.inference import MetricConfig, Sampling, ScoredText
 from flaxformer_lite.inference.metrics import resolve, with_language
-from flaxformer_lite.inference.minimum_risk import minimum_risk
 from flaxformer_lite.run import Run, load, load_ensemble
 
 
@@ -75,6 +74,8 @@ def chosen(
     """Returns the answers, best first: as they are, or by `--minimum-risk`."""
     if not arguments.minimum_risk:
         return answers
+    from flaxformer_lite.tools.research.minimum_bayes_risk import minimum_bayes_risk
+
     if arguments.minimum_risk == "bleu":
         metrics = resolve(metrics, [text for answer in answers for text, _ in answer])
-    return [minimum_risk([text for text, _ in answer], arguments.minimum_risk, metrics) for answer in answers]
+    return [minimum_bayes_risk([text for text, _ in answer], arguments.minimum_risk, metrics) for answer in answers]

@@ -49,7 +49,6 @@ class Config:
         self._check_model()
         self._check_batches()
         self._check_sampling()
-        self._check_predictions()
         self._check_evaluation()
         check_weights(self.weights, self)
         self.optimizer.build(total_steps=self.train.steps, d_model=self.model.d_model)
@@ -117,19 +116,6 @@ class Config:
                     f"data.subword_sampling.kind is '{sampling.kind}', but data.{name} is {tokenizer}: set it to "
                     f"SentencePiece(model_type='{sampling.model_type}'), or data.subword_sampling to None"
                 )
-
-    def _check_predictions(self) -> None:
-        path, weight = self.data.predictions, self.objective.teacher_weight
-        if (path is None) != (weight == 0):
-            raise ValueError(
-                f"data.predictions is {path!r} and objective.distillation is {weight}: both are needed to learn from a teacher; "
-                "set the file and a weight above 0, or None and 0"
-            )
-        if path is not None and self.data.subword_sampling is not None:
-            raise ValueError(
-                "data.predictions is set, and data.subword_sampling segments the pairs anew, which a teacher did not read: set "
-                "one of them to None"
-            )
 
     def _check_evaluation(self) -> None:
         data, train = self.data, self.train

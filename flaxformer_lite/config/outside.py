@@ -1,11 +1,13 @@
 """Variants that a user defines outside the package: their names in config.json, and the files and modules that have them.
 
 config.json names such a class `module:Class`. Reading it imports nothing, because a run folder may be from a stranger: the user
-imports the module, loads the config file by `load_config`, or types `--import`.
+imports the module, loads the config file by `load_config`, or types `--import`. Only modules of `flaxformer_lite.tools` are
+imported here, once a config.json names one: the core does not import them otherwise.
 """
 
 import contextlib
 import dataclasses
+import importlib
 import importlib.util
 import re
 import shlex
@@ -22,6 +24,8 @@ from flaxformer_lite.config.variants import TYPES, variants_in
 IMPORTED: dict[str, tuple[str, ModuleType]] = {}
 """The name as typed, and the module, of every config file and `--import`, by resolved path or module name; a later import of the
 same file replaces the earlier one."""
+
+TOOLS = "flaxformer_lite.tools."
 
 
 def import_file(file: Path) -> ModuleType:
@@ -73,7 +77,7 @@ def outside_kind(value: Any, setting: str, hint: Any) -> str:
     is_base = isinstance(hint, type) and not dataclasses.is_dataclass(hint) and issubclass(owner, hint)
     if len(variants_in(hint)) < 2 and not is_base:
         raise ValueError(f"{setting} is of the class {name}: it must be of the class {known}")
-    if owner.__module__.startswith("flaxformer_lite."):
+    if owner.__module__.startswith("flaxformer_lite.") and not owner.__module__.startswith(TOOLS):
         raise ValueError(
             f"{setting} is of the class {name}, which is in no union of settings: add it to the one of {known}"
         )
@@ -91,6 +95,9 @@ def outside_class(kind: str, setting: str) -> type:
     Raises: ValueError if none of them has the class, or several files have one of this name.
     """
     module, _, name = kind.partition(":")
+    if module.startswith(TOOLS):
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(module)
     if (found := class_in(sys.modules.get(module), name)) is not None:
         return found
     named = {typed: found for typed, imported in IMPORTED.values() if (found := class_in(imported, name)) is not None}
@@ -135,13 +142,13 @@ def import_name(owner: type) -> str:
 
 
 def outside_classes(config: Any) -> Iterator[type]:
-    """Yields the class of every variant in a config that is not part of the package."""
+    """Yields the class of every variant in a config that a user has to import."""
     if isinstance(config, tuple):
         for item in config:
             yield from outside_classes(item)
     if not dataclasses.is_dataclass(config):
         return
-    if type(config) not in TYPES:
+    if type(config) not in TYPES and not type(config).__module__.startswith(TOOLS):
         yield type(config)
     for field in dataclasses.fields(config):
         yield from outside_classes(getattr(config, field.name))

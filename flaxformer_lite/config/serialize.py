@@ -71,7 +71,34 @@ def modernize(tree: dict[str, Any]) -> dict[str, Any]:
         tree["decode"]["finish_at_limit"] = tree["decode"].pop("at_limit") == "end"
     if isinstance(tree.get("data"), dict) and tree["data"].pop("tokenized", False) is True:
         tree.setdefault("metrics", {})["bleu_tokenizer"] = "none"
+    if isinstance(tree.get("data"), dict) and isinstance(tree.get("objective"), dict):
+        tree["objective"] = modern_objective(tree["objective"], tree["data"].pop("predictions", None))
     return tree
+
+
+def modern_objective(tree: dict[str, Any], predictions: str | None) -> dict[str, Any]:
+    """Returns an objective without the settings of translation, and `data.predictions`, that are objectives in `tools/research`.
+
+    Raises: ValueError if two of them are set.
+    """
+    if tree.get("kind") != "seq2seq":
+        return tree
+    names = ("risk", "consistency", "distillation")
+    risk, consistency, distillation = map(tree.get, names)
+    objectives = {
+        "minimum_risk:MinimumRisk": risk,
+        "consistency:Consistency": consistency and {"weight": consistency},
+        "distillation:Distillation": distillation and {"weight": distillation, "predictions": predictions},
+    }
+    used = {f"flaxformer_lite.tools.research.{kind}": settings for kind, settings in objectives.items() if settings}
+    if len(used) > 1:
+        raise ValueError(
+            f"two of objective.{', objective.'.join(names)} are set, but an objective has one: delete the other"
+        )
+    modern = {name: value for name, value in tree.items() if name not in names}
+    for kind, settings in used.items():
+        modern |= {"kind": kind, **settings}
+    return modern
 
 
 def check_format(number: Any) -> None:

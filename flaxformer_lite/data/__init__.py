@@ -2,7 +2,7 @@
 
 `records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `mixture` → `sources`) read
 pairs of texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).
-`predictions` adds a teacher's probabilities to pairs. `packing` helps objectives to fill rows with documents. `config` has the
+`packing` helps objectives to fill rows with documents. `config` has the
 settings.
 """
 

@@ -45,9 +45,6 @@ class DataConfig(Checked, at="data"):
     subword_sampling: OptionalSubwordSampling = None
     """Segments the pairs of a translation anew in each epoch of training, for example by BPEDropout. Evaluation and use do not
     sample."""
-    predictions: str | None = None
-    """File with a teacher's probabilities for the targets of `train`, which `flaxformer-lite teach` writes. Training alone reads
-    it; `objective.distillation` is their weight."""
     tokens_per_batch: PositiveInt = 4096
     """The batch size, in tokens: intended number of source positions in a batch, and as many of the target, padding included. A
     batch of short texts has more rows than one of long texts: for 32 rows of any length, set one `bucket_lengths`, here to 32 times

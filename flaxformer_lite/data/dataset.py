@@ -16,7 +16,6 @@ from jaxtyping import Int
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, fewer_buckets
 from flaxformer_lite.data.config import DataConfig, batch_shapes
 from flaxformer_lite.data.mixture import Mixture
-from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
@@ -86,7 +85,7 @@ class Dataset(Generic[Example]):
     `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
     the longest bucket. `fingerprint` changes with the data. Special ids come from the tokenizer, `start_id` is the first token
     that a decoder reads. `samplers` segment source and target anew in each row of a batch; the length of the row is planned from
-    the usual segmentation, so it stays. `predictions` adds soft targets to the pairs.
+    the usual segmentation, so it stays.
     """
 
     def __init__(
@@ -98,18 +97,17 @@ class Dataset(Generic[Example]):
         tokenizer: Tokenizer | None = None,
         start_id: int | None = BOS,
         samplers: tuple[SubwordSampler, SubwordSampler] | None = None,
-        predictions: Predictions | None = None,
     ):
         if not len(records):
             raise ValueError("the data has no records: at least one is needed to make batches")
         records = TokenArrays.of(records)
         made = [objective.make_rows(part, config.longest, seed or 0, tokenizer) for part in records.parts]
         rows = made[0] if len(made) == 1 else concat_rows(made, objective)
-        self.records: Sequence[Any] = rows
+        self.records: Sequence[Any] = rows if seed is None else objective.training_rows(rows)
         self.objective, self.seed = objective, seed
         self.special = (DEFAULT_SPECIAL_IDS if tokenizer is None else tokenizer.special)._replace(start=start_id)
         self.lengths = lengths = lengths_of(rows, objective)
-        self.samplers, self.predictions, planned = samplers, predictions, lengths
+        self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
             planned = with_room(lengths, config.subword_sampling.room, config.longest)
         shares = None
@@ -127,7 +125,7 @@ class Dataset(Generic[Example]):
                 f"data.max_target_length {config.max_target_length}: the shortest needs {shortest.source} and {shortest.target}; "
                 "raise them, or check the data"
             )
-        self.fingerprint = records.fingerprint() + ("" if predictions is None else f" {predictions.fingerprint()}")
+        self.fingerprint = f"{records.fingerprint()} {getattr(self.records, 'fingerprint', '')}".rstrip()
         if shares is not None:  # a row comes several times, or not in each epoch: the first epoch stands for all
             first = self.plan.epoch(0).examples
             placed = first[first != PADDING_ROW]
@@ -142,7 +140,6 @@ class Dataset(Generic[Example]):
         seed: int,
         tokenizers: Tokenizers,
         start_id: int | None = BOS,
-        predictions: Predictions | None = None,
     ) -> "Dataset[Example]":
         """Returns batches in another order in each epoch, segmented anew if `data.subword_sampling` says so."""
         samplers = None
@@ -150,7 +147,7 @@ class Dataset(Generic[Example]):
             source = SubwordSampler(tokenizers.source, config.subword_sampling)
             joint = tokenizers.source is tokenizers.target
             samplers = source, source if joint else SubwordSampler(tokenizers.target, config.subword_sampling)
-        return cls(records, objective, config, seed, tokenizers.target, start_id, samplers, predictions)
+        return cls(records, objective, config, seed, tokenizers.target, start_id, samplers)
 
     @classmethod
     def evaluation(
@@ -189,8 +186,6 @@ class Dataset(Generic[Example]):
                 )
             )
             record = record._replace(source=source, target=target)
-        if self.predictions is not None:
-            record = self.predictions.taught(record)
         return self.objective.example(record, lengths, generator, self.special)
 
     def batches(self, start: int, stop: int, local_rows: LocalRows = np.arange) -> Generator[Example, None, None]:

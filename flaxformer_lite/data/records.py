@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from flaxformer_lite.text import SpecialIds, Tokenizer
 
@@ -19,28 +19,12 @@ class Pair(NamedTuple):
     """The class or the number that belongs to the texts; empty without labels."""
 
 
-class SoftTargets(NamedTuple):
-    """The K most probable tokens at each position of a target, EOS included, by a teacher; no position if it did not read it."""
-
-    ids: Int[np.ndarray, "T K"]
-    probs: Float[np.ndarray, "T K"]
-    """Their probabilities. What is missing to 1 belongs to the other tokens."""
-
-
 class TokenPair(NamedTuple):
     """A pair as token ids, without special tokens."""
 
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
-
-
-class TaughtPair(NamedTuple):
-    """A pair with what a teacher predicts for its target."""
-
-    source: Int[np.ndarray, "S"]
-    target: Int[np.ndarray, "T"]
-    soft_targets: SoftTargets
 
 
 class Pack(NamedTuple):
@@ -105,6 +89,10 @@ class RowMaker(Protocol[MadeExample]):
 
         Raises: ValueError for records that the objective cannot use, with their number.
         """
+
+    def training_rows(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Returns the rows as training reads them, of the same lengths; evaluation reads those of `make_rows`."""
+        return rows
 
     def lengths(self, record: Any) -> Lengths:
         """Returns the positions that a row needs, special tokens included; not called if `make_rows` returns `Rows`."""

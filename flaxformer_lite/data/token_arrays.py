@@ -41,11 +41,12 @@ class Rows(Lazy[Any]):
     """Rows of an objective with the lengths of all, so that planning batches makes no row.
 
     lengths: the positions of source and target that each row needs, special tokens included.
+    fingerprint: names what the rows hold besides the records; empty if nothing.
     """
 
-    def __init__(self, lengths: Integer[np.ndarray, "I 2"], make: Callable[[int], Any]) -> None:
+    def __init__(self, lengths: Integer[np.ndarray, "I 2"], make: Callable[[int], Any], fingerprint: str = "") -> None:
         super().__init__(len(lengths), make)
-        self.lengths = lengths
+        self.lengths, self.fingerprint = lengths, fingerprint
 
     @classmethod
     def source_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":

@@ -9,7 +9,7 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import RowSampling, TokenHistory, forced_ids, process_logits, sample_token
+from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
 from flaxformer_lite.inference.search import (
     Decoded,
     DecodeInputs,
@@ -48,21 +48,6 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
     model's own log-probabilities, before `process_logits`; a forced token counts as certain. Of equal tokens the lowest id wins.
     """
     return greedy_from(model, variables, *prefill(model, variables, batch, settings), settings)
-
-
-def sample_answers(
-    model: Transformer,
-    variables: VariableDict,
-    batch: SearchInputs,
-    settings: SearchSettings,
-    sampling: RowSampling,
-) -> Decoded:
-    """Returns N sampled answers a row, side by side, for a `sampling` of N times as many rows; sources are encoded once."""
-    inputs, cache = prefill(model, variables, batch, settings)
-    number = len(sampling.temperature) // len(batch.max_lengths)
-    inputs, cache = jax.tree.map(lambda x: jnp.repeat(x, number, axis=0), (inputs, cache))
-    found = greedy_from(model, variables, inputs._replace(sampling=sampling), cache, settings)
-    return jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), found)
 
 
 def greedy_from(

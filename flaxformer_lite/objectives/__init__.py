@@ -1,15 +1,14 @@
 """Objectives: what goes into the model, what should come out, and what counts.
 
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
-of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). It sees batches and
-outputs, never the model or its parameters. The kinds: `seq2seq.py` (with `risk.py`), `causal_lm.py`, `masked_lm.py` and
-`span_corruption.py` (with `corruption.py`), `classification.py` (with `label_metrics.py`) and `embeddings.py` (both on
-`whole_texts.py`).
+of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). The kinds:
+`seq2seq.py`, `causal_lm.py`, `masked_lm.py` and `span_corruption.py` (with `corruption.py`), `classification.py` (with
+`label_metrics.py`) and `embeddings.py` (both on `whole_texts.py`).
 
 To add one: a file, and its name in `kinds.py`.
 """
 
-from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.base import Apply, BaseObjective
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.objectives.classification import Classification, Regression
@@ -17,16 +16,15 @@ from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
 from flaxformer_lite.objectives.kinds import Objective, Objectives, default_objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.objectives.masked_lm import MaskedLM
-from flaxformer_lite.objectives.risk import ExpectedRisk
 from flaxformer_lite.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
 __all__ = [
+    "Apply",
     "BaseObjective",
     "Batch",
     "CausalLM",
     "Classification",
-    "ExpectedRisk",
     "LossTerm",
     "MaskedLM",
     "Objective",

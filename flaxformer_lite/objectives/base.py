@@ -3,19 +3,33 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
+from jaxtyping import Array, PyTree
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.data.records import RowMaker
-from flaxformer_lite.inference.config import PromptAttention
-from flaxformer_lite.model import Inputs, ModelConfig
+from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
+from flaxformer_lite.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
-from flaxformer_lite.objectives.risk import Answers, ExpectedRisk
+
+
+class Apply(NamedTuple):
+    """The model in a train step, as a function of inputs."""
+
+    model: Transformer
+    params: PyTree
+    decode: DecodeConfig
+    """Rules for answers that an objective lets the model generate."""
+
+    def __call__(self, inputs: Inputs, key: Array) -> Outputs:
+        """Returns the outputs, with dropout by the key."""
+        outputs: Any = self.model.apply({"params": self.params}, inputs, rngs={"dropout": key})
+        return outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +43,9 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         make_rows   host, once        records: token ids without special ids  →  rows, values of any type
         lengths     host, once        row  →  positions of source and target; rows of similar lengths share batches
         example     host, each step   row  →  Batch of NumPy arrays without the axis B, padded to the lengths of its bucket
-        training_batch  device        Batch [B, …]  →  the rows that training reads, by default the same; it may get answers that
-                                      the model draws, if `drawn_answers` asks for them
         inputs      device            Batch [B, …]  →  Inputs of the model at hand
-        loss        device            Outputs, Batch  →  {name: LossTerm}, the sum that training minimises
+        terms       device            the model, Batch  →  {name: LossTerm}, the sum that training minimises; by default `loss`
+        loss        device            Outputs, Batch  →  {name: LossTerm}
         metrics     device            Outputs, Batch  →  {name: LossTerm or PerRowMetric}, counted in each evaluation batch
         report      host, once        the totals over all batches  →  {metric name: number}
         text_metrics  host, once      translations and references, as texts  →  {metric name: number}
@@ -133,24 +146,14 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the inputs that this model reads."""
         return batch.inputs
 
-    @property
-    def drawn_answers(self) -> ExpectedRisk | None:
-        """Settings of the answers that a train step draws for `training_batch`; None: it draws none."""
-        return None
-
-    @property
-    def teacher_weight(self) -> float:
-        """Weight of the probabilities of a teacher (`data.predictions`) in the loss; 0: it reads none."""
-        return 0.0
-
-    def training_batch(self, batch: Batch, answers: Answers | None = None) -> Batch:
-        """Returns the rows that a train step reads: those of `batch`, or more if it reads some of them several times.
-
-        answers: those that the model drew, where `drawn_answers` asks for any.
-        """
-        return batch
-
     # From outputs to figures -----------------------------------------------------------------------------------------
+
+    def terms(self, apply: Apply, batch: Batch, key: Array) -> dict[str, LossTerm]:
+        """Returns the terms of a train step by name: those of `loss`, for one pass with dropout by the key.
+
+        An objective overrides it to read other rows, or to apply the model several times.
+        """
+        return self.loss(apply(self.inputs(batch, apply.model.config), key), batch)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the terms that training minimises, by name."""

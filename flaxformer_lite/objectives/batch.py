@@ -1,13 +1,12 @@
 """A batch, and the padded arrays of one row of it, in NumPy on the host."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, SupportsIndex
+from typing import Any, NamedTuple, SupportsIndex
 
 import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flaxformer_lite.data import Lengths, TokenPair
-from flaxformer_lite.data.records import SoftTargets, TaughtPair
 from flaxformer_lite.model import Inputs
 from flaxformer_lite.text.special_ids import PAD, SpecialIds
 
@@ -23,8 +22,8 @@ class Batch(NamedTuple):
     """The weight of each target in losses and metrics: 1, or 0 for padding."""
     labels: Int[Array, "B"] | None = None
     """For next-sentence prediction: 0 if a row's second text follows its first, else 1."""
-    soft_targets: SoftTargets | None = None
-    """A teacher's K most probable tokens at each position [B, T, K]; probabilities 0 where it predicted none."""
+    extra: Any = None
+    """Further arrays [B, …] of an objective's own, a tree."""
 
 
 def pad_tokens(
@@ -36,7 +35,7 @@ def pad_tokens(
     return row
 
 
-def encoder_decoder_row(record: TokenPair | TaughtPair, lengths: Lengths, special: SpecialIds) -> Batch:
+def encoder_decoder_row(record: TokenPair, lengths: Lengths, special: SpecialIds) -> Batch:
     """Returns a row for an encoder–decoder, as teacher forcing reads it.
 
         encoder   source … EOS
@@ -56,11 +55,8 @@ def encoder_decoder_row(record: TokenPair | TaughtPair, lengths: Lengths, specia
         target_mask=np.arange(lengths.target) <= len(record.target),  # type: ignore[arg-type]
     )
     targets = pad_tokens([*record.target, special.eos], lengths.target, special.pad)
-    soft = None
-    if isinstance(record, TaughtPair):
-        soft = SoftTargets(*(np.pad(x, ((0, lengths.target - len(x)), (0, 0))) for x in record.soft_targets))
     weights = inputs.target_mask.astype(np.float32)  # type: ignore[union-attr]
-    return Batch(inputs, targets, weights, soft_targets=soft)  # type: ignore[arg-type]
+    return Batch(inputs, targets, weights)  # type: ignore[arg-type]
 
 
 class ConcatenatedPieces(NamedTuple):

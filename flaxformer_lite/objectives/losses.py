@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.data.records import SoftTargets
 from flaxformer_lite.model.inputs import LazyLogits
 from flaxformer_lite.model.layers import accumulation_dtype
 
@@ -130,21 +129,6 @@ def cross_entropy(
     return LossTerm((losses * weights).sum(), weights.sum())
 
 
-def soft_cross_entropy(
-    logits: Float[Array, "*B V"], soft: SoftTargets, weights: Float[Array, "*B"], weight: float = 1.0
-) -> LossTerm:
-    """Returns the weighted cross-entropy in nats with the probabilities p of a teacher: `-Σ p_k log q_k - r/V Σ log q`, where r is
-    what the p_k of its K tokens leave to 1. Positions without probabilities add 0 to the sum, and count.
-
-    Reference: Hinton et al. 2015, arXiv:1503.02531; for each word, Kim & Rush 2016, arXiv:1606.07947, section 3.1.
-    """
-    z = logits.astype(accumulation_dtype(logits))
-    given = soft.probs.sum(-1)
-    expected = (jnp.take_along_axis(z, soft.ids, -1) * soft.probs).sum(-1) + (1 - given) * z.mean(-1)
-    losses = jnp.where(given > 0, jax.nn.logsumexp(z, -1) - expected, 0)
-    return LossTerm((losses * weights).sum(), weights.sum(), weight)
-
-
 def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTerm:
     """Returns the weighted squared logarithm of the softmax's normalizer, which pulls the normalizer towards 1.
 
@@ -152,17 +136,6 @@ def z_loss(logits: Logits, weights: Float[Array, "*B"], weight: float) -> LossTe
     """
     stats = logit_stats(logits, jnp.zeros(weights.shape, jnp.int32))
     return LossTerm((stats.log_normalizer**2 * weights).sum(), weights.sum(), weight)
-
-
-def divergence_of_copies(logits: Float[Array, "B2 T V"], weights: Float[Array, "B2 T"], weight: float) -> LossTerm:
-    """Returns ½ KL(p‖q) + ½ KL(q‖p) in nats, for the predictions p and q of each row and of the copy that follows it.
-
-    Reference: Liang et al. 2021, arXiv:2106.14448, equation 2.
-    """
-    logs = jax.nn.log_softmax(logits.astype(accumulation_dtype(logits)), -1)
-    p, q = logs.reshape(-1, 2, *logs.shape[1:]).swapaxes(0, 1)
-    both = ((jnp.exp(p) - jnp.exp(q)) * (p - q)).sum(-1)
-    return LossTerm((both * weights[::2]).sum() / 2, weights[::2].sum(), weight)
 
 
 def squared_error(values: Float[Array, "*B"], targets: Float[Array, "*B"], weights: Float[Array, "*B"]) -> LossTerm:

@@ -9,7 +9,6 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, tokenize
 from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.predictions import Predictions
 from flaxformer_lite.data.shards import text_digests
 from flaxformer_lite.data.store import PairStream, TokenStore
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -157,31 +156,15 @@ def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, 
     Raises: ValueError if special ids or lengths do not fit.
     """
     check_special_ids(config.objective, config.decode, tokenizers.target.special)
-    predictions = None if config.data.predictions is None else Predictions.read(config.data.predictions)
     train = Dataset.training(
-        records, config.objective, config.data, config.train.seed, tokenizers, config.decode.bos_id, predictions
+        records, config.objective, config.data, config.train.seed, tokenizers, config.decode.bos_id
     )
-    if predictions is not None:
-        check_predictions(predictions, train, config)
     evaluation = None
     if (source := config.data.source("eval")) is not None:
         pairs, parts = open_parts(source, "data.eval")
         say = warn if warns else lambda line: None
         evaluation = EvalData(config, tokenizers, pairs, parts, lambda line: say(f"data.eval: {line}"))
     return RunData(records, tokenizers, train, evaluation)
-
-
-def check_predictions(predictions: Predictions, train: Dataset, config: Config) -> None:
-    """Raises: ValueError if the predictions are of another vocabulary, or of none of the training pairs."""
-    path, size = config.data.predictions, config.model.vocab_sizes[1]
-    remedy = "write the file for this config, with `flaxformer-lite teach CONFIG --teacher RUN`"
-    if predictions.vocab_size != size:
-        raise ValueError(
-            f"data.predictions is {path!r}, of a vocabulary of {predictions.vocab_size:,} tokens, but the model's has {size:,}: "
-            + remedy
-        )
-    if not predictions.coverage(train.records):
-        raise ValueError(f"data.predictions is {path!r}, which has none of the training pairs: {remedy}")
 
 
 def count_texts(pairs: Sequence[Pair]) -> tuple[int, Sequence[str]]:

@@ -18,9 +18,8 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
-from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.parallel.sharding import constrain_parameters
-from flaxformer_lite.training.answers import draw_answers
 
 
 class TrainState(NamedTuple):
@@ -43,7 +42,7 @@ class TrainTask:
     num_micro_batches: int = 1
     ema_decay: float | None = None
     decode: DecodeConfig = DecodeConfig()
-    """Rules of the answers that the model draws in training, if its objective asks for any."""
+    """Rules for answers that an objective lets the model generate."""
 
     @classmethod
     def of(cls, config: Config) -> "TrainTask":
@@ -83,11 +82,7 @@ def init_state(task: TrainTask) -> TrainState:
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
     """Returns the objective's loss terms on a batch, with dropout."""
-    settings = task.objective.drawn_answers
-    drawn = None if settings is None else draw_answers(task.model, params, batch, task.decode, settings, key)
-    batch = task.objective.training_batch(batch, drawn)
-    outputs: Any = task.model.apply({"params": params}, task.inputs(batch), rngs={"dropout": key})
-    return task.objective.loss(outputs, batch)
+    return task.objective.terms(Apply(task.model, params, task.decode), batch, key)
 
 
 def total(terms: dict[str, LossTerm], counts: dict[str, Array]) -> Float[Array, ""]:

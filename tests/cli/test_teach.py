@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data.predictions import Predictions
-from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.kinds import FromRun
 from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.tools.research import Distillation, Predictions
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import normal_params, rows, tiniest_config, with_train, write_config_file
 
@@ -32,10 +31,11 @@ def test_a_student_trains_on_what_teach_wrote(teacher: Path, tmp_path: Path, cap
     """Oracle: the loss with the weight 1 is that of the teacher's probabilities alone; the words' has no share in it."""
     file = tmp_path / "new" / "teacher.npz"
     config = with_train(tiniest_config(), steps=1, log_every=1, eval_every=1, checkpoint_every=1, text_metrics=())
-    data = dataclasses.replace(config.data, predictions=str(file), tokenizer=FromRun(path=str(teacher)))
+    data = dataclasses.replace(config.data, tokenizer=FromRun(path=str(teacher)))
 
     def student(weight: float) -> Path:
-        changed = dataclasses.replace(config, data=data, objective=Seq2Seq(distillation=weight, label_smoothing=0.0))
+        objective = Distillation(predictions=str(file), weight=weight, label_smoothing=0.0)
+        changed = dataclasses.replace(config, data=data, objective=objective)
         return write_config_file(tmp_path / f"student_{weight}.json", changed)
 
     main(["teach", str(student(1.0)), "--teacher", str(teacher), "--teacher", str(teacher), "--top", "3"])
@@ -53,7 +53,10 @@ def test_a_student_trains_on_what_teach_wrote(teacher: Path, tmp_path: Path, cap
 def test_mistakes(teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit):
         main(["teach", str(write_config_file(tmp_path / "tiny.json", tiniest_config())), "--teacher", str(teacher)])
-    assert "data.predictions is None: it names the file to write; set it and" in capsys.readouterr().err
+    assert (
+        "objective.kind is 'seq2seq', which names no file to write: set the objective to Distillation("
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("place", ["a folder", "below a file"])
@@ -63,10 +66,7 @@ def test_a_file_that_cannot_be_written_is_known_before_it_predicts(
     """Oracle: the teacher does not exist, and the message is of the file all the same."""
     (tmp_path / "file").touch()
     predictions = tmp_path if place == "a folder" else tmp_path / "file" / "teacher.npz"
-    config = tiniest_config()
-    config = dataclasses.replace(
-        config, data=dataclasses.replace(config.data, predictions=str(predictions)), objective=Seq2Seq(distillation=0.5)
-    )
+    config = dataclasses.replace(tiniest_config(), objective=Distillation(predictions=str(predictions)))
     with pytest.raises(SystemExit):
         main(["teach", str(write_config_file(tmp_path / "tiny.json", config)), "--teacher", str(tmp_path / "absent")])
     why = "it is a folder" if place == "a folder" else f"{tmp_path / 'file'} is no folder"

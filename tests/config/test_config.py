@@ -374,25 +374,3 @@ def test_sampling_fits_the_tokenizer_and_the_objective(objective: Any, tokenizer
             objective=objective,
             data=dataclasses.replace(CONFIG.data, eval=None, tokenizer=tokenizer, subword_sampling=sampling),
         )
-
-
-@pytest.mark.parametrize(
-    ("predictions", "weight", "changes", "message"),
-    [
-        (None, 0.5, {}, "data.predictions is None and objective.distillation is 0.5: both are needed"),
-        ("a.npz", 0.0, {}, "data.predictions is 'a.npz' and objective.distillation is 0.0: both are needed"),
-        ("a.npz", 0.5, {"subword_sampling": BPEDropout()}, "data.subword_sampling segments the pairs anew"),
-    ],
-)
-def test_a_student_has_predictions_and_a_weight(
-    predictions: str | None, weight: float, changes: dict[str, Any], message: str
-):
-    data = dataclasses.replace(CONFIG.data, tokenizer=SentencePiece())
-    taught = dataclasses.replace(data, predictions="a.npz")
-    assert dataclasses.replace(CONFIG, data=taught, objective=Seq2Seq(distillation=1.0)).data.predictions == "a.npz"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        dataclasses.replace(
-            CONFIG,
-            data=dataclasses.replace(data, predictions=predictions, **changes),
-            objective=Seq2Seq(distillation=weight),
-        )

@@ -2,6 +2,8 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from collections import defaultdict
 from pathlib import Path
 
@@ -80,7 +82,21 @@ def test_no_circle_of_files_inside_a_room(here: str):
 
 
 def test_nothing_is_imported_by_a_string():
-    """`importlib` would hide an import from the two laws above: only the command line loads its commands so."""
+    """`importlib` would hide an import from the two laws above: only the command line loads its commands so, and a config the
+    classes of tools that it names (`config/outside.py`)."""
     for path in MODULES:
         if "import_module" in path.read_text(encoding="utf-8"):
-            assert room(module_name(path)) == "cli", f"{path} imports by a string"
+            assert room(module_name(path)) == "cli" or path == PACKAGE / "config" / "outside.py", (
+                f"{path} imports by a string"
+            )
+
+
+def test_the_core_loads_no_tool():
+    """Law: a process that has the core, and a config with nothing of a tool, has no module of tools, interop or cli."""
+    code = (
+        "import sys, flaxformer_lite, flaxformer_lite.training.loop as loop, flaxformer_lite.config.load as load\n"
+        "flaxformer_lite.load, load.load_config('quickstart')\n"
+        "print(*[n for n in sys.modules if n.split('.')[:2] in [['flaxformer_lite', r] for r in ('tools', 'interop', 'cli')]])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == ""

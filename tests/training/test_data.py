@@ -8,14 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import chex
-import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Dates, Mixture, shards, workers
-from flaxformer_lite.data.predictions import Predictions, pair_key
-from flaxformer_lite.data.records import Pair, SoftTargets
+from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
@@ -87,33 +85,6 @@ def test_special_ids_of_decoding_are_those_that_are_learned(
     """Oracle: worked by hand; the tokenizer has padding 6, BOS 7 and EOS 8."""
     with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
         check_special_ids(objective, DecodeConfig(**decode), SpecialIds(pad=6, bos=7, eos=8))
-
-
-@pytest.mark.parametrize(
-    ("of", "vocab_size", "complaint"),
-    [
-        ("the data", 149, None),
-        ("the data", 151, "of a vocabulary of 151 tokens, but the model's has 149: write the file for this config"),
-        ("others", 149, "which has none of the training pairs: write the file for this config"),
-    ],
-)
-def test_predictions_are_those_of_the_training_data(tmp_path: Path, of: str, vocab_size: int, complaint: str | None):
-    """Batches of training have soft targets where the teacher read the pair; those of the evaluation have none."""
-    taught = replace(tiny_config().data, predictions=str(tmp_path / "teacher.npz"))
-    config = tiny_config(objective=Seq2Seq(distillation=0.5), data=taught)
-    pairs = data_of(tiny_config(), tmp_path / "other").records
-    keys = [pair_key(pair) if of == "the data" else number for number, pair in enumerate(pairs)]
-    soft = {
-        key: SoftTargets(np.zeros((len(pair.target) + 1, 1)), np.ones((len(pair.target) + 1, 1)))
-        for key, pair in zip(keys, pairs, strict=True)
-    }
-    Predictions.of(soft, vocab_size).write(tmp_path / "teacher.npz")
-    with contextlib.nullcontext() if complaint is None else pytest.raises(ValueError, match=complaint):
-        data = data_of(config, tmp_path / "run")
-        assert data.eval is not None
-        batch = data.train.batch(0)
-        np.testing.assert_array_equal(batch.soft_targets.probs[..., 0], batch.weights)
-        assert data.eval.dataset.batch(0).soft_targets is None
 
 
 def data_of(config: Config, folder: Path) -> RunData:

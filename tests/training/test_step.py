@@ -18,7 +18,8 @@ from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
-from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.objectives import Apply, Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim.optimizers import AdamW, Algorithm, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant, Cosine
@@ -171,18 +172,6 @@ def test_dropout_is_on_in_training_and_differs_by_step(
     assert losses[0] == losses[2] == trained[1][0] != losses[1]
 
 
-@pytest.mark.slow
-def test_a_consistency_reads_each_row_twice_with_different_dropout(batch: Batch, params: PyTree):
-    """Law: both copies count, and differ by their dropout alone: by none, they are the same."""
-    key, objective = random_key(0, "dropout"), Seq2Seq(label_smoothing=0, consistency=1.0)
-    for task, differs in ((TrainTask.of(CONFIG), True), (without_dropout("float32"), False)):
-        arrays = jax.tree.map(jnp.asarray, params)
-        terms = step_module.loss_terms(dataclasses.replace(task, objective=objective), arrays, batch, key)
-        assert float(terms["cross_entropy"].count) == 2 * batch.weights.sum()
-        assert float(terms["consistency"].count) == batch.weights.sum()
-        assert (float(terms["consistency"].mean) > 1e-3) == differs
-
-
 def test_a_step_whose_loss_is_not_finite_changes_its_number_alone(one_device: Runner, batch: Batch):
     """Law: parameters, optimizer state and average stay bit for bit, and the step after is one as usual."""
     broken = batch._replace(weights=np.where(np.arange(5) == 1, np.float32("nan"), batch.weights))
@@ -227,8 +216,12 @@ def toy(num_micro_batches: int = 1, *, algorithm: Algorithm = ADAMW, noise: bool
     task = Mock(spec=TrainTask, num_micro_batches=num_micro_batches, seed=0, ema_decay=0.9)
     task.optimizer = optimizer.build(total_steps=9, d_model=1)
     task.inputs = lambda batch: batch.inputs
-    task.model, task.objective = Mock(apply=apply), Mock(drawn_answers=None, loss=loss)
-    task.objective.training_batch = lambda batch, drawn: batch
+    task.model, task.decode = Mock(apply=apply), DecodeConfig()
+
+    def terms(model: Apply, batch: Batch, key: jax.Array) -> dict[str, LossTerm]:
+        return loss(model.model.apply({"params": model.params}, batch.inputs, rngs={"dropout": key}), batch)
+
+    task.objective = Mock(terms=terms)
     return task
 
 

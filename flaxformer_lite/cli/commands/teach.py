@@ -1,8 +1,8 @@
 """Writes what trained runs predict for a config's training data: `flaxformer-lite teach CONFIG --teacher RUN`.
 
-A student that trains with the config learns from these probabilities, and not from the words alone: the file is its
-data.predictions, objective.distillation their weight. Several runs predict together, by the mean of their probabilities. Other
-options are settings of CONFIG, as for `train`.
+A student that trains with the config learns from these probabilities, and not from the words alone: its objective is a
+Distillation of flaxformer_lite.tools.research, whose objective.predictions is the file. Several runs predict together, by the
+mean of their probabilities. Other options are settings of CONFIG, as for `train`.
 """
 
 import argparse
@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.tools.research.teaching import predict_targets
 
     config = load_config(arguments.config, arguments.flags)
-    path = config.data.predictions
+    path = getattr(config.objective, "predictions", None)
     if path is None:
         raise ValueError(
-            "data.predictions is None: it names the file to write; set it and objective.distillation in the config"
+            f"objective.kind is '{config.objective.kind}', which names no file to write: set the objective to "
+            "Distillation(predictions=FILE) of flaxformer_lite.tools.research"
         )
     require_writable(Path(path))  # before the hours of a large corpus
     teacher = load_ensemble(arguments.teacher, **chosen_weights(arguments))

@@ -12,14 +12,13 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data.batch_plan import PADDING_ROW
 from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.predictions import Predictions, pair_key
-from flaxformer_lite.data.records import SoftTargets
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.beam import log_mean_probs
 from flaxformer_lite.inference.decoder import check_translates
 from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.objectives import BaseObjective, Batch
 from flaxformer_lite.run.run import Run
+from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, pair_key
 
 
 def predict_targets(

@@ -5,13 +5,13 @@ import operator
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Integer, Shaped
+from jaxtyping import Float, Int, Integer, Shaped
 
 from flaxformer_lite.base.atomic_files import atomic_write
-from flaxformer_lite.data.records import SoftTargets, TaughtPair, TokenPair
+from flaxformer_lite.data.records import TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")
 """The arrays of a file; `Predictions` describes them."""
@@ -20,11 +20,33 @@ MOST_PROBABLE = 1 + 2**-10
 """The largest sum of the probabilities of a position: float16 rounds each by up to 2**-11 of it."""
 
 
+class SoftTargets(NamedTuple):
+    """The K most probable tokens at each position of a target, EOS included; no position if the teacher did not read it."""
+
+    ids: Int[np.ndarray, "T K"]
+    probs: Float[np.ndarray, "T K"]
+    """Their probabilities. What is missing to 1 belongs to the other tokens."""
+
+
+class TaughtPair(NamedTuple):
+    """A pair with what a teacher predicts for its target."""
+
+    source: Int[np.ndarray, "S"]
+    target: Int[np.ndarray, "T"]
+    soft_targets: SoftTargets
+
+
 def pair_key(record: TokenPair) -> int:
     """Returns the number that stands for a pair: 64 bits of a hash of its token ids."""
     sides = [np.asarray(side, np.int32).tobytes() for side in record[:2]]
     digest = hashlib.blake2b(len(sides[0]).to_bytes(8, "little") + b"".join(sides), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
+
+
+def file_vocab_size(path: str) -> int:
+    """Returns the size of the vocabulary that a file is for; reads nothing else of it."""
+    with np.load(path) as file:
+        return int(file["vocab_size"])
 
 
 class Predictions:
@@ -85,11 +107,11 @@ class Predictions:
             return cls(keys, starts, ids, probs, operator.index(vocab_size[()]))
         except FileNotFoundError:
             raise ValueError(
-                f"data.predictions is {path!r}: there is no such file; `flaxformer-lite teach` writes it"
+                f"objective.predictions is {path!r}: there is no such file; `flaxformer-lite teach` writes it"
             ) from None
         except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as error:
             raise ValueError(
-                f"data.predictions is {path!r}, which is no file of `flaxformer-lite teach` ({error}): write it again"
+                f"objective.predictions is {path!r}, which is not a file of `flaxformer-lite teach` ({error}): write it again"
             ) from None
 
     def write(self, path: Path) -> None:
@@ -117,17 +139,9 @@ class Predictions:
         return self._place(record) is not None
 
     def taught(self, record: TokenPair) -> TaughtPair:
-        """Returns the pair with its soft targets; with empty ones if the file does not have it.
-
-        Raises: ValueError if the file has it with another number of positions.
-        """
+        """Returns the pair with its soft targets; with empty ones if the file does not have it."""
         place = self._place(record)
         part = slice(0, 0) if place is None else slice(*self.starts[place : place + 2])
-        if place is not None and part.stop - part.start != len(record.target) + 1:
-            raise ValueError(
-                f"data.predictions has {part.stop - part.start} positions for a target of {len(record.target)} tokens, which has "
-                "one more with EOS: write the file again, with `flaxformer-lite teach`"
-            )
         soft = SoftTargets(self.ids[part].astype(np.int32), self.probs[part].astype(np.float32))
         return TaughtPair(record.source, record.target, soft)
 

@@ -11,7 +11,7 @@ from flaxformer_lite.inference.metrics import DEFAULT, make_bleu, make_chrf, res
 Utility = Literal["chrf", "bleu"]
 
 
-def minimum_risk(candidates: Sequence[str], utility: Utility, config: MetricConfig = DEFAULT) -> list[ScoredText]:
+def minimum_bayes_risk(candidates: Sequence[str], utility: Utility, config: MetricConfig = DEFAULT) -> list[ScoredText]:
     """Returns the distinct candidates, each with its mean utility, best first; ties go to the earlier one.
 
     The utility of a candidate is sacreBLEU's sentence-level score (chrF2, or BLEU with effective order) with another candidate as

@@ -8,9 +8,10 @@ import pytest
 
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset
-from flaxformer_lite.data.predictions import ARRAYS, Predictions, pair_key
-from flaxformer_lite.data.records import SoftTargets, TokenPair
+from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Seq2Seq
+from flaxformer_lite.tools.research.distillation import Distillation
+from flaxformer_lite.tools.research.predictions import ARRAYS, Predictions, SoftTargets, pair_key
 from tests.support.objectives import record
 
 PAIRS = [record([4, 5], [6]), record([4], [5, 6]), record([7], [7, 7, 7])]
@@ -26,6 +27,12 @@ def soft(pair: TokenPair, of: int) -> SoftTargets:
 
 def predictions(vocab_size: int = 99) -> Predictions:
     return Predictions.of({pair_key(pair): soft(pair, of) for of, pair in enumerate(PAIRS)}, vocab_size)
+
+
+def student(folder: Path, learned: Predictions) -> Distillation:
+    """The objective that learns these predictions, from a file."""
+    learned.write(folder / "teacher.npz")
+    return Distillation(predictions=str(folder / "teacher.npz"))
 
 
 @pytest.mark.parametrize("vocab_size", [99, 2**16, 2**16 + 1])
@@ -50,39 +57,42 @@ def test_a_pair_without_predictions_gets_empty_ones():
     assert predictions().coverage([other] * 5, most=2) == 0
 
 
-def test_rows_of_a_batch_have_the_predictions_of_their_pairs():
+def test_rows_of_a_batch_have_the_predictions_of_their_pairs(tmp_path: Path):
     """Oracle: the pair that a row shows. A row that fills up, and a pair that the teacher did not read, have none."""
     pairs = [*PAIRS, record([8], [8])]
     config = DataConfig(
         tokens_per_batch=32, rows_multiple=8, bucket_lengths=(4,), max_source_length=4, max_target_length=4
     )
-    batch = Dataset(pairs, Seq2Seq(), config, seed=1, predictions=predictions()).batch(0)
-    assert batch.soft_targets.ids.shape == batch.soft_targets.probs.shape == (8, 4, 2)
+    objective = student(tmp_path, predictions())
+    batch = Dataset(pairs, objective, config, seed=1).batch(0)
+    assert batch.extra.ids.shape == batch.extra.probs.shape == (8, 4, 2)
     seen = 0
     for row, target in enumerate(batch.targets):
         size = int(batch.weights[row].sum())
         found = [of for of, pair in enumerate(PAIRS) if [*pair.target, 3] == target[:size].tolist()]
         expected = soft(PAIRS[found[0]], found[0]) if found else SoftTargets(np.zeros((0, 2)), np.zeros((0, 2)))
-        for x, wanted in zip(batch.soft_targets, expected, strict=True):
+        for x, wanted in zip(batch.extra, expected, strict=True):
             np.testing.assert_array_equal(x[row], np.pad(wanted, ((0, 4 - len(wanted)), (0, 0))))
         seen += len(found)
     assert seen == 3
-    assert Dataset(pairs, Seq2Seq(), config, seed=1).batch(0).soft_targets is None
+    assert Dataset(pairs, objective, config, seed=None).batch(0).extra is None
 
 
-def test_a_pair_with_other_positions_is_refused():
-    longer = Predictions.of({pair_key(PAIRS[0]): soft(PAIRS[1], 0)}, 99)
+def test_a_pair_with_other_positions_is_refused(tmp_path: Path):
+    """`data.subword_sampling` gives the words other positions than the teacher read."""
+    taught = predictions().taught(PAIRS[0])
     with pytest.raises(
-        ValueError, match=r"^data\.predictions has 3 positions for a target of 1 tokens, which has one more"
+        ValueError, match=r"has 2 positions for a target of 4 tokens with EOS: set data\.subword_sampling to None"
     ):
-        longer.taught(PAIRS[0])
+        student(tmp_path, predictions()).example(taught._replace(target=PAIRS[2].target), Lengths(4, 4))
 
 
-def test_other_predictions_are_other_data():
+def test_other_predictions_are_other_data(tmp_path: Path):
     """A run continues on the data that it was trained on, its teacher's probabilities included."""
 
     def fingerprint(of: Predictions | None) -> str:
-        return Dataset(PAIRS, Seq2Seq(), DataConfig(), seed=1, predictions=of).fingerprint
+        objective = Seq2Seq() if of is None else student(tmp_path, of)
+        return Dataset(PAIRS, objective, DataConfig(), seed=1).fingerprint
 
     less_sure = predictions()
     less_sure.probs = less_sure.probs / 2
@@ -107,7 +117,9 @@ def damaged(name: str) -> dict[str, np.ndarray]:
 def test_a_damaged_file_is_refused(tmp_path: Path, name: str):
     path = tmp_path / "teacher.npz"
     np.savez(path, **damaged(name))
-    with pytest.raises(ValueError, match=r"^data\.predictions is '.*', which is no file of `flaxformer-lite teach`"):
+    with pytest.raises(
+        ValueError, match=r"^objective\.predictions is '.*', which is not a file of `flaxformer-lite teach`"
+    ):
         Predictions.read(str(path))
 
 
@@ -143,11 +155,13 @@ def test_probabilities_that_float16_rounded_up_are_read(tmp_path: Path):
 def test_another_file_is_refused(tmp_path: Path, content: bytes):
     path = tmp_path / "teacher.npz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"is no file of `flaxformer-lite teach` \(.*\): write it again$"):
+    with pytest.raises(ValueError, match=r"is not a file of `flaxformer-lite teach` \(.*\): write it again$"):
         Predictions.read(str(path))
 
 
 def test_a_missing_file_names_the_command(tmp_path: Path):
     missing = str(tmp_path / "missing.npz")
-    with pytest.raises(ValueError, match=f"^data.predictions is {re.escape(repr(missing))}: there is no such file"):
+    with pytest.raises(
+        ValueError, match=f"^objective.predictions is {re.escape(repr(missing))}: there is no such file"
+    ):
         Predictions.read(missing)

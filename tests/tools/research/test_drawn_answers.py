@@ -14,12 +14,11 @@ from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.inference import DecodeConfig, Decoder
 from flaxformer_lite.model import DropoutRates, ModelConfig, Transformer
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import Batch, Seq2Seq
+from flaxformer_lite.objectives import Apply, Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
-from flaxformer_lite.objectives.risk import Answers, ExpectedRisk, with_answers
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.text.special_ids import BOS, EOS
-from flaxformer_lite.training.answers import draw_answers
+from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, draw_answers, with_answers
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, loss_terms
 from tests.support.objectives import record
@@ -35,14 +34,14 @@ MODEL = ModelConfig(
     num_decoder_layers=1,
     dropout=DropoutRates(embedding_rate=0.2, residual_rate=0.2),
 )
-RISK = ExpectedRisk(num_samples=N, weight=50.0)
+RISK = MinimumRisk(num_samples=N, weight=50.0)
 LENGTHS = Lengths(5, 5)
 ROOM = 5 + 5 // 4 + 2
 DECODE = DecodeConfig()
 
 
-def task(model: ModelConfig = MODEL, risk: ExpectedRisk = RISK) -> TrainTask:
-    return TrainTask(Transformer(model), Seq2Seq(risk=risk), optax.adam(3e-3), seed=0)
+def task(model: ModelConfig = MODEL, risk: MinimumRisk = RISK) -> TrainTask:
+    return TrainTask(Transformer(model), risk, optax.adam(3e-3), seed=0)
 
 
 @functools.cache
@@ -63,11 +62,11 @@ def batch() -> Batch:
     return jax.tree.map(lambda *x: np.stack([*x, np.zeros_like(x[0])]), *rows)
 
 
-def draw(
-    model: ModelConfig = MODEL, risk: ExpectedRisk = RISK, seed: int = 7, decode: DecodeConfig = DECODE
-) -> Answers:
+def draw(model: ModelConfig = MODEL, risk: MinimumRisk = RISK, seed: int = 7, decode: DecodeConfig = DECODE) -> Answers:
     rows, key = jax.tree.map(jnp.asarray, batch()), jax.random.key(seed)
-    run = jax.jit(lambda params, rows: draw_answers(Transformer(model), params, rows, decode, risk, key))
+    run = jax.jit(
+        lambda params, rows: draw_answers(Apply(Transformer(model), params, decode), rows, N, risk.temperature, key)
+    )
     return jax.tree.map(np.asarray, run(params_of(model), rows))
 
 
@@ -162,7 +161,7 @@ def test_training_lowers_the_risk_on_one_device_and_on_a_mesh():
     np.testing.assert_allclose(losses[0], losses[1], rtol=2e-3)
 
 
-def mean_risk(risk: ExpectedRisk, state: TrainState, rows: Batch) -> float:
+def mean_risk(risk: MinimumRisk, state: TrainState, rows: Batch) -> float:
     terms = jax.jit(lambda params, rows: loss_terms(task(risk=risk), params, rows, jax.random.key(7)))(
         state.params, rows
     )

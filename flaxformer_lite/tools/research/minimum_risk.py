@@ -1,34 +1,62 @@
 """Minimum-risk training: the expected loss of answers that the model draws itself, where the loss of an answer is 1 - BLEU."""
 
-from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from annotated_types import Ge
 from jaxtyping import Array, Bool, Float, Int
 
-from flaxformer_lite.base.bounds import Checked, PositiveFloat
-from flaxformer_lite.objectives.batch import Batch
-from flaxformer_lite.objectives.losses import LogitStats, LossTerm
+from flaxformer_lite.base.bounds import PositiveFloat
+from flaxformer_lite.inference import Sampling
+from flaxformer_lite.inference.greedy import greedy_from
+from flaxformer_lite.inference.sampling import RowSampling
+from flaxformer_lite.inference.search import SearchInputs, SearchSettings, prefill
+from flaxformer_lite.model.inputs import Outputs
+from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
+from flaxformer_lite.objectives.losses import LogitStats, cross_entropy, logit_stats
 
 ORDER = 4
 """The longest n-grams of BLEU."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpectedRisk(Checked, at="objective.risk"):
-    """Settings of minimum-risk training, which continues a trained model (`train.init_from`) at a low rate.
+class MinimumRisk(Seq2Seq):
+    """Translation by minimum-risk training: the model draws answers to each source, and learns to prefer those of better BLEU.
+
+    It continues a trained model (`train.init_from`) at a low rate.
 
     Reference: Shen et al. 2016, arXiv:1512.02433; for probabilities by mean, Edunov et al. 2018, arXiv:1711.04956, section 4.
     """
 
+    kind: Literal["minimum_risk"] = "minimum_risk"  # type: ignore[assignment]
     weight: PositiveFloat = 1.0
     """Weight of the risk, a number between 0 and 1, beside the cross-entropy in nats."""
     num_samples: Annotated[int, Ge(2)] = 8
     """Number of answers that are drawn for each source, anew in each step. The time of a step grows with it."""
     temperature: PositiveFloat = 1.0
     """Divides the logits that answers are drawn by: below 1 they are closer to the most probable one."""
+
+    def terms(self, apply: Apply, batch: Batch, key: Array) -> dict[str, LossTerm]:
+        """Returns the terms of `loss` for the batch with answers that the model draws."""
+        answers = draw_answers(apply, batch, self.num_samples, self.temperature, key)
+        return super().terms(apply, with_answers(batch, answers), key)
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns the smoothed cross-entropy of the references, and the risk of the answers that follow each of them."""
+        found = (logit_stats(outputs.loss_logits, batch.targets), batch.targets, batch.weights)
+        stats, targets, weights = jax.tree.map(lambda x: x.reshape(-1, self.num_samples + 1, x.shape[-1]), found)
+        references, answers = (jax.tree.map(lambda x, part=part: x[:, part], stats) for part in (0, slice(1, None)))
+        mask, lengths = weights[:, 1:] > 0, (weights > 0).sum(-1)
+        bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
+        risk = expected_risk(answers, mask, 1 - bleu, exists=(weights[:, 0] > 0).any(-1))
+        return {
+            "cross_entropy": cross_entropy(
+                references, targets[:, 0], weights[:, 0], label_smoothing=self.label_smoothing
+            ),
+            "risk": risk._replace(weight=self.weight),
+        }
 
 
 class Answers(NamedTuple):
@@ -40,6 +68,40 @@ class Answers(NamedTuple):
     """The answer and its end; no end where T positions are too few for it."""
     mask: Bool[Array, "B N T"]
     """True at the positions of `targets` that are no padding."""
+
+
+def draw_answers(apply: Apply, batch: Batch, number: int, temperature: float, key: Array) -> Answers:
+    """Returns answers to the sources of a batch, drawn without dropout. No gradient flows through them.
+
+    They obey the rules of `apply.decode`, except its search and its lengths: answers have room for a quarter more tokens than the
+    references of the batch, and two. Longer ones are cut.
+    """
+    model, inputs = apply.model, batch.inputs
+    assert inputs.source_tokens is not None and inputs.source_mask is not None
+    config = replace(apply.decode, beam_size=1, num_hypotheses=1, sampling=Sampling())
+    rows, longest = batch.targets.shape
+    room = longest + longest // 4 + 2
+    if (most := model.config.positions.max_positions) is not None:
+        room = min(room, most)
+    assert config.eos_id is not None  # check_special_ids
+    exists = batch.weights.sum(-1) > 0
+    each = jnp.ones(rows * number)
+    keys = jax.random.split(jax.random.fold_in(key, 1), rows * number)
+    variables = {"params": jax.lax.stop_gradient(apply.params)}
+    sources = SearchInputs(inputs.source_tokens, inputs.source_mask, jnp.where(exists, room, 0))
+    settings = SearchSettings(config, room)
+    # Sources are encoded once, then repeated for their answers.
+    repeated = jax.tree.map(lambda x: jnp.repeat(x, number, axis=0), prefill(model, variables, sources, settings))
+    sampling = RowSampling(keys, temperature=each * temperature, top_p=each, log_min_p=-jnp.inf * each)
+    found = greedy_from(model, variables, repeated[0]._replace(sampling=sampling), repeated[1], settings)
+    found = jax.tree.map(lambda x: x.reshape(-1, number, *x.shape[2:]), found)
+    lengths, at = found.lengths[..., None], jnp.arange(room)
+    starts = jnp.full((rows, number, 1), config.start_id)
+    return Answers(
+        inputs=jnp.concatenate([starts, found.tokens[..., :-1]], axis=-1),
+        targets=jnp.where(at == lengths, config.eos_id, found.tokens),
+        mask=(at <= lengths) & exists[:, None, None],
+    )
 
 
 def with_answers(batch: Batch, answers: Answers) -> Batch:

@@ -1,8 +1,6 @@
 """Minimum-risk training, worked by hand; sacreBLEU is the oracle of sentence-level BLEU."""
 
 import itertools
-import re
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +9,13 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.data.records import Lengths
-from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import Batch, Seq2Seq
 from flaxformer_lite.objectives.losses import LogitStats
-from flaxformer_lite.objectives.risk import Answers, ExpectedRisk, expected_risk, sentence_bleu, with_answers
+from flaxformer_lite.tools.research.minimum_risk import Answers, MinimumRisk, expected_risk, sentence_bleu, with_answers
 from tests.support.objectives import outputs, record
 
 V = 7
-RISK = ExpectedRisk(num_samples=2, weight=3.0)
+RISK = MinimumRisk(label_smoothing=0.1, num_samples=2, weight=3.0)
 
 
 def test_bleu_is_sacrebleus():
@@ -74,13 +71,12 @@ def test_each_reference_is_followed_by_its_answers():
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_losses_are_those_of_the_reference_and_of_the_answers(order: tuple[int, int]):
     """Oracle: cross-entropy and expectation in NumPy. The risk of the answer that is the reference is 0, first or last."""
-    objective = Seq2Seq(label_smoothing=0.1, risk=RISK)
     batch = with_answers(batch_of_two(), jax.tree.map(lambda x: x[:, order, :], two_answers()))
     logits = np.random.default_rng(3).normal(size=(6, 4, V)).astype(np.float32)
     logs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     rows = [0, *(1 + i for i in order), *range(3, 6)]
-    terms = jax.jit(objective.loss)(outputs(logits[rows]), batch)
-    alone = replace(objective, risk=None).loss(outputs(logits[:1, :3]), jax.tree.map(lambda x: x[:1], batch_of_two()))
+    terms = jax.jit(RISK.loss)(outputs(logits[rows]), batch)
+    alone = Seq2Seq(label_smoothing=0.1).loss(outputs(logits[:1, :3]), jax.tree.map(lambda x: x[:1], batch_of_two()))
     np.testing.assert_allclose(terms["cross_entropy"].sum, alone["cross_entropy"].sum, rtol=1e-5)
     assert terms["cross_entropy"].count == 3
     means = [logs[1, range(3), [5, 6, 3]].mean(), logs[2, range(2), [5, 3]].mean()]
@@ -114,13 +110,6 @@ def test_an_answer_counts_by_its_mean_log_probability():
     np.testing.assert_allclose(risk.sum, 0.9 * 4 / 9, rtol=1e-6)
 
 
-def test_risk_and_consistency_do_not_go_together():
-    model = ModelConfig(vocab_size=11, d_model=4, num_heads=2, d_ff=6, num_encoder_layers=1, num_decoder_layers=1)
-    Seq2Seq(risk=RISK).check_model(model)
-    with pytest.raises(ValueError, match=re.escape("objective.consistency is 1.0, and objective.risk is set")):
-        Seq2Seq(risk=RISK, consistency=1.0).check_model(model)
-
-
 def test_one_answer_has_nothing_to_be_compared_with():
-    with pytest.raises(ValueError, match=r"objective\.risk\.num_samples is 1"):
-        ExpectedRisk(num_samples=1)
+    with pytest.raises(ValueError, match=r"objective\.num_samples is 1"):
+        MinimumRisk(num_samples=1)
