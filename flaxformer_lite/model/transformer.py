@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from flaxformer_lite.model import fast
 from flaxformer_lite.model.attention import MultiHeadAttention
-from flaxformer_lite.model.config import ModelConfig, SentenceEmbedding
+from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.contexts import (
     CachedKeyValue,
     DecodeCache,
@@ -76,9 +76,9 @@ class Transformer(nn.Module):
         if c.num_decoder_layers:
             self.decoder = Stack(c.for_decoder, c.num_decoder_layers, causal=True)
         if c.head is not None:
-            self.head = Head(c)
+            self.head = Head(c, c.head)
         if c.pooler is not None:
-            self.pooler = Pooling(c)
+            self.pooler = Pooling(c, c.pooler)
 
     def __call__(self, inputs: Inputs) -> Outputs:
         """Returns all outputs that the model has; a decoder scores the token after every target token (teacher forcing).
@@ -458,11 +458,11 @@ class Head(nn.Module):
     """
 
     config: ModelConfig
+    settings: LanguageModelHead
 
     @nn.compact
     def __call__(self, hidden: Float[Array, "B T D"], table: Float[Array, "V D"] | None) -> LazyLogits:
-        c, settings = self.config, self.config.head
-        assert settings is not None
+        c, settings = self.config, self.settings
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
         if settings.transform is not None:
             h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
@@ -484,13 +484,13 @@ class Pooling(nn.Module):
     """Module for a pooler and its classes; parameters `dense` and `classes`, if it has them."""
 
     config: ModelConfig
+    settings: Pooler
 
     @nn.compact
     def __call__(
         self, hidden: Float[Array, "B T D"], mask: Bool[Array, "B T"] | None, last: Int[Array, "B"] | None = None
     ) -> tuple[Float[Array, "B D"], Float[Array, "B C"] | None]:
-        c, settings = self.config, self.config.pooler
-        assert settings is not None
+        c, settings = self.config, self.settings
 
         def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
             kernel_init = c.initializer.kernel()

@@ -70,7 +70,7 @@ def test_prose_has_lines_that_an_editor_shows_whole(page: Path):
 
 
 def test_a_missing_import_is_found():
-    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Poolers, rotary_scaling, Rotary"
+    code = "import flaxformer_lite.pooler\nfrom flaxformer_lite.model import Poolers, positions, Rotary"
     assert missing_imports(ast.parse(code)) == ["flaxformer_lite.pooler", "flaxformer_lite.model Poolers"]
 
 

@@ -353,3 +353,58 @@ def test_an_offset_moves_the_rows_of_a_position_table():
     x = scheme.embed(jnp.zeros((1, 3, 3)), jnp.array([[0, -1, 3]]), param)
     assert shapes == [(6, 3)]
     np.testing.assert_allclose(x[0], table[[2, 1, 5]], rtol=1e-6)
+
+
+# Scalings of rotary positions ------------------------------------------------------------------------------------------
+
+
+def test_llama3_slows_down_long_waves_only():
+    """The waves are 2π · 101^(j / 11) long: two are shorter than 31 / 3.1, two more than 31 / 1.3, the other seven are longer."""
+    scheme, width, pairs = Rotary(base=101.0, scaling=LLAMA3), 22, 11
+    plain = np.array(reference.rotary_rates(pairs, scheme.base))
+    with jax.enable_x64(True):
+        slower = np.asarray(LLAMA3(jnp.asarray(plain), scheme.base)) / plain
+    np.testing.assert_allclose(slower, np.array(rates(scheme, width)) / plain, rtol=1e-12)
+    groups = [np.isclose(slower, 1), (slower > 1 / 3 + 1e-9) & (slower < 1 - 1e-9), np.isclose(slower, 1 / 3)]
+    assert [int(group.sum()) for group in groups] == [2, 2, 7]
+    assert (np.diff(slower) <= 1e-12).all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *(
+            (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: it must be at least 1; ")
+            for of in (LinearScaling, Llama3Scaling, YarnScaling)
+        ),
+        *(
+            (
+                functools.partial(Llama3Scaling, low_frequency_factor=low),
+                rf"^model\.positions\.scaling\.low_frequency_factor is {low}: it must be {rule}",
+            )
+            for low, rule in ((0.0, "above 0"), (4.0, "less than .*high_frequency_factor, which is 4"))
+        ),
+        *(
+            (
+                functools.partial(of, original_length=0),
+                r"^model\.positions\.scaling\.original_length is 0: it must be at least 1; ",
+            )
+            for of in (Llama3Scaling, YarnScaling)
+        ),
+        *(
+            (
+                functools.partial(YarnScaling, slow_turns=slow),
+                rf"^model\.positions\.scaling\.slow_turns is {slow}: it must be {rule}",
+            )
+            for slow, rule in ((0.0, "above 0"), (33.0, "at most .*fast_turns, which is 32"))
+        ),
+        (
+            functools.partial(YarnScaling, amplitude=0.0),
+            r"^model\.positions\.scaling\.amplitude is 0\.0: it must be above 0 .*, or None",
+        ),
+    ],
+)
+def test_impossible_scalings_are_named(make, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
