@@ -15,7 +15,7 @@ from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.mistakes import elsewhere
 from flaxformer_lite.config.serialize import as_tree, from_tree
-from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.config.variants import saved_as, variants_in
 
 OTHER_UNITS = {
     "batch_size": "; a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
@@ -40,6 +40,10 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
         hint = type_of(setting, config)
         if hint is None or setting.endswith(".kind"):
             raise ValueError(unknown_option(option, typed, config))
+        if saved_as(hint) is not hint:
+            raise ValueError(
+                f"{setting} is chosen in the config file, as values of classes of your own (docs/extending.md)"
+            )
         *groups, name = setting.split(".")
         owner = tree
         for part in groups:

@@ -25,6 +25,7 @@ import flaxformer_lite
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.config import from_json, to_json
+from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.objectives import Seq2Seq
@@ -282,6 +283,8 @@ def test_an_exception_in_a_hook_costs_no_step(
 def test_what_is_no_hook_is_refused():
     with pytest.raises(ValueError, match=r"train\.hooks has 'mail': a hook must be a frozen dataclass with the base"):
         with_train(SHORT, hooks=("mail",))
+    with pytest.raises(ValueError, match=r"^train\.hooks is chosen in the config file"):
+        apply_options(SHORT, ["--train.hooks", "mail"])
 
 
 def test_the_other_processes_call_the_hooks_of_all_only():
