@@ -64,7 +64,7 @@ class Hook(BaseHook):
         """Called with the metrics of an evaluation once its row is written, before `step` is saved."""
 
     def on_save(self, run: TrainingRun, step: int) -> None:
-        """Called once the checkpoint of `step` is complete on disk, at the earliest after the step that follows."""
+        """Called once the checkpoint of `step` is complete on disk, which may be some steps later."""
 
     def on_rollback(self, run: TrainingRun, step: int) -> None:
         """Called when the run has returned to the checkpoint of `step`: the steps after it come again, with other batches."""
