@@ -17,7 +17,6 @@ from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, read_types
 from flaxformer_lite.objectives.base import BaseObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
-from flaxformer_lite.objectives.corruption import mask_tokens, sample_masked_positions
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS
@@ -178,6 +177,43 @@ def row_weights(batch: Batch) -> Float[Array, "B"]:
     return (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
 
 
+# Masks -----------------------------------------------------------------------------------------------------------------
+
+
+def sample_masked_positions(
+    words: Int[np.ndarray, "S"], max_positions: int, generator: np.random.Generator
+) -> Int[np.ndarray, "_"]:
+    """Returns the sorted positions of up to `max_positions` tokens, in whole words drawn at random.
+
+    words: the word number of each token; -1 for a token that must not be drawn. A word longer than the rest is skipped.
+    """
+    positions = np.flatnonzero(words >= 0)
+    _, word, sizes = np.unique(words[positions], return_inverse=True, return_counts=True)
+    order, room = generator.permutation(len(sizes)), max_positions
+    drawn = np.zeros(len(sizes), bool)
+    for i, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
+        if size <= room:
+            drawn[i] = True
+            room -= size
+        if room == 0:
+            break
+    return positions[drawn[word]]
+
+
+def mask_tokens(
+    tokens: Int[np.ndarray, "P"], mask_token: int, num_ids: int, generator: np.random.Generator
+) -> Int[np.ndarray, "P"]:
+    """Replaces tokens by the mask (80 %) or a random token (10 %); the other 10 % stay.
+
+    Random tokens are below `num_ids` and above the four special ids of tokenizers trained here.
+
+    Reference: Devlin et al. 2018, arXiv:1810.04805, section 3.1.
+    """
+    draw = generator.random(len(tokens))
+    other = generator.integers(EOS + 1, num_ids, len(tokens))
+    return np.where(draw < 0.8, mask_token, np.where(draw < 0.9, other, tokens)).astype(np.int32)
+
+
 # Texts with special ids ------------------------------------------------------------------------------------------------
 
 
@@ -203,13 +239,9 @@ def special_piece(texts: Sequence[Text], special: SpecialIds) -> Piece:
     parts = []
     for number, (tokens, words) in enumerate(texts):
         own = special if number == 0 else special._replace(bos=None)
-        whole = np.asarray(own.with_bos_eos(tokens.tolist()), np.int32)
-        start = int(own.bos is not None)
-        marks = np.full(len(whole), -1)
-        marks[start : start + len(tokens)] = words
-        parts.append((whole, marks, np.full(len(whole), number)))
-    if len(parts) == 1:
-        return Piece(*parts[0])
+        whole, start = own.with_bos_eos(tokens.tolist()), int(own.bos is not None)
+        marks = np.pad(words, (start, len(whole) - start - len(words)), constant_values=-1)
+        parts.append((np.asarray(whole, np.int32), marks, np.full(len(whole), number)))
     tokens, marks, types = zip(*parts, strict=True)
     return Piece(np.concatenate(tokens), distinct_words(marks), np.concatenate(types))
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Lt
+from jaxtyping import Bool, Int
 
 from flaxformer_lite.base.bounds import Fraction, PositiveInt
 from flaxformer_lite.data.packing import documents, separate_pieces
@@ -15,7 +16,6 @@ from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.objectives.corruption import noise_spans, span_counts, with_sentinels
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS
 from flaxformer_lite.text.token_ids import check_token_ids
@@ -122,3 +122,46 @@ class SpanCorruption(BaseObjective):
         is_noise = noise_spans(len(text), self.noise_density, self.mean_span, generator)
         source, target = (with_sentinels(text, removed, self.first_sentinel) for removed in (is_noise, ~is_noise))
         return encoder_decoder_row(TokenPair(source, target), lengths, special)
+
+
+# Spans, in NumPy on the host --------------------------------------------------------------------------------------------
+
+
+def span_counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
+    """Returns the number of removed tokens, and of spans.
+
+    Removes at least one token and never all; nothing if there are fewer than two.
+    """
+    if length < 2:
+        return 0, 0
+    noise = min(max(round(length * noise_density), 1), length - 1)
+    return noise, min(max(round(noise / mean_span), 1), noise, length - noise)
+
+
+def noise_spans(
+    length: int, noise_density: float, mean_span: float, generator: np.random.Generator
+) -> Bool[np.ndarray, "_"]:
+    """Returns whether each token is removed: remaining and removed spans alternate, with random lengths of at least 1.
+
+    The first span remains. Reference: Raffel et al. 2019, arXiv:1910.10683, section 3.1.4.
+    """
+    noise, spans = span_counts(length, noise_density, mean_span)
+    if spans == 0:
+        return np.zeros(length, bool)
+    lengths = [random_parts(total, spans, generator) for total in (length - noise, noise)]
+    return np.repeat(np.tile([False, True], spans), np.stack(lengths, 1).reshape(-1))
+
+
+def random_parts(total: int, parts: int, generator: np.random.Generator) -> Int[np.ndarray, "_"]:
+    """Splits `total` into `parts` whole numbers of at least 1; every split is equally probable."""
+    cuts = np.sort(generator.choice(total - 1, parts - 1, replace=False)) + 1
+    return np.diff(np.concatenate([[0], cuts, [total]]))
+
+
+def with_sentinels(
+    tokens: Int[np.ndarray, "_"], removed: Bool[np.ndarray, "_"], first_sentinel: int
+) -> Int[np.ndarray, "_"]:
+    """Replaces each removed span by one sentinel: `first_sentinel`, then the id below, and so on."""
+    starts = removed & ~np.concatenate([[False], removed])[:-1]
+    replaced = np.where(starts, first_sentinel - np.cumsum(starts) + 1, tokens)
+    return replaced[~removed | starts].astype(np.int32)
