@@ -5,12 +5,24 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flaxformer_lite.interop.exporting import export_ctranslate2, export_hf
+    from flaxformer_lite.interop.importing import import_hf
     from flaxformer_lite.run import Run, load
     from flaxformer_lite.run.train import train
     from flaxformer_lite.tools.report.plots import plot_attention, plot_curves, plot_lengths
 
 __version__ = "0.1.0"
-__all__ = ["Run", "load", "plot_attention", "plot_curves", "plot_lengths", "train"]
+__all__ = [
+    "Run",
+    "export_ctranslate2",
+    "export_hf",
+    "import_hf",
+    "load",
+    "plot_attention",
+    "plot_curves",
+    "plot_lengths",
+    "train",
+]
 
 # Before any room imports JAX; a command that started itself once more has the answer already.
 if "JAX_PLATFORMS" not in os.environ and importlib.util.find_spec("libtpu") is not None:
@@ -25,6 +37,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of the modul
         """Imports a name's room when the name is first used: commands answer a mistake or Ctrl-C before JAX is there."""
         if name in ("Run", "load", "train"):
             from flaxformer_lite import run as room
+        elif name == "import_hf":
+            from flaxformer_lite.interop import importing as room
+        elif name in ("export_hf", "export_ctranslate2"):
+            from flaxformer_lite.interop import exporting as room
         elif name in ("plot_attention", "plot_curves", "plot_lengths"):
             from flaxformer_lite.tools.report import plots as room
         else:

@@ -1,10 +1,12 @@
 """Oracles: the four systems' own weights, which `export` gives back as `import` read them; and mistakes in one line."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import flaxformer_lite
 from tests.support.commands import import_case, type_command
 from tests.support.experiments import use_one_device
 from tests.support.oracles import WHOLE
@@ -30,6 +32,22 @@ def test_exported_weights_equal_the_imported_ones_bit_for_bit(
     type_command(monkeypatch, "inspect", run)
 
 
+def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the functions write what the commands write, byte for byte."""
+    theirs, made = FIXTURES / "hf/marian/shared", {}
+    type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
+    type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "shell" / "out")
+    type_command(monkeypatch, "export", "ctranslate2", tmp_path / "run", tmp_path / "shell" / "ct2")
+    shutil.rmtree(tmp_path / "run")
+    run = flaxformer_lite.import_hf(theirs, tmp_path / "run")
+    flaxformer_lite.export_hf(run, tmp_path / "python" / "out")
+    flaxformer_lite.export_ctranslate2(flaxformer_lite.load(run), tmp_path / "python" / "ct2")
+    for way in ("shell", "python"):
+        files = [file for file in (tmp_path / way).rglob("*") if file.is_file()]
+        made[way] = {file.relative_to(tmp_path / way): file.read_bytes() for file in files}
+    assert made["shell"] == made["python"] and len(made["shell"]) > 6
+
+
 def test_folders_above_are_made_and_nothing_is_overwritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -44,7 +62,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     capsys.readouterr()
     content = file.read_bytes()
     above = ("import", "hf", theirs, file / "run"), ("export", "hf", run, file / "out")
-    monkeypatch.setattr("flaxformer_lite.cli.exporting.load", None)
+    monkeypatch.setattr("flaxformer_lite.interop.exporting.load", None)
     for *words, output in (*makers, *above, ("embed", run, "--output", file)):
         reason = f"cannot be created: {file} is no folder" if output.parent == file else "exists already: give a f"
         with pytest.raises(SystemExit) as end:

@@ -3,15 +3,15 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from flaxformer_lite.cli import importing
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.data.batch_plan import BatchPlan, make_buckets
 from flaxformer_lite.inference import MetricConfig
+from flaxformer_lite.interop import importing
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.run import load
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import import_case, type_command
@@ -139,7 +139,7 @@ def test_an_import_that_is_interrupted_leaves_nothing(tmp_path: Path, monkeypatc
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("flaxformer_lite.cli.importing.copy_companions", interrupted)
+    monkeypatch.setattr("flaxformer_lite.interop.importing.copy_companions", interrupted)
     theirs = FIXTURES / "hf/distilbert/model"
     with pytest.raises(SystemExit) as end:
         type_command(monkeypatch, "import", "hf", theirs, tmp_path / "run")
@@ -185,11 +185,10 @@ def test_an_error_names_a_path_once(
 def test_a_translation_model_says_its_target_language(settings: dict, name: str, language: str | None, tmp_path: Path):
     """Oracle: by hand, names and settings as on the hub; its tokenizer's settings come first."""
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    model = SimpleNamespace(has_two_stacks=True)
     for source, config in ((name, {}), ("here", {"_name_or_path": name})):
-        assert importing.target_language(tmp_path, source, SimpleNamespace(model=model, config=config)) == language
-    model.has_two_stacks = False
-    assert importing.target_language(tmp_path, name, SimpleNamespace(model=model, config={})) is None
+        assert importing.target_language(tmp_path, source, ModelConfig(vocab_size=9), config) == language
+    decoder = ModelConfig(vocab_size=9, num_encoder_layers=0)
+    assert importing.target_language(tmp_path, name, decoder, {}) is None
 
 
 def test_a_run_keeps_the_language_that_its_model_was_imported_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

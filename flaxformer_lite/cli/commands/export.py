@@ -31,6 +31,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import exporting  # with JAX
+    check_options(arguments)
+    from flaxformer_lite.interop.exporting import export_ctranslate2, export_file, export_hf  # with JAX
 
-    exporting.run(arguments)
+    folder, output, weights = arguments.folder, arguments.output, arguments.weights
+    if arguments.system == "hf":
+        options = {name: getattr(arguments, name) for name in ("family", "license", "push", "private")}
+        export_hf(folder, output, weights=weights, **options)
+    elif arguments.system == "ctranslate2":
+        export_ctranslate2(folder, output, weights=weights)
+    else:
+        export_file(folder, arguments.system, output, config=arguments.config, weights=weights)
+
+
+def check_options(arguments: argparse.Namespace) -> None:
+    """Raises: ValueError for an option that the system does not have."""
+    is_hf = arguments.system == "hf"
+    for option in ("config", "family", "license", "push", "private"):
+        fits = arguments.system in SYSTEMS if option == "config" else is_hf
+        if (value := getattr(arguments, option)) and not fits:
+            typed = "" if value is True else f" is {value}"
+            raise ValueError(f"--{option}{typed}, but {arguments.system} has no such option: leave it out")

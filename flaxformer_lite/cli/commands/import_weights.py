@@ -23,6 +23,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.cli import importing  # with JAX
+    system, weights, config = arguments.system, arguments.weights, arguments.config
+    if system == "hf" and config is not None:
+        raise ValueError(f"--config is {config}, but hf reads the config.json in {weights}: leave it out")
+    if system != "hf" and config is None:
+        raise ValueError(f"--config is missing: {system} needs it to know the model's shape")
+    from flaxformer_lite.interop.importing import import_file, import_hf  # with JAX
 
-    importing.run(arguments)
+    import_hf(weights, arguments.folder) if system == "hf" else import_file(system, weights, config, arguments.folder)

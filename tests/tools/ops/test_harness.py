@@ -13,10 +13,10 @@ import pytest
 import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
-from flaxformer_lite.cli.importing import import_folder
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.interop.importing import import_hf
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM
@@ -157,7 +157,7 @@ def test_numbers_are_those_of_the_harness_for_the_librarys_model(tmp_path: Path)
     names = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
-    import_folder(folder, "a test", RunFolder(run))
+    import_hf(folder, run)
 
     theirs = HFLM(pretrained=str(folder), max_length=12, batch_size=1, device="cpu", dtype="float32")
     ours = HarnessModel(str(run), max_length=12)

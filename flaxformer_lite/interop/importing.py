@@ -1,12 +1,12 @@
-"""The work of `import`: a run folder from the weights of another system."""
+"""A run folder from the weights of another system: `import_hf` and `import_file`."""
 
-import argparse
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
@@ -18,58 +18,72 @@ from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
 from flaxformer_lite.interop.hf.folder import copy_companions, read_json
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.hub import download, hub_name
-from flaxformer_lite.interop.name_map import unwrapped
+from flaxformer_lite.interop.name_map import WeightName, unwrapped
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Tokenizers
 from flaxformer_lite.workdir import RunFolder
 
 
-def run(arguments: argparse.Namespace) -> None:
-    output = RunFolder(arguments.folder)
+def import_hf(source: str | Path, run: str | Path) -> Path:
+    """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
+
+    Returns the run folder. Notes on stderr tell what was left out.
+
+    Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
+
+    Raises: ValueError if the folder cannot be imported exactly, or `run` is there already.
+    """
+    output = RunFolder(run)
     require_absent(output.path)
-    if arguments.system == "hf":
-        if arguments.config is not None:
-            raise ValueError(
-                f"--config is {arguments.config}, but hf reads the config.json in {arguments.weights}: leave it out"
-            )
-        name = hub_name(arguments.weights)
-        folder, source = (Path(arguments.weights), arguments.weights) if name is None else download(name)
-        with Progress() as progress:
-            progress.update(f"importing {source}")
-            count, arrays = import_folder(folder, source, output)
-    elif arguments.config is None:
-        raise ValueError(f"--config is missing: {arguments.system} needs it to know the model's shape")
-    else:
-        with Progress() as progress:
-            progress.update(f"importing {arguments.weights}")
-            count, arrays = import_file(arguments.system, arguments.weights, arguments.config, output)
+    name = hub_name(str(source))
+    folder, origin = (Path(source), str(source)) if name is None else download(name)
+    with Progress() as progress:
+        progress.update(f"importing {origin}")
+        params, names = write_folder(folder, origin, output)
+    report(params, names, output)
+    return output.path
+
+
+def import_file(system: str, weights: str | Path, config: str | Path, run: str | Path) -> Path:
+    """Imports a file of weights of an older system (docs/systems), with that system's own config, into a new run folder.
+
+    Returns the run folder.
+
+    Raises: ValueError if an array is missing, left over or of another shape, or `run` is there already.
+    """
+    output, weights, config_file = RunFolder(run), str(weights), str(config)
+    require_absent(output.path)
+    theirs, settings = SYSTEMS[system], read_settings(config_file)
+    with Progress() as progress:
+        progress.update(f"importing {weights}")
+        try:
+            model, names = theirs.model_config(settings), theirs.name_map(settings)
+        except ValueError as error:
+            raise with_path(config_file, error) from None
+        try:
+            arrays, renamed = unwrapped(read_weights(weights), names)
+            params = to_params(arrays, names, model)
+        except ValueError as error:
+            raise with_path(weights, error) from None
+        limit = model.positions.max_positions or DataConfig.max_source_length
+        data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
+        origin = {"system": system, "weights": weights, "config": settings}
+        made = Config(model=model, data=data, decode=decode_config(settings))
+        with atomic_write(output.path) as unfinished:
+            write_run(RunFolder(unfinished), made, 0, params, f"imported from {weights}", imported=origin)
+        if renamed:
+            note(renamed)
+    report(params, names, output)
+    return output.path
+
+
+def report(params: PyTree, names: Sequence[WeightName], output: RunFolder) -> None:
+    """Notes what was imported."""
+    count, arrays = sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
     note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
-
-
-def import_file(name: str, weights: str, config_file: str, output: RunFolder) -> tuple[int, int]:
-    """Imports a file of weights; returns the number of parameters and of the file's arrays."""
-    system = SYSTEMS[name]
-    settings = read_settings(config_file)
-    try:
-        model, names = system.model_config(settings), system.name_map(settings)
-    except ValueError as error:
-        raise with_path(config_file, error) from None
-    try:
-        arrays, renamed = unwrapped(read_weights(weights), names)
-        params = to_params(arrays, names, model)
-    except ValueError as error:
-        raise with_path(weights, error) from None
-    limit = model.positions.max_positions or DataConfig.max_source_length
-    data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
-    origin = {"system": name, "weights": weights, "config": settings}
-    config = Config(model=model, data=data, decode=decode_config(settings))
-    with atomic_write(output.path) as unfinished:
-        write_run(RunFolder(unfinished), config, 0, params, f"imported from {weights}", imported=origin)
-    if renamed:
-        note(renamed)
-    return sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
 
 
 def with_path(path: str, error: ValueError) -> ValueError:
@@ -89,11 +103,8 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
 # Hugging Face ---------------------------------------------------------------------------------------------------------
 
 
-def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, int]:
-    """Imports a Hugging Face folder that came from `source`; returns the number of parameters and of its arrays.
-
-    Reports skipped tensors on stderr.
-    """
+def write_folder(folder: Path, source: str, output: RunFolder) -> tuple[PyTree, Sequence[WeightName]]:
+    """Imports a Hugging Face folder that came from `source`; returns the parameters, and the table of their names."""
     try:
         found = read_folder(folder)
         tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
@@ -104,7 +115,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         objective=objective(found, tokenizers),
         data=data_config(found, tokenizers, str(output.path)),
         decode=found.decode,
-        metrics=MetricConfig(language=target_language(folder, source, found)),
+        metrics=MetricConfig(language=target_language(folder, source, found.model, found.config)),
     )
     origin = {
         "system": "hf",
@@ -126,7 +137,7 @@ def import_folder(folder: Path, source: str, output: RunFolder) -> tuple[int, in
         note(f"skipped {name}: a constant of this architecture, and its values are the expected ones")
     if reason:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
-    return sum(x.size for x in jax.tree.leaves(found.params)), sum(len(weight.names) for weight in found.names)
+    return found.params, found.names
 
 
 def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
@@ -145,16 +156,16 @@ def missing_mask(found: Imported, tokenizers: Tokenizers | None) -> int | None:
     return mask if tokenizers.source.vocab_size <= mask < found.model.vocab_size else None
 
 
-def target_language(folder: Path, source: str, found: Imported) -> str | None:
+def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:
     """Returns the language of a translation model's answers, by its tokenizer's settings or a name such as opus-mt-en-zh.
 
     None: a language that is written with spaces, one that nothing names, or another model.
     """
     settings = read_json(folder / "tokenizer_config.json")
     codes = [str(settings.get(name)) for name in ("target_lang", "tgt_lang")]
-    for name in (source, str(found.config.get("_name_or_path"))):
+    for name in (source, str(config.get("_name_or_path"))):
         codes += re.findall(r"-[a-z]{2,3}-([a-z]{2,3})/?(?:@.*)?$", name)
-    return next(filter(None, map(language_of, codes)), None) if found.model.has_two_stacks else None
+    return next(filter(None, map(language_of, codes)), None) if model.has_two_stacks else None
 
 
 def data_config(found: Imported, tokenizers: Tokenizers | None, run: str) -> DataConfig:
