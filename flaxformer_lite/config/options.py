@@ -42,7 +42,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
             raise ValueError(unknown_option(option, typed, config))
         if saved_as(hint) is not hint:
             raise ValueError(
-                f"{setting} is chosen in the config file, as values of classes of your own (docs/extending.md)"
+                f"{setting} is no option: set it in the config file, to values of classes of your own (docs/extending.md)"
             )
         *groups, name = setting.split(".")
         owner = tree
