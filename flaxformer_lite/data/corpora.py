@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flaxformer_lite.base.bounds import Checked
-from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.dates import split_mix_64
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, StreamedSource
+from flaxformer_lite.data.source import DataSource, StreamedSource, warn_once
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress, line_chunks, matching_files
 
 
@@ -39,9 +38,9 @@ class PlainText(Checked, StreamedSource, at="plain_text"):
         if not found:
             raise ValueError(f"{self.path}: no text in it")
         if self.documents == "paragraphs" and found == 1 and longest > 1:
-            warn(
+            warn_once(
                 f"{self.path}: no blank line in its text, so its {longest:,} lines are one paragraph and one document: set "
-                "plain_text.documents to 'lines' if each line is one"
+                f"{setting or self.kind}.documents to 'lines' if each line is one"
             )
 
     def versions(self) -> list[str] | None:

@@ -1,5 +1,6 @@
 """The contract of data sources, and the base classes of those that read written text."""
 
+import functools
 import json
 import math
 from abc import ABC, abstractmethod
@@ -13,6 +14,8 @@ from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progr
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
+warn_once = functools.cache(warn)
+"""Warns of data, which a start reads several times, with each line once."""
 
 
 class DataSource(ABC):
@@ -126,7 +129,7 @@ class TextSource(StreamedSource):
                 (f"{num_bad} bad rows, the first of them: " if num_bad > 1 else "") + "; ".join(bad) + other
             )
         if bad:
-            warn(f"{num_bad} bad rows were left out, the first of them: {bad[0]}")
+            warn_once(f"{num_bad} bad rows were left out, the first of them: {bad[0]}")
         if not found:
             raise ValueError(f"{source or target}: no {'pair of sentences' if source else 'text'} in it")
 

@@ -11,9 +11,8 @@ from statistics import median
 from typing import ClassVar, Literal, NamedTuple
 
 from flaxformer_lite.base.bounds import Checked
-from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import FieldSource, TextSource
+from flaxformer_lite.data.source import FieldSource, TextSource, warn_once
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,
@@ -150,18 +149,19 @@ class ColumnSource(Checked, LineSource, at="data"):
     def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
         """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        rows = self._rows(progress)
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
         if not self.header:
-            first = list(itertools.islice(rows, MOST_COMPARED))
-            rows = itertools.chain(first, rows)
+            first = list(itertools.islice(self._rows(), MOST_COMPARED))
             texts = [[row.cells[i] for i in row.columns[:2] if i is not None and i < len(row.cells)] for row in first]
             if first and looks_like_a_header(texts):
-                warn(
+                warn_once(
                     f"{first[0].place}: this row looks like a header ({', '.join(map(repr, first[0].cells))}), and is read like "
-                    f"the others: set {self.kind}.header to True if it is one"
+                    f"the others: set {setting or self.kind}.header to True if it is one"
                 )
-        yield from map(self._pair, rows)
+        yield from super().stream(setting, progress)
+
+    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
+        return map(self._pair, self._rows(progress))
 
     def _rows(self, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
         """Yields the rows of all files. Raises: ValueError if no file has a line, or a header lacks a column."""

@@ -174,6 +174,14 @@ def test_a_row_that_looks_like_a_header_is_warned_about(
     assert ("looks like a header" in capsys.readouterr().err) == is_header, "a bad row is none of the others"
 
 
+def test_a_header_is_warned_about_once_by_the_path_of_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """A start reads large data several times."""
+    csv = CSV(path=file(tmp_path, "x.csv", "source,target\na,b\n"))
+    for _ in range(2):
+        list(csv.stream("data.train"))
+    assert capsys.readouterr().err.count(": set data.train.header to True if it is one\n") == 1
+
+
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
