@@ -2,10 +2,8 @@
 
 import argparse
 import json
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Progress, note, warn
@@ -13,25 +11,12 @@ from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.cli.options import chosen_weights
 from flaxformer_lite.cli.translation import chosen, decode_settings, load_runs, used_settings
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import DataSource, Pair, ParallelText
-from flaxformer_lite.data.held_out import Split
-from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.inference import MetricConfig
-from flaxformer_lite.inference.metrics import Comparison, bleu, chrf, compare, exact_match, resolve, with_language
+from flaxformer_lite.data import Pair
+from flaxformer_lite.inference.metrics import Comparison, bleu, compare
 from flaxformer_lite.run import Run, load
+from flaxformer_lite.run.scoring import ScoredData, score, scored_data
 from flaxformer_lite.workdir import open_run
 from flaxformer_lite.workdir.folder import finite
-
-
-class ScoredData(NamedTuple):
-    """The data that a run is scored on."""
-
-    name: str
-    pairs: list[Pair]
-    parts: dict[str, slice]
-    """The pairs of each source of a mixture, by its name."""
-    metrics: MetricConfig
-    """Settings of BLEU and chrF for these targets."""
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -45,30 +30,21 @@ def run(arguments: argparse.Namespace) -> None:
         return
     data = chosen_data(loaded.config, arguments)
     data = data._replace(name=data.name + "-ensemble" * bool(arguments.ensemble))
-    report, hypotheses = score(loaded, data, arguments)
+    report, hypotheses = scored(loaded, data, arguments)
     for metric in ("bleu", "bleu_lowercase", "chrf") if hypotheses is not None else ():
         note(f"{metric} {report[metric]:.2f}  {report[f'{metric}_signature']}")
     print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
     save(loaded, report, data.pairs, hypotheses)
 
 
-def score(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str] | None]:
-    """Returns the report on a run, over all pairs and over each part of a mixture, and its translations if it makes any."""
+def scored(loaded: Run, data: ScoredData, arguments: argparse.Namespace) -> tuple[dict[str, Any], list[str] | None]:
+    """Returns the report on a run, and its translations if it makes any."""
     decode = decode_settings(loaded, arguments)
-    hypotheses: list[str] | None = None
-    if loaded.config.objective.translates:
-        hypotheses, scores = evaluate(loaded, data, decode, arguments)
-    elif decode or arguments.bleu_tokenizer:
+    if not loaded.config.objective.translates and (decode or arguments.bleu_tokenizer):
         raise ValueError(
             "--beam-size, --alpha and --bleu-tokenizer are for translations, which this run does not make: leave them out"
         )
-    else:
-        with Progress(len(data.pairs)) as progress:
-            progress.within("scoring")
-            scores = {
-                loaded.config.objective.unit: len(data.pairs),
-                **loaded.metrics(data.pairs, parts=data.parts, progress=partial(show_batches, progress)),
-            }
+    scores, hypotheses = score(loaded, data, decode, lambda answers, metrics: chosen(answers, arguments, metrics))
     report = {
         "run": str(loaded.folder.path),
         "split": data.name,
@@ -108,7 +84,7 @@ def compare_runs(arguments: argparse.Namespace) -> dict[str, Any]:
     reports, systems = [], {}
     for path in paths:
         loaded = load(path, **chosen_weights(arguments))
-        report, hypotheses = score(loaded, data, arguments)
+        report, hypotheses = scored(loaded, data, arguments)
         save(loaded, report, data.pairs, hypotheses)
         reports.append(report)
         systems[path] = hypotheses or []
@@ -175,52 +151,9 @@ def note_table(compared: list[Comparison]) -> None:
 # One run --------------------------------------------------------------------------------------------------------------
 
 
-def show_batches(progress: Progress, done: int, total: int) -> None:
-    """Shows how many batches are scored."""
-    progress.within("scoring", done / total, f"{done:,}/{total:,} batches")
-
-
 def chosen_data(config: Config, arguments: argparse.Namespace) -> ScoredData:
-    """Returns the data to score.
-
-    Raises: ValueError if there is no such split or file.
-    """
-    if arguments.source or arguments.target:
-        if arguments.split or not (arguments.source and arguments.target):
-            raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
-        if not config.objective.translates:
-            raise ValueError(
-                "--source and --target are for translations, which this run does not make: set data.test in the config"
-            )
-        files = ParallelText(source=arguments.source, target=arguments.target)
-        return scored_data("files", list(files.open()), {}, config, arguments, files)
-    data = config.data
-    split: Split = arguments.split or ("test" if data.source("test") is not None else "eval")
-    source = data.source(split)
-    if source is None:
-        raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
-    pairs, parts = open_parts(source, f"data.{split}")
-    if not pairs:
-        raise ValueError(f"data.{split} has no rows: correct it, or give --source and --target, or another --split")
-    return scored_data(split, pairs, parts, config, arguments, source)
-
-
-def scored_data(
-    name: str,
-    pairs: list[Pair],
-    parts: dict[str, slice],
-    config: Config,
-    arguments: argparse.Namespace,
-    source: DataSource,
-) -> ScoredData:
-    """Returns the data with its metrics. Raises: ValueError, before anything is translated, if BLEU cannot be computed."""
-    metrics = with_language(config.metrics, source.target_names())
-    if arguments.bleu_tokenizer is not None:
-        metrics = replace(metrics, bleu_tokenizer=arguments.bleu_tokenizer)
-    if config.objective.translates:
-        resolved = resolve(metrics, [pair.target for pair in pairs])
-        metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
-    return ScoredData(name, pairs, parts, metrics)
+    """Returns the data to score."""
+    return scored_data(config, arguments.split, arguments.source, arguments.target, arguments.bleu_tokenizer)
 
 
 def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
@@ -262,55 +195,3 @@ def tune_alpha(loaded: Run, arguments: argparse.Namespace) -> None:
     report = {"run": str(loaded.folder.path), "split": name, "step": loaded.step, **used_settings(arguments)}
     report |= {"reference_words": score.reference_words, "signature": score.signature, "alphas": scores, "best": best}
     print(json.dumps(report, indent=2))
-
-
-def evaluate(
-    loaded: Run, data: ScoredData, decode: dict[str, Any], arguments: argparse.Namespace
-) -> tuple[list[str], dict[str, Any]]:
-    """Returns the run's translations of the data, and all their scores."""
-    name, pairs, parts, settings = data
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    with Progress(len(pairs)) as progress:
-        metrics = {}
-        if not loaded.others:
-            progress.within("scoring")
-            metrics = loaded.metrics(
-                pairs,
-                parts=parts,
-                progress=partial(show_batches, progress),
-                warn=lambda line: warn(f"{name}: {line}"),
-            )
-        progress.update("translating", 0)
-        # `metrics` has already warned of sources that are too long.
-        answers = loaded.hypotheses(
-            sources, progress=lambda done, of: progress.update("translating", done), warn=lambda line: None, **decode
-        )
-    hypotheses = [best[0].text for best in chosen(answers, arguments, settings)]
-    own = loaded.config.objective.text_metrics
-    scores = text_scores(hypotheses, references, settings) | own(hypotheses, references) | metrics
-    for part, where in parts.items():
-        of_part = text_scores(hypotheses[where], references[where], settings)
-        of_part |= own(hypotheses[where], references[where])
-        scores |= {
-            f"{part}/{metric}": score
-            for metric, score in of_part.items()
-            if not (metric.endswith("_signature") and score == scores[metric])
-        }
-    return hypotheses, scores
-
-
-def text_scores(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
-    """Returns the text metrics of translations, with their signatures."""
-    scores = {
-        "bleu": bleu(hypotheses, references, config),
-        "bleu_lowercase": bleu(hypotheses, references, config, lowercase=True),
-        "chrf": chrf(hypotheses, references, config),
-    }
-    return {
-        "sentences": len(references),
-        "exact_match": exact_match(hypotheses, references).value,
-        **{metric: score.value for metric, score in scores.items()},
-        **{f"{metric}_signature": score.signature for metric, score in scores.items()},
-        "reference_words": scores["bleu"].reference_words,
-        "hypothesis_words": scores["bleu"].hypothesis_words,
-    }

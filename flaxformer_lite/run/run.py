@@ -16,6 +16,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText, check_translates, warn_of_missing
@@ -33,6 +34,7 @@ from flaxformer_lite.model.layers import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
+from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import (
     ClassPrediction,
     Reporting,
@@ -47,6 +49,7 @@ from flaxformer_lite.text.unknown import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
+from flaxformer_lite.workdir.folder import finite
 
 CONTINUATION_TOKENS = 20
 """The maximum length of a continuation whose attention is shown by default."""
@@ -418,6 +421,26 @@ class Run:
         data = EvalData(config, self.required_tokenizers, pairs, parts, warn)
         runner = MeshRunner(TrainTask.of(config), mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
+
+    def evaluate(
+        self,
+        split: Split | None = None,
+        *,
+        source: str | None = None,
+        target: str | None = None,
+        bleu_tokenizer: str | None = None,
+        **decode: Any,
+    ) -> dict[str, Any]:
+        """Returns the scores that the command `evaluate` writes: the objective's metrics, for translations also BLEU and chrF.
+
+        `split`: eval or test; None: data.test if the config has one. `source`, `target`: files of sentences in place of a split.
+        `bleu_tokenizer`: sacreBLEU's, in place of the config's. `decode` overrides settings of `DecodeConfig`.
+
+        Example: `run.evaluate("test", beam_size=5)["bleu"]`.
+
+        Raises: ValueError if there is no such data, or BLEU cannot be computed.
+        """
+        return finite(score(self, scored_data(self.config, split, source, target, bleu_tokenizer), decode)[0])
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:
         """Returns the model's outputs for arrays or nested lists, under the argument names of Hugging Face's library.

@@ -102,6 +102,8 @@ def test_each_source_of_a_mixture_has_scores_of_its_own(
     assert [[report[f"{part}/{name}"] for name in names] for part in ("many", "few")] == [[20, 1, 20], [5, 0, 5]]
     assert report["many/bleu"] == pytest.approx(100) and report["few/chrf"] < report["chrf"] < 100
     assert not [name for name in report if name.startswith("few/") and name.endswith("signature")]
+    from_python = Named(RunFolder(tmp_path / "20"), config, {}, None, 3).evaluate("eval")
+    assert from_python.items() <= report.items() and len(from_python) > 20
 
 
 class Copies(Run):

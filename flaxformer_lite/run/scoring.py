@@ -1,0 +1,123 @@
+"""Scores of a run on its evaluation or test data, or on files: `Run.evaluate`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from flaxformer_lite.base.console import Progress, warn
+from flaxformer_lite.config import Config
+from flaxformer_lite.data import DataSource, Pair, ParallelText
+from flaxformer_lite.data.held_out import Split
+from flaxformer_lite.data.mixture import open_parts
+from flaxformer_lite.inference import MetricConfig, ScoredText
+from flaxformer_lite.inference.metrics import bleu, chrf, exact_match, resolve, with_language
+
+Choose = Callable[[list[list[ScoredText]], MetricConfig], list[list[ScoredText]]]
+"""Orders the answers to each source, best first, by the settings of the metrics."""
+
+
+class ScoredData(NamedTuple):
+    """The data that a run is scored on."""
+
+    name: str
+    pairs: list[Pair]
+    parts: dict[str, slice]
+    """The pairs of each source of a mixture, by its name."""
+    metrics: MetricConfig
+    """Settings of BLEU and chrF for these targets."""
+
+
+def scored_data(
+    config: Config, split: Split | None, source: str | None, target: str | None, bleu_tokenizer: Any = None
+) -> ScoredData:
+    """Returns the data to score: of a split (by default data.test if there is one, else data.eval), or of two files.
+
+    Raises: ValueError, before anything is translated, if there is no such split or file, or BLEU cannot be computed.
+    """
+    if source or target:
+        if split or not (source and target):
+            raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
+        if not config.objective.translates:
+            raise ValueError(
+                "--source and --target are for translations, which this run does not make: set data.test in the config"
+            )
+        files = ParallelText(source=source, target=target)
+        return with_metrics("files", list(files.open()), {}, config, files, bleu_tokenizer)
+    split = split or ("test" if config.data.source("test") is not None else "eval")
+    data = config.data.source(split)
+    if data is None:
+        raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
+    pairs, parts = open_parts(data, f"data.{split}")
+    if not pairs:
+        raise ValueError(f"data.{split} has no rows: correct it, or give --source and --target, or another --split")
+    return with_metrics(split, pairs, parts, config, data, bleu_tokenizer)
+
+
+def with_metrics(
+    name: str, pairs: list[Pair], parts: dict[str, slice], config: Config, source: DataSource, bleu_tokenizer: Any
+) -> ScoredData:
+    """Returns the data with the settings of its metrics. Raises: ValueError if BLEU cannot be computed."""
+    metrics = with_language(config.metrics, source.target_names())
+    if bleu_tokenizer is not None:
+        metrics = replace(metrics, bleu_tokenizer=bleu_tokenizer)
+    if config.objective.translates:
+        resolved = resolve(metrics, [pair.target for pair in pairs])
+        metrics = metrics if parts else resolved  # the parts of a mixture may be of several languages
+    return ScoredData(name, pairs, parts, metrics)
+
+
+def score(
+    run: Any, data: ScoredData, decode: dict[str, Any], choose: Choose = lambda answers, metrics: answers
+) -> tuple[dict[str, Any], list[str] | None]:
+    """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
+    name, pairs, parts, settings = data
+    objective = run.config.objective
+    with Progress(len(pairs)) as progress:
+        scores: dict[str, Any] = {}
+        if not run.others:
+            progress.within("scoring")
+            scores = run.metrics(
+                pairs,
+                parts=parts,
+                progress=lambda done, of: progress.within("scoring", done / of, f"{done:,}/{of:,} batches"),
+                warn=lambda line: warn(f"{name}: {line}"),
+            )
+        if not objective.translates:
+            return {objective.unit: len(pairs), **scores}, None
+        progress.update("translating", 0)
+        # `metrics` has already warned of sources that are too long.
+        answers = run.hypotheses(
+            [pair.source for pair in pairs],
+            progress=lambda done, of: progress.update("translating", done),
+            warn=lambda line: None,
+            **decode,
+        )
+    hypotheses, references = [best[0].text for best in choose(answers, settings)], [pair.target for pair in pairs]
+    own = objective.text_metrics
+    scores = text_scores(hypotheses, references, settings) | own(hypotheses, references) | scores
+    for part, where in parts.items():
+        of_part = text_scores(hypotheses[where], references[where], settings)
+        of_part |= own(hypotheses[where], references[where])
+        scores |= {
+            f"{part}/{metric}": value
+            for metric, value in of_part.items()
+            if not (metric.endswith("_signature") and value == scores[metric])
+        }
+    return scores, hypotheses
+
+
+def text_scores(hypotheses: list[str], references: list[str], config: MetricConfig) -> dict[str, Any]:
+    """Returns the text metrics of translations, with their signatures."""
+    scores = {
+        "bleu": bleu(hypotheses, references, config),
+        "bleu_lowercase": bleu(hypotheses, references, config, lowercase=True),
+        "chrf": chrf(hypotheses, references, config),
+    }
+    return {
+        "sentences": len(references),
+        "exact_match": exact_match(hypotheses, references).value,
+        **{metric: score.value for metric, score in scores.items()},
+        **{f"{metric}_signature": score.signature for metric, score in scores.items()},
+        "reference_words": scores["bleu"].reference_words,
+        "hypothesis_words": scores["bleu"].hypothesis_words,
+    }
