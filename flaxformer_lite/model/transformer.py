@@ -74,7 +74,7 @@ class Transformer(nn.Module):
         if c.num_encoder_layers:
             self.encoder = Stack(c, c.num_encoder_layers)
         if c.num_decoder_layers:
-            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, causal=True)
+            self.decoder = Stack(c.for_decoder, c.num_decoder_layers, cross=c.num_encoder_layers > 0, causal=True)
         if c.head is not None:
             self.head = Head(c, c.head)
         if c.pooler is not None:
@@ -203,6 +203,7 @@ class Stack(nn.Module):
 
     config: ModelConfig
     num_layers: int
+    cross: bool = False
     causal: bool = False
 
     def setup(self) -> None:
@@ -218,7 +219,7 @@ class Stack(nn.Module):
             length=self.num_layers,
             unroll=unroll,
             methods=["__call__", "memory_key_value"],
-        )(self.config)
+        )(self.config, self.cross)
         self.embedding_norm = Normalize(self.config.norm)
         self.final_norm = Normalize(self.config.norm)
 
@@ -237,7 +238,7 @@ class Stack(nn.Module):
         """
         x, bias = self.with_positions(x, context.positions, context.key_positions, context.bias)
         context, is_local = context._replace(bias=bias), self.is_local
-        block, filled = Block(self.config, parent=None), []
+        block, filled = Block(self.config, self.cross, parent=None), []
         layers = self.layers.variables["params"]
         for i, layer in enumerate(cache):
             params = jax.tree.map(lambda x, i=i: x[i], layers, is_leaf=lambda x: isinstance(x, tuple))
@@ -314,12 +315,13 @@ class PositionBias(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: self-attention, cross-attention where there is a memory, then feed-forward.
+    """One layer: self-attention, with `cross` also cross-attention to the memory, then feed-forward.
 
     A module of `setup` that is never called, such as a norm that no command names, has no parameters.
     """
 
     config: ModelConfig
+    cross: bool = False
 
     def setup(self) -> None:
         c = self.config
@@ -331,9 +333,10 @@ class Block(nn.Module):
         self.attention_pre_norm = Normalize(c.norm)
         self.attention = attention()
         self.attention_post_norm = Normalize(c.norm)
-        self.cross_attention_pre_norm = Normalize(c.norm)
-        self.cross_attention = attention()
-        self.cross_attention_post_norm = Normalize(c.norm)
+        if self.cross:
+            self.cross_attention_pre_norm = Normalize(c.norm)
+            self.cross_attention = attention()
+            self.cross_attention_post_norm = Normalize(c.norm)
         self.feed_forward_pre_norm = Normalize(c.norm)
         self.feed_forward = FeedForward(
             c.d_model, c.d_ff, c.activation, c.feed_forward_bias, c.dropout.feed_forward_rate, dtype, kernel_init

@@ -58,7 +58,7 @@ def test_every_place_drops_out_at_its_own_rate(monkeypatch):
     monkeypatch.setattr(layers, "dropout", lambda x, rate, key, **_: calls.append((rate, x.shape)) or x)
     memory = jnp.zeros((B, S, D))
     for cross, context in ((False, SequenceContext(POSITIONS)), (True, SequenceContext(POSITIONS, memory=memory))):
-        module = Stack(CONFIG, 2)
+        module = Stack(CONFIG, 2, cross)
         values = jax.eval_shape(module.init, {"params": KEYS[0]}, X, context)
         assert calls == []  # no key, no dropout
         jax.eval_shape(functools.partial(module.apply, rngs={"dropout": KEYS[1]}), values, X, context)
