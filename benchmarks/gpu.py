@@ -159,7 +159,7 @@ def experiment(options: argparse.Namespace) -> Any:
     """Returns the config of a shape, with its batch for one device and the settings of the command line."""
     from scaling import STUDIES, with_batch
 
-    from flaxformer_lite.config.load import apply_overrides
+    from flaxformer_lite.config.options import apply_options
 
     study = dataclasses.replace(STUDIES[options.shape], rows_per_chip=options.rows)
     if options.toy:
@@ -179,7 +179,7 @@ def experiment(options: argparse.Namespace) -> Any:
     if hasattr(objective, "mask_token"):
         config = dataclasses.replace(config, objective=dataclasses.replace(objective, mask_token=model.vocab_size - 1))
     words = [word for setting in options.settings for word in f"--{setting}".split("=", 1)]
-    return apply_overrides(dataclasses.replace(config, model=model), words, options.shape)
+    return apply_options(dataclasses.replace(config, model=model), words)
 
 
 def random_data(config: Any) -> Any:

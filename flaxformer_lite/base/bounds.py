@@ -71,16 +71,14 @@ def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
     hint = _hints(owner)[name]
     accepted = _accepts(hint, value)
-    if accepted and not (isinstance(value, float) and not in_float32(value)):
+    if accepted and (not isinstance(value, float) or in_float32(value)):
         return None
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    legal = legal_values(hint)
-    if accepted:
-        legal = "0, or between 1e-38 and 3.4e38 in size" if math.isfinite(value) else "finite"
+    legal = "a finite number of float32's range" if accepted else legal_values(hint)
     if _beyond(value) and "below" not in legal and "at most" not in legal:
         legal += f" and at most {LARGEST}"
     return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies])

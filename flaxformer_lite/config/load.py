@@ -39,10 +39,14 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
     if is_url(path) and path.endswith(".json"):
-        return from_json(to_json(apply_overrides(from_json(read_url(path), path), overrides, path)), path)
-    file = found_file(path)
-    config = from_json(file.read_bytes(), path) if file.suffix == ".json" else run_config_file(file)
-    return from_json(to_json(apply_overrides(config, overrides, path)), path)
+        config = from_json(read_url(path), path)
+    elif (file := found_file(path)).suffix == ".json":
+        config = from_json(file.read_bytes(), path)
+    else:
+        config = from_json(to_json(run_config_file(file)), path)
+    if {"-h", "--help"} & {*overrides}:
+        show_help(config, path)
+    return apply_options(config, overrides) if overrides else config
 
 
 def sweep_overrides(path: str, index: int) -> list[str]:
@@ -85,13 +89,6 @@ def missing_file(file: Path) -> str:
     shipped = list(shipped_configs())
     near = "" if file.is_dir() else suggest(str(file), found) or suggest(file.stem, shipped)
     return f"there is no config file {file}" + (near or f"; there are {', '.join(found or shipped)}")
-
-
-def apply_overrides(config: Config, overrides: Sequence[str], path: str) -> Config:
-    """Returns the config changed by options. Raises: ValueError for a mistake in them; SystemExit with status 0 after `--help`."""
-    if {"-h", "--help"} & {*overrides}:
-        show_help(config, path)
-    return apply_options(config, overrides) if overrides else config
 
 
 def show_help(config: Config, path: str) -> typing.NoReturn:

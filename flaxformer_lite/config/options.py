@@ -7,15 +7,15 @@ import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.mistakes import elsewhere
-from flaxformer_lite.config.serialize import as_tree, from_tree
-from flaxformer_lite.config.variants import saved_as, variants_in
+from flaxformer_lite.config.serialize import as_tree, elsewhere, from_tree
+from flaxformer_lite.config.train import BaseHook
+from flaxformer_lite.config.variants import variants_in
 
 OTHER_UNITS = {
     "batch_size": "; a batch is counted in tokens: --data.tokens-per-batch 4096 is 32 rows of 128, and every batch has a multiple "
@@ -40,7 +40,7 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
         hint = type_of(setting, config)
         if hint is None or setting.endswith(".kind"):
             raise ValueError(unknown_option(option, typed, config))
-        if saved_as(hint) is not hint:
+        if hint == tuple[BaseHook, ...]:
             raise ValueError(
                 f"{setting} is no option: set it in the config file, to values of classes of your own (docs/extending.md)"
             )
@@ -67,7 +67,7 @@ def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
 
 def value_of(setting: str, hint: Any, words: Sequence[str]) -> Any:
     """Returns the value of the typed words for a setting of this type. Raises: ValueError that says what it must be."""
-    if is_tuple(hint):
+    if typing.get_origin(hint) is tuple:
         try:
             return parse(hint, words)
         except ValueError:
@@ -88,8 +88,6 @@ def value_of(setting: str, hint: Any, words: Sequence[str]) -> Any:
 def parse(hint: Any, words: Sequence[str]) -> Any:
     """Returns the value of words for a type hint. Raises: ValueError if they are none of its values."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return parse(arguments[0], words)
     if origin is tuple:
         return [parse(arguments[0], [word]) for word in words]
     (word,) = words
@@ -108,12 +106,6 @@ def parse(hint: Any, words: Sequence[str]) -> Any:
             raise ValueError
         return named[word]
     return hint(word)
-
-
-def is_tuple(hint: Any) -> bool:
-    """Returns whether a setting of this type takes several words."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    return origin is tuple or (origin is Annotated and is_tuple(arguments[0]))
 
 
 def unknown_option(option: str, typed: Sequence[str], config: Config) -> str:
@@ -164,19 +156,17 @@ def as_options(settings: Mapping[str, Any]) -> str:
 
 
 def type_of(setting: str, config: Any) -> Any:
-    """Returns the annotation of a setting of this config; None if it has no such setting."""
+    """Returns the type of a setting of this config, without its bounds; None if it has no such setting."""
     name, _, rest = setting.partition(".")
     hints = typing.get_type_hints(type(config), include_extras=True)
     if rest and dataclasses.is_dataclass(getattr(config, name, None)):
         return type_of(rest, getattr(config, name))
-    return None if rest or name not in hints or variants_in(hints[name]) else hints[name]
+    return None if rest or name not in hints or variants_in(hints[name]) else typing.get_type_hints(type(config))[name]
 
 
 def in_words(hint: Any) -> str:
     """Returns what a value of this type is, for example "a whole number or None"."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        return in_words(arguments[0])
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(in_words, arguments)))
     if origin is typing.Literal:
@@ -189,7 +179,7 @@ def in_words(hint: Any) -> str:
 def choices_of(hint: Any) -> list[str]:
     """Returns the values that a setting of this type may have; empty if they are not a few words."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (Annotated, tuple):
+    if origin is tuple:
         return choices_of(arguments[0])
     if origin in (typing.Union, types.UnionType):
         members = [choices_of(argument) for argument in arguments]

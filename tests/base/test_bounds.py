@@ -75,12 +75,12 @@ def test_legal_values_pass(legal: dict[str, object]):
         (
             "slope",
             1e39,
-            "part.slope is 1e+39: it must be 0, or between 1e-38 and 3.4e38 in size; the default is 0.0",
+            "part.slope is 1e+39: it must be a finite number of float32's range; the default is 0.0",
         ),
         (
             "rate",
             1e-320,
-            "part.rate is 1e-320: it must be 0, or between 1e-38 and 3.4e38 in size; the default is 0.1",
+            "part.rate is 1e-320: it must be a finite number of float32's range; the default is 0.1",
         ),
         ("slope", -math.inf, "part.slope is -inf: it must be finite; the default is 0.0"),
         ("cap", 0.5, "part.cap is 0.5: it must be at least 1, or None; the default is 5.0"),
