@@ -38,7 +38,6 @@ CORE = {
     "inference/beam.py": ["inference/test_beam.py", "inference/test_search.py"],
     "inference/metrics.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
     "data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
-    "data/apportion.py": ["data/test_apportion.py"],
     "data/packing.py": ["data/test_packing.py"],
     "data/source.py": ["data/test_source.py", "data/test_sources.py", "data/test_text_files.py"],
     "data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],

@@ -1,9 +1,8 @@
 """Data sources, and batches as a function of (seed, step).
 
-`records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `mixture` → `sources`) read
+`records` has the shapes of an example. Sources (`source` → `text_files`, `hub`, `corpora`, `dates` → `mixture`) read
 pairs of texts. `batch_plan` decides which records make batch s; `dataset` makes the batch, its rows by the objective (`RowMaker`).
-`packing` helps objectives to fill rows with documents. `config` has the
-settings.
+`packing` helps objectives to fill rows with documents. `config` has the settings.
 """
 
 from flaxformer_lite.data.config import DataConfig

@@ -8,9 +8,9 @@ from annotated_types import Ge, Lt
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.data.batch_plan import Bucket, make_buckets
 from flaxformer_lite.data.held_out import Split, held_out
+from flaxformer_lite.data.mixture import OptionalSource
 from flaxformer_lite.data.records import Lengths, RowMaker
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.sources import OptionalSource
 from flaxformer_lite.text import SentencePiece
 from flaxformer_lite.text.kinds import OptionalTokenizerConfig
 from flaxformer_lite.text.subword_sampling import OptionalSubwordSampling

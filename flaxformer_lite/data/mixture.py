@@ -1,4 +1,7 @@
-"""A mixture of data sources, each with a share of the rows."""
+"""All data sources that a config can name, and a mixture of them, each with a share of the rows.
+
+The contract for a new one is `DataSource` in source.py.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +98,10 @@ class Mixture(Checked, StreamedSource, at="mixture"):
     def versions(self) -> list[str] | None:
         versions = [source.versions() for source in self.sources]
         return None if None in versions else [version for some in versions for version in some or ()]
+
+
+SourceKinds = MixedKinds | Mixture
+OptionalSource = Annotated[SourceKinds | None, Discriminator("kind")]
 
 
 def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, slice]]:

@@ -10,9 +10,9 @@ import pytest
 
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.mixture import SourceKinds
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.sources import SourceKinds
 from flaxformer_lite.data.text_files import TSV, JSONLines, ParallelText
 from flaxformer_lite.text.characters import Characters
 from tests.support.experiments import tiny_config, train_losses

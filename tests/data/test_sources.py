@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.mixture import SourceKinds
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.sources import SourceKinds
 from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
 from tests.support.files import PAIRS, file, message
 
