@@ -53,3 +53,16 @@ def test_a_run_folder_in_place_of_a_config_is_answered_with_its_config(tmp_path:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match=rf"^{tmp_path} is a run folder: {tmp_path}/config\.json is its config"):
         load_config(str(tmp_path))
+
+
+def test_a_mistake_in_the_file_names_the_file_with_options_too(tmp_path):
+    """Law: the file is checked before its options, so what is wrong in it is said of the file."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import dataclasses\nfrom flaxformer_lite.config import load_config\n\n\ndef get_config():\n"
+        "    config = load_config('quickstart')\n"
+        "    return dataclasses.replace(config, train=dataclasses.replace(config.train, mirror=7))\n"
+    )
+    for options in ([], ["--train.seed", "3"]):
+        with pytest.raises(ValueError, match=r"mine\.py: train\.mirror is 7: "):
+            load_config(str(file), options)
