@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -80,6 +81,7 @@ def logit_stats(logits: Logits, targets: Int[Array, "*B"]) -> LogitStats:
         if chunk is None or chunk >= targets.shape[1]:
             return logit_stats(logits.logits(), targets)
         return chunked_logit_stats(logits, targets, chunk)
+    chex.assert_equal_shape_prefix((logits, targets), targets.ndim)  # else targets would be broadcast, without a word
     z = logits.astype(accumulation_dtype(logits))
     target_logit = jnp.take_along_axis(z, targets[..., None], -1)[..., 0]
     return LogitStats(jax.nn.logsumexp(z, -1), target_logit, z.mean(-1), logits.argmax(-1) == targets)

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -173,6 +174,7 @@ class Checkpoints:
             self._require_valid(step)
         self._require_same_tree(step, leaf_types(abstract_state), "")
         state = read_tree(self._orbax, step, abstract_state)
+        chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
         self._known.add(step)
         return step, state, self.meta(step)
 

@@ -1,5 +1,6 @@
 """Oracles: hand-worked numbers, float64 numpy one position at a time, the closed form of the gradient."""
 
+import inspect
 import math
 
 import jax
@@ -180,3 +181,9 @@ def test_the_mean_and_the_rows_of_all_devices():
     rows = losses.PerRowMetric(jnp.array([[[1.0, 2.0]], [[3.0, 4.0]]]), jnp.array([[1.0], [0.0]]))
     found = jax.vmap(lambda *own: losses.PerRowMetric(*own).across("devices"), axis_name="devices")(*rows)
     assert found.values[0].tolist() == [[1, 2], [3, 4]] and found.weights[1].tolist() == [1, 0]
+
+
+def test_targets_of_another_shape_are_refused():
+    """Law: targets of one column would be broadcast over all positions. Users do not run the type checker of these tests."""
+    with pytest.raises(AssertionError, match="different shape prefixes"):
+        inspect.unwrap(losses.logit_stats)(jnp.zeros((2, 3, 5)), jnp.zeros((2, 1), jnp.int32))
