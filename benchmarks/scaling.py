@@ -24,9 +24,8 @@ from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import MaskedLM
 from flaxformer_lite.parallel.mesh import MeshConfig
-from flaxformer_lite.tools.planning.plan import make_plan
+from flaxformer_lite.tools.planning.plan import as_json, make_plan
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.tools.planning.words import as_json
 
 SLICES = ("v5e:4x4", "v5e:16x16", "v5p:4x4x8", "v6e:8x8")
 

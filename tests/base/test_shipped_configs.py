@@ -46,6 +46,5 @@ def test_a_config_imports_only_faces_of_rooms(path: Path):
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             parts = str(node.module).split(".")
-            assert parts == ["flaxformer_lite", "model", "positions"] or (
-                parts[0] == "flaxformer_lite" and len(parts) == 2
-            )
+            depth = 3 if parts[1] == "tools" or parts[1:] == ["model", "positions"] else 2
+            assert parts[0] == "flaxformer_lite" and len(parts) == depth

@@ -45,6 +45,9 @@ class Joined:
     def make_rows(self, records, longest, seed, tokenizer=None):
         return [np.concatenate(record[:2]) for record in records]
 
+    def training_rows(self, rows):
+        return rows
+
     def lengths(self, record) -> Lengths:
         return Lengths(len(record), 0)
 

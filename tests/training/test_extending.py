@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from pathlib import Path
 from typing import Any, ClassVar, Literal
-from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -25,15 +24,12 @@ import flaxformer_lite
 from flaxformer_lite.cli import scoring
 from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.config import from_json, to_json
-from flaxformer_lite.config.options import apply_options
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim import Constant, OptimizerAlgorithm, OptimizerConfig
 from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup
-from flaxformer_lite.training.hooks import Hooks
-from flaxformer_lite.training.signals import StopRequest
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
@@ -278,22 +274,3 @@ def test_an_exception_in_a_hook_costs_no_step(
     with open_run(tmp_path / "run") as checkpoints:
         assert checkpoints.latest() == saved
     assert flaxformer_lite.train(SHORT, tmp_path / "run").step == 4
-
-
-def test_what_is_no_hook_is_refused():
-    with pytest.raises(ValueError, match=r"train\.hooks has 'mail': a hook must be a frozen dataclass with the base"):
-        with_train(SHORT, hooks=("mail",))
-    with pytest.raises(ValueError, match=r"^train\.hooks is no option: set it in the config file"):
-        apply_options(SHORT, ["--train.hooks", "mail"])
-
-
-def test_the_other_processes_call_the_hooks_of_all_only():
-    """Law: of several processes the first one calls all hooks, each of the others those that say so."""
-
-    class Everywhere(Calls):
-        all_processes = True
-
-    hooks = [Calls(), Everywhere()]
-    for is_first in (True, False):
-        Hooks(hooks, is_first, StopRequest()).call("on_start", Mock(step=0))
-    assert [len(hook.calls) for hook in hooks] == [1, 2]

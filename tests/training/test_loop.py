@@ -40,7 +40,6 @@ from flaxformer_lite.training.hooks import EachRow
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.runners import abstract_state, make_runner
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.training.summary import describe_weights
 from flaxformer_lite.training.trackers import TRACKERS
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.experiments import rows, saved, tiny_config, use_one_device, with_train, write_config_file
@@ -670,31 +669,6 @@ def test_a_spike_is_rolled_back(tmp_path, monkeypatch, capfd):
         "step      9  a loss spike on batch 10: far above",
     ]
     assert [row["step"] for row in rows(tmp_path / "run") if row["split"] == "train"] == list(range(1, 13))
-
-
-BEST_IS_10 = "; the best by loss is step 10"
-
-
-@pytest.mark.parametrize(
-    ("weights", "changes", "best", "said"),
-    [
-        ("last", {}, 10, f"step 12{BEST_IS_10}, which --weights best uses"),
-        ("last", {"keep_best": 0}, 10, f"step 12{BEST_IS_10}"),
-        ("last", {}, 12, "step 12, also the best by loss"),
-        ("last", {}, None, "step 12"),
-        ("best", {}, 10, "step 10"),
-        ("ema", {}, 12, "the moving average at step 12; the best by loss is step 12, which --weights best uses"),
-        ("average:2", {}, 10, f"the mean of steps 10, 12{BEST_IS_10}, which --weights best uses"),
-        ("average:1", {}, None, "step 12"),
-    ],
-)
-def test_the_end_says_which_weights_commands_use_and_which_are_the_best(weights, changes, best, said: str):
-    """Oracle: by hand, for checkpoints of steps 8, 10 and 12."""
-    checkpoints = Mock(latest=lambda: 12, best=lambda: best, newest_regular=lambda n: [12, 10, 8][:n])
-    config = dataclasses.replace(with_train(NO_TEXT, **changes), weights=weights)
-    assert describe_weights(config, checkpoints) == f"commands use weights {weights!r}: {said}"
-    nothing = Mock(latest=lambda: 12, best=lambda: None)
-    assert "'best', but no checkpoint was" in describe_weights(dataclasses.replace(NO_TEXT, weights="best"), nothing)
 
 
 # Real processes --------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.tools.ops.diagnosis import problems, report
-    from flaxformer_lite.tools.ops.machine import collect
+    from flaxformer_lite.tools.ops.diagnosis import collect, problems, report
 
     facts = collect(timing=not arguments.no_timing)
     print("\n".join(report(facts)))

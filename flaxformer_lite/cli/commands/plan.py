@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     from flaxformer_lite.cli.experiments import config_of, parse_mesh
     from flaxformer_lite.tools.planning import make_plan
-    from flaxformer_lite.tools.planning.words import as_json, in_words
+    from flaxformer_lite.tools.planning.plan import as_json, in_words
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")

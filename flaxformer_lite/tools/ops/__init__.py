@@ -1,5 +1,5 @@
 """Operation and debugging.
 
-`machine.py` collects what `doctor` shows, `diagnosis.py` says what is wrong. `debug_step.py` repeats a step to find its first NaN,
+`diagnosis.py` collects what `doctor` shows and says what is wrong. `debug_step.py` repeats a step to find its first NaN,
 `harness.py` is a run as lm-evaluation-harness asks models.
 """

@@ -2,7 +2,7 @@
 
 `plan.py` compiles the real step and combines the figures; `topology.py` describes chips and slices. `hlo_parser.py`
 parses the compiled program, `program.py` adds up its work, `traffic.py` the bytes moved to and from memory, `communication.py` the
-data that devices exchange. `words.py` writes a plan for a terminal, `dry_run.py` shows a training before it begins.
+data that devices exchange. `dry_run.py` shows a training before it begins.
 """
 
 from flaxformer_lite.tools.planning.plan import Plan, make_plan

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flaxformer_lite.base.hardware import NvidiaGPU
-from flaxformer_lite.tools.ops.diagnosis import EXTRAS, Device, Facts, notes, problems, report
-from flaxformer_lite.tools.ops.machine import PACKAGES, caches
+from flaxformer_lite.tools.ops.diagnosis import EXTRAS, PACKAGES, Device, Facts, caches, notes, problems, report
 from tests.support.paths import ROOT
 
 VERSIONS = {"jax": "0.10.2", "jaxlib": "0.10.2", "flax": "0.12.8"}

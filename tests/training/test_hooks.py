@@ -1,0 +1,42 @@
+"""Laws of hooks, of what is refused as one and of who calls them; test_extending.py trains with some."""
+
+from unittest.mock import Mock
+
+import pytest
+
+from flaxformer_lite.config.options import apply_options
+from flaxformer_lite.training import Hook, TrainingRun
+from flaxformer_lite.training.hooks import Hooks
+from flaxformer_lite.training.signals import StopRequest
+from tests.support.experiments import tiniest_config, with_train
+
+SHORT = tiniest_config()
+
+
+def test_what_is_no_hook_is_refused():
+    with pytest.raises(ValueError, match=r"train\.hooks has 'mail': a hook must be a frozen dataclass with the base"):
+        with_train(SHORT, hooks=("mail",))
+    with pytest.raises(ValueError, match=r"^train\.hooks is no option: set it in the config file"):
+        apply_options(SHORT, ["--train.hooks", "mail"])
+
+
+class Counts(Hook):
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def on_start(self, run: TrainingRun) -> None:
+        self.calls += 1
+
+
+class Everywhere(Counts):
+    all_processes = True
+
+
+def test_the_other_processes_call_the_hooks_of_all_only():
+    """Law: of several processes the first one calls all hooks, each of the others those that say so."""
+    hooks = [Counts(), Everywhere()]
+    for is_first in (True, False):
+        Hooks(hooks, is_first, StopRequest()).call("on_start", Mock(step=0))
+    assert [hook.calls for hook in hooks] == [1, 2]
