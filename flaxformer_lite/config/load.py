@@ -12,12 +12,11 @@ from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo, Unsupporte
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
-from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options
-from flaxformer_lite.config.outside import import_file, mistakes_in
+from flaxformer_lite.config.outside import import_file, mistakes_in, outside_classes
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.config.variants import variants_in
+from flaxformer_lite.config.variants import KINDS, variants_in
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
@@ -96,7 +95,7 @@ def show_help(config: Config, path: str) -> typing.NoReturn:
     variants = "\n".join(f"  {setting:<24} {', '.join(kinds)}" for setting, kinds in choices(config))
     tyro.cli(
         Config,
-        default=config,
+        default=dataclasses.replace(config, train=dataclasses.replace(config.train, hooks=())),  # no options
         args=["--help"],
         prog=f"flaxformer-lite train {path}",
         description=HELP.format(path=path, variants=variants),
@@ -109,11 +108,11 @@ def show_help(config: Config, path: str) -> typing.NoReturn:
 def kinds_are_no_options(config: Config) -> ConstructorRegistry:
     """Returns tyro's rule that leaves the kinds of a config's variants out: each has one choice, that of the file."""
     registry = ConstructorRegistry()
-    kinds = [(value,) for setting, value in flatten(config).items() if setting.endswith(".kind")]
+    kinds = KINDS | {getattr(owner, "kind", "") for owner in outside_classes(config)}
 
     @registry.primitive_rule
     def leave_out(info: PrimitiveTypeInfo) -> UnsupportedTypeAnnotationError | None:
-        is_kind = typing.get_origin(info.type) is Literal and typing.get_args(info.type) in kinds
+        is_kind = typing.get_origin(info.type) is Literal and typing.get_args(info.type) in {(kind,) for kind in kinds}
         return UnsupportedTypeAnnotationError(()) if is_kind else None
 
     return registry

@@ -118,6 +118,8 @@ def unknown_option(option: str, typed: Sequence[str], config: Config) -> str:
             f"{setting} is {settings[setting]} in the config file: a kind is chosen there, as another class for {owner}; `--help` "
             "after CONFIG lists the kinds"
         )
+    if setting in settings:
+        return f"{setting} is {settings[setting]} in the config file: a group is set there, as a value of its class"
     known = [path for path in settings if not path.endswith(".kind")]
     alike = [path for path in known if path.startswith(setting) or path.rpartition(".")[2] == setting]
     if unit := next((text for name, text in OTHER_UNITS.items() if setting.endswith(name)), ""):

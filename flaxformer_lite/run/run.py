@@ -93,8 +93,8 @@ class Run:
         """The tokenizers. Raises: ValueError if the run has none."""
         if self.tokenizers is None:
             raise ValueError(
-                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate, or run.forward "
-                "from Python"
+                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate; from Python "
+                "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
             )
         return self.tokenizers
 

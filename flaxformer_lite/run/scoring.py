@@ -36,7 +36,7 @@ def scored_data(
     """
     if source or target:
         if split or not (source and target):
-            raise ValueError("--source, --target and --split do not go together: give both files, or --split alone")
+            raise ValueError("source, target and split do not go together: give both files, or split alone")
         if not config.objective.translates:
             raise ValueError(
                 "--source and --target are for translations, which this run does not make: set data.test in the config"
@@ -46,10 +46,10 @@ def scored_data(
     split = split or ("test" if config.data.source("test") is not None else "eval")
     data = config.data.source(split)
     if data is None:
-        raise ValueError(f"data.{split} is None in the config: give --source and --target, or another --split")
+        raise ValueError(f"data.{split} is None in the config: give source and target, or another split")
     pairs, parts = open_parts(data, f"data.{split}")
     if not pairs:
-        raise ValueError(f"data.{split} has no rows: correct it, or give --source and --target, or another --split")
+        raise ValueError(f"data.{split} has no rows: correct it, or give source and target, or another split")
     return with_metrics(split, pairs, parts, config, data, bleu_tokenizer)
 
 
@@ -72,6 +72,8 @@ def score(
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
     name, pairs, parts, settings = data
     objective = run.config.objective
+    if decode and not objective.translates:
+        raise ValueError(f"{', '.join(decode)}: for translations, which this run does not make: leave them out")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         if not run.others:

@@ -87,6 +87,9 @@ class Hooks:
     """The hooks of a run in this process, called one after the other. The first exception asks the run to stop."""
 
     def __init__(self, hooks: Iterable[Hook], is_first: bool, stop: StopRequest) -> None:
+        hooks = [*hooks]
+        if wrong := [hook for hook in hooks if not isinstance(hook, Hook)]:
+            raise ValueError(f"hooks has {wrong[0]!r}: a hook must be a value of a class with the base Hook")
         self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop
         self.failed: set[int] = set()
         self.error: Exception | None = None

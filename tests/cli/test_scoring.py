@@ -69,7 +69,7 @@ def test_a_split_without_rows_is_a_mistake(tmp_path: Path, monkeypatch: pytest.M
     for others in ((), (Named(RunFolder("other"), config, {}, None, 3),)):
         run = Named(RunFolder(tmp_path / "20"), config, {}, None, 3, others=others)
         monkeypatch.setattr(scoring, "load_runs", lambda _, run=run: run)
-        with pytest.raises(ValueError, match=r"^data\.eval has no rows: correct it, or give --source and --target"):
+        with pytest.raises(ValueError, match=r"^data\.eval has no rows: correct it, or give source and target"):
             evaluate.run(evaluate_arguments("run", "--split", "eval"))
 
 

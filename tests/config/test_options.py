@@ -18,6 +18,7 @@ WRONG = {
     "--train.dtype bf16": "there is no option --train.dtype; perhaps you meant --model.dtype bfloat16",
     "--train.dtype=bfloat16": "there is no option --train.dtype; perhaps you meant --model.dtype",
     "--data.remat=ful": "there is no option --data.remat; perhaps you meant --model.remat full",
+    "--model.pooler 3": "model.pooler is None in the config file: a group is set there, as a value of its class",
     "--train.clip-norm 1": "there is no option --train.clip-norm; perhaps you meant --optimizer.clip-norm",
     "--train.num-layers 3": "there is no option --train.num-layers; perhaps you meant --model.num-encoder-layers or "
     "--model.num-decoder-layers",

@@ -20,6 +20,11 @@ def test_what_is_no_hook_is_refused():
         apply_options(SHORT, ["--train.hooks", "mail"])
 
 
+def test_what_is_no_hook_ends_the_training_before_it_begins():
+    with pytest.raises(ValueError, match="hooks has <built-in function print>: a hook must be a value of a class"):
+        Hooks([print], True, StopRequest())  # type: ignore[list-item]
+
+
 class Counts(Hook):
     """Counts its calls."""
 
