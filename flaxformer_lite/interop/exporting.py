@@ -26,7 +26,7 @@ from flaxformer_lite.workdir.seal import check_origin
 
 
 def export_hf(
-    run: Run | str | Path,
+    run: str | Path,
     output: str | Path,
     *,
     weights: str | None = None,
@@ -35,9 +35,9 @@ def export_hf(
     push: bool = False,
     private: bool = False,
 ) -> None:
-    """Writes a run, or the run of a folder, as a new Hugging Face folder; with `push` as one commit of the hub's model `output`.
+    """Writes the run in a folder as a new Hugging Face folder; with `push` as one commit of the hub's model `output`.
 
-    `weights`: last, best, ema or average:N, of a folder; None: the config's. `family`: the model type; None: the one that the run
+    `weights`: last, best, ema or average:N; None: the config's. `family`: the model type; None: the one that the run
     was imported from, or the first that fits. `license`: what the model card states. `private`: create a private model on the hub.
     Notes on stderr tell what the other system cannot express. The files of an imported tokenizer are copied.
 
@@ -74,8 +74,8 @@ def export_hf(
     report(notes + more, count, loaded, output)
 
 
-def export_ctranslate2(run: Run | str | Path, output: str | Path, *, weights: str | None = None) -> None:
-    """Writes a run, or the run of a folder, as a new folder for CTranslate2. `weights`: see `export_hf`.
+def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | None = None) -> None:
+    """Writes the run in a folder as a new folder for CTranslate2. `weights`: see `export_hf`.
 
     Raises: ValueError for a setting that CTranslate2 does not have, or if `output` is there already.
     """
@@ -92,7 +92,7 @@ def export_ctranslate2(run: Run | str | Path, output: str | Path, *, weights: st
 
 
 def export_file(
-    run: Run | str | Path, system: str, output: str | Path, *, config: str | None = None, weights: str | None = None
+    run: str | Path, system: str, output: str | Path, *, config: str | None = None, weights: str | None = None
 ) -> None:
     """Writes the parameters of a run as a file of an older system (docs/systems). `config`: that system's own config file, if
     names of its arrays depend on it. `weights`: see `export_hf`.
@@ -112,11 +112,11 @@ def export_file(
 
 
 @contextlib.contextmanager
-def exporting(run: Run | str | Path, weights: str | None) -> Iterator[Run]:
+def exporting(run: str | Path, weights: str | None) -> Iterator[Run]:
     """Shows that a run is being exported; yields it, loaded."""
     with Progress() as progress:
         progress.update("exporting")
-        yield run if isinstance(run, Run) else load(run, weights=weights)
+        yield load(run, weights=weights)
 
 
 def report(notes: list[str], count: int, loaded: Run, output: str | Path) -> None:

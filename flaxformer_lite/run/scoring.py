@@ -39,7 +39,7 @@ def scored_data(
             raise ValueError("source, target and split do not go together: give both files, or split alone")
         if not config.objective.translates:
             raise ValueError(
-                "--source and --target are for translations, which this run does not make: set data.test in the config"
+                "source and target are for translations, which this run does not make: set data.test in the config"
             )
         files = ParallelText(source=source, target=target)
         return with_metrics("files", list(files.open()), {}, config, files, bleu_tokenizer)

@@ -41,7 +41,7 @@ def test_from_python_as_from_the_shell(tmp_path: Path, monkeypatch: pytest.Monke
     shutil.rmtree(tmp_path / "run")
     run = flaxformer_lite.import_hf(theirs, tmp_path / "run")
     flaxformer_lite.export_hf(run, tmp_path / "python" / "out")
-    flaxformer_lite.export_ctranslate2(flaxformer_lite.load(run), tmp_path / "python" / "ct2")
+    flaxformer_lite.export_ctranslate2(run, tmp_path / "python" / "ct2")
     for way in ("shell", "python"):
         files = [file for file in (tmp_path / way).rglob("*") if file.is_file()]
         made[way] = {file.relative_to(tmp_path / way): file.read_bytes() for file in files}
