@@ -53,8 +53,7 @@ def export_hf(
         require_absent(Path(output), "folder")
     if family not in (None, *FAMILIES):
         raise ValueError(f"--family is {family}: choose one of {', '.join(FAMILIES)}")
-    with exporting(run, weights) as loaded, tempfile.TemporaryDirectory() as made:
-        origin = imported(loaded, "hf")
+    with exporting(run, weights, "hf") as (loaded, origin), tempfile.TemporaryDirectory() as made:
         check_prompts_are_causal(loaded, "hf")
         results = loaded.folder.results(loaded.step, weights or loaded.config.weights)
         notes: list[str] = []
@@ -81,8 +80,7 @@ def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | No
     """
     folder = Path(output)
     require_absent(folder, "folder")
-    with exporting(run, weights) as loaded:
-        imported(loaded, "ctranslate2")
+    with exporting(run, weights, "ctranslate2") as (loaded, _):
         check_prompts_are_causal(loaded, "ctranslate2")
         count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, folder)
         with kept_if_good(folder):
@@ -100,9 +98,9 @@ def export_file(
     Raises: ValueError if the system cannot express the model, or `output` is there already.
     """
     require_absent(Path(output), "file")
-    with exporting(run, weights) as loaded:
+    with exporting(run, weights, system) as (loaded, origin):
         theirs = SYSTEMS[system]
-        chosen = imported(loaded, system).get("config", {}) if config is None else read_settings(config)
+        chosen = origin.get("config", {}) if config is None else read_settings(config)
         settings = theirs.config_for(loaded.config.model) | chosen
         arrays = from_params(loaded.params, theirs.name_map(settings))
         if theirs.check is not None:
@@ -112,11 +110,17 @@ def export_file(
 
 
 @contextlib.contextmanager
-def exporting(run: str | Path, weights: str | None) -> Iterator[Run]:
-    """Shows that a run is being exported; yields it, loaded."""
+def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tuple[Run, dict[str, Any]]]:
+    """Shows that a run is being exported; yields it, loaded, and its `imported.json` if it was imported from that system, else {}.
+
+    Raises: ValueError if `imported.json` is not the one that the run was made with.
+    """
     with Progress() as progress:
         progress.update("exporting")
-        yield load(run, weights=weights)
+        loaded = load(run, weights=weights)
+        origin = read_json(loaded.folder.path / "imported.json")
+        check_origin(loaded.folder.path)
+        yield loaded, origin if origin.get("system") == system else {}
 
 
 def report(notes: list[str], count: int, loaded: Run, output: str | Path) -> None:
@@ -144,10 +148,3 @@ def kept_if_good(folder: Path) -> Iterator[None]:
     except BaseException:
         shutil.rmtree(folder)
         raise
-
-
-def imported(loaded: Run, system: str) -> dict[str, Any]:
-    """Returns the `imported.json` of a run that was imported from that system; {} for other runs."""
-    origin = read_json(loaded.folder.path / "imported.json")
-    check_origin(loaded.folder.path)
-    return origin if origin.get("system") == system else {}
