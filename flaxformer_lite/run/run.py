@@ -438,8 +438,12 @@ class Run:
 
         Example: `run.evaluate("test", beam_size=5)["bleu"]`.
 
-        Raises: ValueError if there is no such data, or BLEU cannot be computed.
+        Raises: ValueError if there is no such data, BLEU cannot be computed, or a setting is for translations, which the run
+            does not make.
         """
+        ignored = [*decode, *["bleu_tokenizer"] * (bleu_tokenizer is not None)]
+        if ignored and not self.config.objective.translates:
+            raise ValueError(f"{', '.join(ignored)}: for translations, which this run does not make: leave them out")
         return finite(score(self, scored_data(self.config, split, source, target, bleu_tokenizer), decode)[0])
 
     def forward(self, **arguments: Unpack[ForwardArguments]) -> ModelOutput:

@@ -72,8 +72,6 @@ def score(
     """Returns the scores of a `Run`, over all pairs and over each part of a mixture, and its translations if it makes any."""
     name, pairs, parts, settings = data
     objective = run.config.objective
-    if decode and not objective.translates:
-        raise ValueError(f"{', '.join(decode)}: for translations, which this run does not make: leave them out")
     with Progress(len(pairs)) as progress:
         scores: dict[str, Any] = {}
         if not run.others:

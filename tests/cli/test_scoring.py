@@ -15,10 +15,11 @@ from flaxformer_lite.cli.commands import evaluate
 from flaxformer_lite.data import Dates, Mixture, Pair, ParallelText
 from flaxformer_lite.inference import MetricConfig, ScoredText, metrics
 from flaxformer_lite.inference.metrics import compare
+from flaxformer_lite.objectives import SpanCorruption
 from flaxformer_lite.run import Run
 from flaxformer_lite.workdir import RunFolder
 from tests.support.commands import evaluate_arguments
-from tests.support.experiments import tiny_config
+from tests.support.experiments import tiny_config, with_train
 
 CONFIG = replace(tiny_config(), decode=replace(tiny_config().decode, beam_size=5))
 TARGETS = [pair.target for pair in CONFIG.data.eval.open()]
@@ -250,3 +251,16 @@ def test_two_names_of_one_run_are_the_same_run(tmp_path: Path):
         with pytest.raises(ValueError, match=re.escape(f"{paths[0]} and {paths[-1]} are the same run: name each")):
             scoring.check_different(paths)
     scoring.check_different([str(run), f"{run}2", "gs://a/run", "gs://b/run"])
+
+
+@pytest.mark.parametrize("settings", [{"beam_size": 4}, {"bleu_tokenizer": "zh"}])
+def test_settings_of_translations_are_refused_by_a_run_that_makes_none(settings: dict[str, Any]):
+    run = Named(
+        RunFolder("run"),
+        replace(with_train(CONFIG, text_metrics=()), objective=SpanCorruption(first_sentinel=140)),
+        {},
+        None,
+        3,
+    )
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))}: for translations, which this run does not make"):
+        run.evaluate("eval", **settings)
