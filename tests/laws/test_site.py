@@ -1,11 +1,12 @@
-"""Laws of the documentation's site: every page is in its navigation, every setting on its page, and links lead where GitHub's do.
+"""Laws of the documentation: links lead to a file and a heading, every page is in the site's navigation, every setting on its page.
 
-`mkdocs build --strict` checks the rest, links and anchors, in CI.
+`mkdocs build --strict` checks the rest of the site in CI.
 """
 
 import dataclasses
 import importlib.util
 import re
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -26,6 +27,32 @@ def hook(name: str) -> ModuleType:
 
 
 PAGES, SETTINGS = hook("pages"), hook("settings")
+
+
+WRITTEN = sorted(
+    {
+        *ROOT.glob("*.md"),
+        *(page for room in ("docs", "lab", "benchmarks", "notebooks") for page in (ROOT / room).rglob("*.md")),
+    }
+)
+
+
+def slugs(page: Path) -> set[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_a_file_and_a_heading(page: Path):
+    text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    links = re.findall(r"\]\(([^)\s:]*?)(?:#([^)\s]*))?\)", text)
+    missing = []
+    for path, anchor in links:
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and target.suffix == ".md" and anchor not in slugs(target)):
+            missing.append(f"{path}#{anchor}")
+    assert not missing
 
 
 def test_every_page_is_in_the_navigation():
