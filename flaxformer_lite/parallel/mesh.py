@@ -7,6 +7,7 @@ from typing import Literal
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 from jaxtyping import Int
 
@@ -35,23 +36,35 @@ class MeshConfig(Checked, at="train.mesh"):
         sizes = [getattr(self, axis) for axis in MESH_AXES]
         fixed = math.prod(size for size in sizes if size != -1)
         if num_devices % fixed or (fixed != num_devices and -1 not in sizes):
-            shape = ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
             raise ValueError(
-                f"{shape} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is "
+                f"{in_words(sizes)} do not make up {num_devices} device{'s' * (num_devices > 1)}: choose sizes whose product is "
                 f"{num_devices}, or -1 for one of them"
             )
         data, fsdp, tensor = (num_devices // fixed if size == -1 else size for size in sizes)
         return data, fsdp, tensor
 
 
+def in_words(sizes: Sequence[int]) -> str:
+    return ", ".join(f"train.mesh.{axis} {size}" for axis, size in zip(MESH_AXES, sizes, strict=True))
+
+
 def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns the mesh of the devices (by default all) with the axes data, fsdp and tensor.
 
-    Raises: ValueError if the config does not fit the number of devices.
+    On a TPU the axes follow the links between the chips, `tensor` first; where needed, one dimension of the torus is split.
+
+    Raises: ValueError if the config does not fit the number of devices, or JAX cannot arrange them.
     """
     devices = jax.devices() if devices is None else devices
     shape = config.shape(len(devices))
-    return jax.make_mesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES), devices=devices)
+    try:
+        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (AssertionError, ValueError) as error:
+        raise ValueError(
+            f"{in_words(shape)}: JAX cannot arrange {len(devices)} of these TPU's devices so: choose powers of two, and chips that "
+            "form a whole block"
+        ) from error
+    return Mesh(grid, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
 
 
 def row_groups(mesh: Mesh) -> int:

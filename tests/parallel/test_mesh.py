@@ -1,11 +1,31 @@
 """Oracles: sizes and rows worked out by hand."""
 
+import itertools
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
 
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.parallel.mesh import MeshConfig, check_rows, interleaved_rows, local_rows, make_mesh
+from flaxformer_lite.tools.planning.topology import describe_slice
+from tests.support import needs
+from tests.support.slices import stand_ins
+
+TOPOLOGIES = (
+    *("v5e:1x1", "v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:4x8", "v5e:8x8", "v5e:8x16", "v5e:16x16"),
+    *("v6e:1x1", "v6e:2x2", "v6e:2x4", "v6e:4x4", "v6e:4x8", "v6e:8x8", "v6e:8x16", "v6e:16x16"),
+    *("v4:2x2x1", "v4:2x2x4", "v4:4x4x4", "v5p:2x2x1", "v5p:2x2x2", "v5p:2x4x4", "v5p:4x4x4", "v5p:4x4x8"),
+    *("tpu7x:2x2x1", "tpu7x:2x2x2", "tpu7x:2x2x4", "tpu7x:2x4x4"),
+)
+
+
+def all_sizes(num_devices: int) -> list[MeshConfig]:
+    """Every mesh of powers of two."""
+    powers = [2**n for n in range(num_devices.bit_length())]
+    sizes = itertools.product(powers, powers)
+    return [MeshConfig(fsdp=fsdp, tensor=tensor) for fsdp, tensor in sizes if fsdp * tensor <= num_devices]
 
 
 def test_sizes_of_a_mesh():
@@ -23,6 +43,31 @@ def test_sizes_of_a_mesh():
         MeshConfig(tensor=0)
     with pytest.raises(ValueError, match=r"train\.runner 'pmap' copies the whole model"):
         TrainConfig(runner="pmap", mesh=MeshConfig(fsdp=2))
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_every_mesh_of_powers_of_two_can_be_made(topology: str):
+    """`jax.make_mesh` refuses most of them on a v6e, v4 or v5p."""
+    devices = stand_ins(topology)
+    for config in all_sizes(len(devices)):
+        mesh = make_mesh(config, devices)
+        assert mesh.devices.shape == config.shape(len(devices)) and set(mesh.devices.flat) == set(devices)
+        assert set(mesh.axis_types) == {jax.sharding.AxisType.Auto}
+
+
+def test_a_mesh_of_chips_without_a_block_is_refused():
+    with pytest.raises(ValueError, match=r"train\.mesh\.data 3, .* cannot arrange 3 of .*: choose powers of two"):
+        make_mesh(devices=stand_ins("v6e:2x2")[:3])
+
+
+@needs.libtpu
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_stand_ins_are_as_the_compiler_describes_the_devices(topology: str):
+    def facts(device: Any) -> tuple[Any, ...]:
+        return (*device.coords, device.core_on_chip, device.platform, device.device_kind)
+
+    real = describe_slice(topology).devices
+    assert sorted(map(facts, stand_ins(topology))) == sorted(map(facts, real))
 
 
 def test_rows_divide_over_what_divides_rows():
