@@ -1,41 +1,23 @@
 """Diagnosis of a machine: from a record of facts to lines, and to problems with the command that mends each."""
 
-import importlib.metadata
 import os
 import platform
 import re
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from flaxformer_lite.base import hardware
 from flaxformer_lite.base.hardware import AMPERE, NvidiaGPU
-from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url
-
-if TYPE_CHECKING:
-    import jax
+from flaxformer_lite.base.remote_files import describe_error
 
 PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
 """Distributions that let JAX use NVIDIA GPUs. JAX loads one whose version is that of jaxlib."""
-EXTRAS = {
-    "cuda": "jax-cuda13-plugin",
-    "cuda12": "jax-cuda12-plugin",
-    "tpu": "libtpu",
-    "hub": "datasets",
-    "report": "altair",
-    "serve": "starlette",
-    "notebooks": "nbclient",
-    "s3": "s3fs",
-    "gcs": "gcsfs",
-    "zstd": "zstandard",
-    "tensorboard": "tensorboardX",
-    "wandb": "wandb",
-    "trackio": "trackio",
-    "lm-eval": "lm-eval",
-}
-"""By extra of this package a distribution that it installs."""
+PACKAGES = (
+    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
+    *("sentencepiece", "tokenizers", "safetensors", "ctranslate2", "datasets", "altair", "starlette", "lm-eval"),
+)
+"""Distributions whose versions are shown, if they are installed."""
 CUDA13_DRIVER = 580
 """The first driver for CUDA 13. Reference: CUDA Toolkit release notes, minimum driver versions."""
 
@@ -57,8 +39,6 @@ class Facts:
     system: str
     versions: Mapping[str, str]
     """By distribution its version; those that are not installed are missing."""
-    libtpu_wanted: str | None = None
-    """The version of libtpu that this JAX asks for, such as 0.0.42.*."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """JAX_PLATFORMS and CUDA_VISIBLE_DEVICES, if they are set."""
     gpus: tuple[NvidiaGPU, ...] = ()
@@ -67,12 +47,8 @@ class Facts:
     """The machine has a TPU, whether JAX uses it or not."""
     devices: tuple[Device, ...] = ()
     """The devices of JAX."""
-    errors: Mapping[Literal["import", "gpu", "tpu"], str] = field(default_factory=dict)
-    """Error messages of JAX: when it was imported, and when it was asked for devices that the machine has."""
-    caches: Mapping[str, tuple[str, int | None] | None] = field(default_factory=dict)
-    """By name of a cache its folder and bytes, None of a URL; None where there is no folder for it."""
-    timings: Mapping[str, str] = field(default_factory=dict)
-    """Results with their units, by the thing that was timed."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Error messages of JAX, by import, gpu and tpu: when it was imported, and when it was asked for devices that the machine has."""
 
 
 class Problem(NamedTuple):
@@ -142,33 +118,22 @@ def unused_tpu(facts: Facts) -> Problem:
     return Problem(error, install)
 
 
-def notes(facts: Facts) -> Iterator[str]:
-    """Yields what is worth knowing and not wrong."""
-    wanted, version = facts.libtpu_wanted, facts.versions.get("libtpu")
-    if wanted and version and not f"{version}.".startswith(f"{wanted.removesuffix('.*')}."):
-        yield f"jax {facts.versions['jax']} asks for libtpu {wanted}, and {version} is installed: `plan` may differ or fail"
-    for gpu in dict.fromkeys(facts.gpus):
-        if gpu.compute_capability and float(gpu.compute_capability) < AMPERE:
-            yield (
-                f"{gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, both "
-                f"from {AMPERE} on; train with --model.dtype float32"
-            )
-
-
 def report(facts: Facts) -> list[str]:
     """Returns the lines of the report; each problem ends with the command that mends it."""
     rows = [
         ("system", f"Python {facts.python}, {facts.system}"),
-        *((name, version) for name, version in facts.versions.items()),
+        *facts.versions.items(),
         *(("hardware", describe_gpu(gpu)) for gpu in facts.gpus),
         *[("hardware", "a TPU")] * facts.tpu,
         *(("JAX uses", describe_device(device)) for device in facts.devices),
-        *describe_extras(facts.versions),
-        *((name, describe_cache(cache)) for name, cache in facts.caches.items()),
-        *facts.timings.items(),
     ]
     lines = [f"{name:<20} {value}" for name, value in rows]
-    lines += [f"note: {note}" for note in notes(facts)]
+    for gpu in dict.fromkeys(facts.gpus):
+        if gpu.compute_capability and float(gpu.compute_capability) < AMPERE:
+            lines.append(
+                f"note: {gpu.name} has compute capability {gpu.compute_capability}: no units for bfloat16 and no fused attention, "
+                f"both from {AMPERE} on; train with --model.dtype float32"
+            )
     found = list(problems(facts))
     for problem in found:
         lines += [f"problem: {problem.what}", f"  mend it: {problem.remedy}"]
@@ -184,50 +149,20 @@ def describe_device(device: Device) -> str:
     return f"{device.platform} ({device.kind}{memory})"
 
 
-def describe_extras(versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields which extras are installed, and which are not, with the command that adds one."""
-    there = [name for name, distribution in EXTRAS.items() if distribution in versions]
-    missing = [name for name in EXTRAS if name not in there]
-    yield "extras", ", ".join(there) or "none"
-    if missing:
-        yield "not installed", f'{", ".join(missing)}: pip install "flaxformer-lite[NAME]"'
-
-
-def describe_cache(cache: tuple[str, int | None] | None) -> str:
-    if cache is None:
-        return (
-            "none: unset JAX_COMPILATION_CACHE_DIR, or set it to a folder, to keep compiled programs for the next start"
-        )
-    folder, size = cache
-    return folder if size is None else f"{folder}, {size / 2**20:,.1f} MiB"
-
-
 def minor(version: str) -> list[str]:
     """Returns major and minor of a version."""
     return version.split(".")[:2]
 
 
-# The facts of this machine -------------------------------------------------------------------------------------------
-
-PACKAGES = (
-    *("flaxformer-lite", "jax", "jaxlib", *PLUGINS, "libtpu", "flax", "optax", "orbax-checkpoint", "numpy"),
-    *("pydantic", "tyro", "rich", "sentencepiece", "tokenizers", "safetensors", "ctranslate2"),
-    *EXTRAS.values(),
-)
-"""Distributions whose versions are shown, if they are installed."""
-VARIABLES = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
-"""Environment variables that hide devices from JAX."""
-
-
-def collect(*, timing: bool) -> Facts:
+def collect() -> Facts:
     """Returns the facts of this machine; everything that fails on a broken installation is one of them."""
     gpus, tpu = tuple(hardware.nvidia_gpus()), hardware.has_tpu()
+    hiding = ("JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
     machine: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
         "versions": hardware.installed_versions(PACKAGES),
-        "libtpu_wanted": libtpu_wanted(),
-        "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "environment": {name: os.environ[name] for name in hiding if name in os.environ},
         "gpus": gpus,
         "tpu": tpu,
     }
@@ -237,86 +172,12 @@ def collect(*, timing: bool) -> Facts:
         devices = jax.devices()
     except (ImportError, RuntimeError, AttributeError) as error:
         return Facts(**machine, errors={"import": describe_error(error)})
-    kinds = {device.platform for device in devices}
-    wanted = [name for name, there in (("gpu", bool(gpus)), ("tpu", tpu)) if there and name not in kinds]
-    return Facts(
-        **machine,
-        devices=tuple(Device(d.platform, d.device_kind, memory_of(d)) for d in devices),
-        errors={name: error for name in wanted if (error := backend_error(name))},
-        caches=caches(jax.config.jax_compilation_cache_dir),  # type: ignore[attr-defined]
-        timings=timings() if timing else {},
-    )
-
-
-def libtpu_wanted() -> str | None:
-    """Returns the version of libtpu that the extra `tpu` of this JAX asks for."""
-    try:
-        required = importlib.metadata.requires("jax") or []
-    except importlib.metadata.PackageNotFoundError:
-        return None
-    return next((found[1] for line in required if (found := re.match(r"libtpu==([\w.*]+)", line))), None)
-
-
-def backend_error(name: str) -> str:
-    """Returns why JAX has no such devices, in its own words."""
-    import jax
-
-    try:
-        jax.devices(name)
-    except RuntimeError as error:
-        return describe_error(error)
-    return ""
-
-
-def memory_of(device: "jax.Device") -> int | None:
-    """Returns the bytes that JAX may use on a device."""
-    return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def caches(programs: str | None) -> dict[str, tuple[str, int | None] | None]:
-    """Returns the caches that are there: compiled programs, copies of runs at URLs, models of the hub."""
-    found: dict[str, tuple[str, int | None] | None] = {"compile cache": None}
-    if programs is not None:
-        found["compile cache"] = (programs, None if is_url(programs) else files_bytes(Path(programs)))
-    runs = [path for path in cache_root().glob("*") if path.name != "programs"]
-    if runs:
-        found["copies of runs"] = (str(cache_root()), sum(map(files_bytes, runs)))
-    from huggingface_hub import constants
-
-    if (hub := Path(constants.HF_HUB_CACHE)).is_dir():
-        found["models of the hub"] = (str(hub), files_bytes(hub))
-    return found
-
-
-def files_bytes(path: Path) -> int:
-    """Returns the size of all files in a folder, without links to them; of a file its own."""
-    files = (file for file in (path, *path.rglob("*")) if file.is_file() and not file.is_symlink())
-    return sum(file.stat().st_size for file in files)
-
-
-def timings() -> dict[str, str]:
-    """Returns the speed of a matrix product, and the time to compile a small attention and its gradient, on the first device."""
-    import jax
-    import jax.numpy as jnp
-
-    size, repeats = (1024, 8) if jax.default_backend() == "cpu" else (8192, 8)
-    dtype = "float32" if jax.default_backend() == "cpu" else "bfloat16"
-
-    def attention(x: Any) -> Any:
-        return jnp.sum(jax.nn.softmax(x @ x.T) @ x)
-
-    start = time.perf_counter()
-    jax.jit(jax.grad(attention)).lower(jnp.ones((64, 16))).compile()
-    compiling = time.perf_counter() - start
-    matrix = jnp.ones((size, size), dtype)
-    product = jax.jit(jnp.matmul)
-    product(matrix, matrix).block_until_ready()
-    start = time.perf_counter()
-    for _ in range(repeats):
-        answer = product(matrix, matrix)
-    answer.block_until_ready()
-    speed = repeats * 2 * size**3 / (time.perf_counter() - start)
-    return {
-        "matrix product": f"{speed / 1e9:,.0f} GFLOP/s ({size} x {size}, {dtype})",
-        "compilation": f"{compiling:.2f} s (an attention and its gradient)",
-    }
+    errors = {}
+    for name, there in (("gpu", bool(gpus)), ("tpu", tpu)):
+        if there and name not in {device.platform for device in devices}:
+            try:
+                jax.devices(name)
+            except RuntimeError as error:
+                errors[name] = describe_error(error)
+    used = tuple(Device(d.platform, d.device_kind, (d.memory_stats() or {}).get("bytes_limit")) for d in devices)
+    return Facts(**machine, devices=used, errors=errors)
