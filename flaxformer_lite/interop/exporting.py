@@ -17,7 +17,7 @@ from flaxformer_lite.interop.hf.card import About
 from flaxformer_lite.interop.hf.export import export_run
 from flaxformer_lite.interop.hf.folder import copy_companions, read_json
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.hub import check_target
+from flaxformer_lite.interop.hub import FORM
 from flaxformer_lite.interop.hub import push as push_folder
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.run import Run, load
@@ -46,13 +46,15 @@ def export_hf(
     Raises: ValueError if no family can express the model, or `output` is there already.
     """
     if push:
-        check_target(str(output))
+        match = FORM.fullmatch(str(output))
+        if match is None or match[1] or match[3]:
+            raise ValueError(f"push is set, but the output is {output}: give the model's name on the hub, ORG/NAME")
     elif private:
-        raise ValueError("--private is for --push: add it, or leave --private out")
+        raise ValueError("private is set without push: set both or none")
     else:
         require_absent(Path(output), "folder")
     if family not in (None, *FAMILIES):
-        raise ValueError(f"--family is {family}: choose one of {', '.join(FAMILIES)}")
+        raise ValueError(f"family is {family}: choose one of {', '.join(FAMILIES)}")
     with exporting(run, weights, "hf") as (loaded, origin), tempfile.TemporaryDirectory() as made:
         check_prompts_are_causal(loaded, "hf")
         results = loaded.folder.results(loaded.step, weights or loaded.config.weights)

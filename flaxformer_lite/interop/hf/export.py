@@ -115,7 +115,7 @@ def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMIL
     nearest = min(errors, key=lambda name: distance(model, families[name]))
     raise CannotExpress(
         f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. The families "
-        "are in docs/systems/huggingface.md; --family FAMILY gives the reason of another one",
+        "are in docs/systems/huggingface.md; another family, if you choose one, gives its own reason",
         errors[nearest].settings,
     )
 
