@@ -48,7 +48,7 @@ class Facts:
     devices: tuple[Device, ...] = ()
     """The devices of JAX."""
     errors: Mapping[str, str] = field(default_factory=dict)
-    """Error messages of JAX, by import, gpu and tpu: when it was imported, and when it was asked for devices that the machine has."""
+    """Error messages of JAX, by import, gpu and tpu: of its import, and of devices that the machine has."""
 
 
 class Problem(NamedTuple):
