@@ -42,8 +42,6 @@ CORE = {
     "data/source.py": ["data/test_source.py", "data/test_sources.py", "data/test_text_files.py"],
     "data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
     "data/held_out.py": ["data/test_held_out.py"],
-    "data/shards.py": ["data/test_shards.py", "data/test_store.py"],
-    "data/workers.py": ["data/test_workers.py", "data/test_store.py"],
     "data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],
     "tools/research/predictions.py": ["tools/research/test_predictions.py"],
     "tools/research/minimum_risk.py": ["tools/research/test_minimum_risk.py"],

@@ -29,11 +29,7 @@ AHEAD = 4
 
 def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
     """Returns all pairs as token ids."""
-    pairs = list(pairs)
-    sources = tokenizers.source.encode_batch([pair.source for pair in pairs])
-    targets = tokenizers.target.encode_batch([pair.target for pair in pairs])
-    sides = itertools.chain.from_iterable(zip(sources, targets, strict=True))
-    return TokenArrays([TokenShard.of(sides, [pair.label for pair in pairs])])
+    return TokenArrays([TokenShard.of(pairs, tokenizers)])
 
 
 def truncate(

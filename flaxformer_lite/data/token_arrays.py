@@ -4,14 +4,17 @@ import bisect
 import hashlib
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
 from jaxtyping import Int, Integer
 
-from flaxformer_lite.data.records import TokenPair
+from flaxformer_lite.data.records import Pair, TokenPair
+from flaxformer_lite.text import Tokenizers
 
+AT_ONCE = 4096
+"""Pairs that are tokenized at once, by the library of the tokenizer on all cores."""
 Item = TypeVar("Item", covariant=True)
 
 
@@ -69,16 +72,28 @@ class TokenShard(NamedTuple):
     """The label of each record, a text; None if none has one."""
 
     @classmethod
-    def of(cls, sides: Iterable[Sequence[int]], labels: Sequence[str], dtype: type = np.int32) -> "TokenShard":
-        """Returns the tokens of records: `sides` has source and target of each in turn, and is read once."""
+    def of(
+        cls,
+        pairs: Sequence[Pair],
+        tokenizers: Tokenizers,
+        dtype: type = np.int32,
+        report: Callable[[int], None] = lambda done: None,
+    ) -> "TokenShard":
+        """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
         starts = [0]
 
-        def counted() -> Iterator[Sequence[int]]:
-            for side in sides:
-                starts.append(starts[-1] + len(side))
-                yield side
+        def sides() -> Iterator[Sequence[int]]:
+            for start in range(0, len(pairs), AT_ONCE):
+                report(start)
+                part = pairs[start : start + AT_ONCE]
+                sources = tokenizers.source.encode_batch([pair.source for pair in part])
+                targets = tokenizers.target.encode_batch([pair.target for pair in part])
+                for side in itertools.chain.from_iterable(zip(sources, targets, strict=True)):
+                    starts.append(starts[-1] + len(side))
+                    yield side
 
-        ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(counted()), dtype)
+        ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
+        labels = [pair.label for pair in pairs]
         return cls(ids, np.array(starts), np.array(labels) if any(labels) else None)
 
     @property

@@ -6,13 +6,11 @@ from pathlib import Path
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair, shards
+from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair
 from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, tokenize
 from flaxformer_lite.data.mixture import open_parts
-from flaxformer_lite.data.shards import text_digests
-from flaxformer_lite.data.store import PairStream, TokenStore
+from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.data.workers import BuildProgress
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers
@@ -77,7 +75,7 @@ def read_data(
     if source is None or config.data.tokenizer is None:
         raise ValueError("data.train or data.tokenizer is None: training needs both, set them in the config file")
     progress.update("reading data")
-    pairs = None if config.data.store else small_parts(source)
+    pairs = None if config.data.store else small_parts(source, "data.train")
     stores: list[TokenStore] = []
     if pairs is None:
         tokenizers, stores = build_stores(config, source, folder, progress, raise_if_stopped, read_only)
@@ -98,22 +96,6 @@ def read_data(
         return found
 
     return replace(data, texts=texts)
-
-
-def small_parts(source: DataSource) -> list[list[Pair]] | None:
-    """Returns the pairs of each part of the training data; None if all together do not fit a shard."""
-    parts: list[list[Pair]] = []
-    records = characters = 0
-    for setting, part in source.parts("data.train"):
-        pairs = PairStream(part, setting).if_small()
-        if pairs is None:
-            return None
-        parts.append(pairs)
-        records += len(pairs)
-        characters += sum(len(pair.source) + len(pair.target) for pair in pairs)
-        if len(parts) > 1 and (records > shards.MOST_RECORDS or characters > shards.MOST_CHARACTERS):
-            return None
-    return parts
 
 
 def build_stores(
@@ -139,10 +121,10 @@ def build_stores(
     pairs = PairStream(source, "data.train", stoppable("reading data.train"))
     tokenizers, stores = folder.tokenizers(config.data, config.tokenizer_sizes, pairs), []
     for setting, part in source.parts("data.train"):
-        store = TokenStore.of(place, part, tokenizers)
-        if read_only is not None and (existing := TokenStore.of(read_only, part, tokenizers)).is_current:
+        store = TokenStore.of(place, part, tokenizers, setting, stoppable(f"reading {setting}"))
+        if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:
             store = existing
-        store.build(PairStream(part, setting), tokenizers, stoppable("tokenizing data.train"))
+        store.build(tokenizers, stoppable("tokenizing data.train"))
         tokens = 0 if store.facts is None else store.facts["source_tokens"] + store.facts["target_tokens"]
         progress.say(f"tokens of {setting}: {store.folder}, {tokens:,}")
         stores.append(store)

@@ -14,7 +14,7 @@ import pytest
 from flaxformer_lite.cli import inspection
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.data import ParallelText
-from flaxformer_lite.data.store import PairStream, TokenStore
+from flaxformer_lite.data.store import TokenStore
 from flaxformer_lite.text import Tokenizers
 from flaxformer_lite.text.characters import CharacterTokenizer
 from tests.support.experiments import tiny_config, write_config_file
@@ -64,7 +64,7 @@ def test_verify_names_the_damaged_part(damage: str | None, tmp_path: Path, capsy
     source = ParallelText(source=file(tmp_path, "x.a", "ab\nb\n"), target=file(tmp_path, "x.b", "b\na\n"))
     tokenizer = CharacterTokenizer("ab")
     store = TokenStore.of(run / ".tokens", source, Tokenizers(tokenizer, tokenizer))
-    store.build(PairStream(source, "data.train"), Tokenizers(tokenizer, tokenizer), lambda *_: None)
+    store.build(Tokenizers(tokenizer, tokenizer), lambda *_: None)
     files["tokens"] = store.folder / "00000" / "ids.npy"
     if damage is not None:
         content = bytearray(files[damage].read_bytes())

@@ -2,16 +2,15 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 import pytest
 
 from flaxformer_lite.cli.commands.prepare import parse_part
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.data import shards, workers
+from flaxformer_lite.data import store as token_store
 from flaxformer_lite.data.dataset import tokenize
-from flaxformer_lite.data.store import PairStream, TokenStore, train_tokenizers
+from flaxformer_lite.data.store import TokenStore, train_tokenizers
 from flaxformer_lite.data.token_arrays import TokenArrays
 from tests.support.experiments import tiny_config, write_config_file
 
@@ -19,8 +18,7 @@ from tests.support.experiments import tiny_config, write_config_file
 def test_hosts_prepare_their_parts_and_inspect_shows_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ):
-    monkeypatch.setattr(shards, "MOST_RECORDS", 100)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 100)
     config = write_config_file(tmp_path / "tiny.json", tiny_config())
     prepare = ["prepare", str(config), "--data.store", str(tmp_path / "stores")]
     main([*prepare, "--part", "1/2"])
@@ -37,8 +35,8 @@ def test_hosts_prepare_their_parts_and_inspect_shows_them(
     data = dataclasses.replace(tiny_config().data, store=str(tmp_path / "stores"))
     tokenizers = train_tokenizers(data, tiny_config().tokenizer_sizes, [])  # no pair is read: it is there
     store = TokenStore.of(tmp_path / "stores", source, tokenizers)
-    monkeypatch.setattr(workers, "write_shard", None)
-    assert store.build(PairStream(source, "data.train"), tokenizers, lambda *_: None)
+    monkeypatch.setattr(token_store, "write_shard", None)
+    assert store.build(tokenizers, lambda *_: None)
     memory = TokenArrays.of(tokenize(source.open(), tokenizers))
     assert store.records.fingerprint() == memory.fingerprint() and found["records"] == len(memory)
     assert [found["source_tokens"], found["target_tokens"]] == memory.sizes.sum(0).tolist()

@@ -2,8 +2,9 @@
 
 import dataclasses
 import os
+import resource
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import chex
@@ -11,13 +12,25 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from flaxformer_lite.data import shards
+from flaxformer_lite.data import store as token_store
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, tokenize
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
-from flaxformer_lite.data.store import PairStream, TokenStore, check_store, train_tokenizers
+from flaxformer_lite.data.store import (
+    PairStream,
+    TokenStore,
+    check_store,
+    chunks,
+    open_shards,
+    read_checked,
+    small_parts,
+    text_digests,
+    train_tokenizers,
+    write_shard,
+)
 from flaxformer_lite.data.text_files import ParallelText
+from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -29,13 +42,7 @@ BOTH = Tokenizers(TOKENIZER, TOKENIZER)
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MOST_RECORDS", 4)
-
-
-@pytest.fixture
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards are made in this process."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 4)
 
 
 @pytest.fixture
@@ -51,14 +58,14 @@ def build(stores: Path, source: DataSource, part: tuple[int, int] = (0, 1)) -> t
     store = TokenStore.of(stores, source, BOTH)
     before = {path: path.stat().st_ino for path in store.folder.glob("0*")}
     reported: list[tuple[float, int]] = []
-    whole = store.build(PairStream(source, "data.train"), BOTH, lambda *done: reported.append(done), part)
+    whole = store.build(BOTH, lambda *done: reported.append(done), part)
     assert all(0 <= fraction <= 1 for fraction, _ in reported)
     made = [path.name for path in sorted(store.folder.glob("0*")) if before.get(path) != path.stat().st_ino]
     return store, made, whole
 
 
 def test_a_store_gives_the_batches_of_memory(tmp_path: Path, source: ParallelText):
-    """Made by processes of their own. Oracle: the records tokenized here."""
+    """Oracle: the records tokenized in memory."""
     store, made, whole = build(tmp_path / "stores", source)
     assert whole and made == ["00000", "00001", "00002", "00003", "00004"]
     config = DataConfig(bucket_lengths=(4,), rows_multiple=2, tokens_per_batch=8, max_source_length=9)
@@ -70,7 +77,6 @@ def test_a_store_gives_the_batches_of_memory(tmp_path: Path, source: ParallelTex
         chex.assert_trees_all_equal(stored.batch(step), memory.batch(step))
 
 
-@pytest.mark.usefixtures("one_core")
 def test_a_build_that_was_stopped_keeps_its_shards(tmp_path: Path, source: ParallelText):
     stores = tmp_path / "stores"
     store = TokenStore.of(stores, source, BOTH)
@@ -80,7 +86,7 @@ def test_a_build_that_was_stopped_keeps_its_shards(tmp_path: Path, source: Paral
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.build(PairStream(source, "data.train"), BOTH, stop)
+        store.build(BOTH, stop)
     assert store.facts is None
     (store.folder / ".00002.1.unfinished").mkdir()  # as after a kill
     there = [path.name for path in store.folder.glob("0*")]
@@ -126,7 +132,6 @@ DAMAGE = {
 }
 
 
-@pytest.mark.usefixtures("one_core")
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_store_is_named_and_made_again(tmp_path: Path, source: ParallelText, name: str):
     """Law: one changed byte of any file ends a start. Oracle: the fingerprint before, once the folder that is named is gone."""
@@ -142,7 +147,6 @@ def test_a_damaged_store_is_named_and_made_again(tmp_path: Path, source: Paralle
     assert build(tmp_path / "s", source)[0].records.fingerprint() == before
 
 
-@pytest.mark.usefixtures("one_core")
 def test_a_shard_that_is_damaged_before_the_store_is_whole_is_named(tmp_path: Path, source: ParallelText):
     """Else the fingerprint of the damaged ids becomes that of the store."""
     build(tmp_path / "s", source, (1, 2))
@@ -154,7 +158,6 @@ def test_a_shard_that_is_damaged_before_the_store_is_whole_is_named(tmp_path: Pa
         build(tmp_path / "s", source)
 
 
-@pytest.mark.usefixtures("one_core")
 def test_a_changed_file_or_tokenizer_has_another_store(tmp_path: Path, source: ParallelText):
     folders = {TokenStore.of(tmp_path, source, tokenizers).folder for tokenizers in (BOTH, BOTH)}
     other = CharacterTokenizer("abc")
@@ -178,43 +181,18 @@ class Unknown(DataSource):
         return "Unknown()"
 
 
-@pytest.mark.usefixtures("one_core")
 def test_without_versions_the_texts_are_compared(tmp_path: Path):
-    """Only shards with other texts are made again, and a store with fewer of them is no longer the old one."""
+    """Each start reads them; other texts, also fewer, are another store."""
     pairs = [Pair("abc"[i % 3], "fgh"[i % 3]) for i in range(12)]
     assert build(tmp_path, Unknown(tuple(pairs)))[1:] == (["00000", "00001", "00002"], True)
     assert build(tmp_path, Unknown(tuple(pairs)))[1:] == ([], True)
     pairs[5] = Pair("a", "a")
     store, made, _ = build(tmp_path, Unknown(tuple(pairs)))
-    assert made == ["00001"] and store.records[5].source.tolist() == TOKENIZER.encode("a")
-    pairs[9] = Pair("b", "b")
-    # The third shard is the other host's, and an older one.
-    assert build(tmp_path, Unknown(tuple(pairs)), (1, 2))[1:] == ([], False)
-    assert build(tmp_path, Unknown(tuple(pairs)))[1:] == (["00002"], True)
+    assert len(made) == 3 and store.records[5].source.tolist() == TOKENIZER.encode("a")
     store, made, whole = build(tmp_path, Unknown(tuple(pairs[:8])))
-    assert (made, whole, len(store.records)) == ([], True, 8)
+    assert (len(made), whole, len(store.records)) == (2, True, 8)
 
 
-@pytest.mark.usefixtures("one_core")
-def test_a_rebuild_that_was_stopped_leaves_no_facts_of_other_texts(tmp_path: Path):
-    """Else the next start finds all shards, and trusts the fingerprint of the texts before."""
-    pairs = [Pair("abc"[i % 3], "fgh"[i % 3]) for i in range(12)]
-    before = build(tmp_path, Unknown(tuple(pairs)))[0].records.fingerprint()
-    pairs[10] = Pair("a", "a")
-    store = TokenStore.of(tmp_path, Unknown(tuple(pairs)), BOTH)
-
-    def stop(fraction: float, done: int) -> None:
-        if done == 12:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.build(PairStream(Unknown(tuple(pairs)), "data.train"), BOTH, stop)
-    store, made, whole = build(tmp_path, Unknown(tuple(pairs)))
-    assert (made, whole) == ([], True) and store.records[10].source.tolist() == TOKENIZER.encode("a")
-    assert store.records.fingerprint() == tokenize(pairs, BOTH).fingerprint() != before
-
-
-@pytest.mark.usefixtures("one_core")
 def test_a_second_process_waits_for_the_one_that_builds(tmp_path: Path, source: ParallelText):
     """Two runs of a sweep start together: the second one then makes nothing."""
     store = TokenStore.of(tmp_path, source, BOTH)
@@ -228,22 +206,19 @@ def test_a_second_process_waits_for_the_one_that_builds(tmp_path: Path, source: 
                 other.release()
             waited.append(done)
 
-        assert store.build(PairStream(source, "data.train"), BOTH, shown)
+        assert store.build(BOTH, shown)
     assert waited[0] == 0 and len(store.records) == 18
 
 
-@pytest.mark.usefixtures("one_core")
 def test_hosts_make_their_parts(tmp_path: Path, source: ParallelText):
     assert build(tmp_path / "s", source, (1, 2))[1:] == (["00001", "00003"], False)
     store, made, whole = build(tmp_path / "s", source, (0, 2))
     assert made == ["00000", "00002", "00004"] and whole and len(store.records) == 18
 
 
-def test_small_data_is_a_list(tmp_path: Path):
-    def pairs(number: int) -> PairStream:
-        return PairStream(Unknown((Pair("a", "b"),) * number), "data.train")
-
-    assert [len(pairs(n).if_small() or "") for n in (0, 1, 4, 5, 8, 9)] == [0, 1, 4, 0, 0, 0]
+def test_small_data_is_a_list():
+    found = [small_parts(Unknown((Pair("a", "b"),) * n), "data.train") for n in (0, 1, 4, 5, 8, 9)]
+    assert [parts and len(parts[0]) for parts in found] == [0, 1, 4, None, None, None]
 
 
 def test_reading_is_shown_every_4096_pairs():
@@ -269,3 +244,77 @@ def test_tokenizers_are_found_in_the_folder_of_stores(tmp_path: Path, source: Pa
     os.utime(source.source, ns=(1, 1))
     with pytest.raises(ValueError, match="blank"):
         train_tokenizers(data, (99, 99), [])
+
+
+PAIRS = [Pair("ab", "c", "x"), Pair("", "cab"), Pair("c", "", "yes")]
+
+
+def test_a_shard_ends_by_records_or_characters(monkeypatch: pytest.MonkeyPatch):
+    """Oracle: worked by hand."""
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 3)
+    monkeypatch.setattr(token_store, "MOST_CHARACTERS", 5)
+    sizes = [1, 1, 1, 2, 3, 9, 1]
+    found = list(chunks(Pair("", "x" * size) for size in sizes))
+    assert [[len(pair.target) for pair in chunk] for chunk in found] == [[1, 1, 1], [2, 3], [9], [1]]
+    assert list(chunks([])) == []
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(3, np.uint16), (2**16, np.int32)])
+def test_a_shard_is_read_back_as_it_was_tokenized(tmp_path: Path, size: int, dtype: type):
+    abc, folder = CharacterTokenizer("abc"), tmp_path / "00000"
+    large = CharacterTokenizer([*"abc", *map(chr, range(2**17, 2**17 + size))])
+    facts = write_shard(folder, PAIRS, Tokenizers(abc, large))
+    assert [facts[name] for name in ("records", "source_tokens", "target_tokens")] == [3, 3, 4]
+    assert read_checked(folder / "shard.json") == facts
+    (found,) = open_shards({folder: facts["arrays"]})
+    assert found.ids.dtype == dtype and found.ids[:].tolist() == abc.encode("abccabc")
+    assert found.starts.tolist() == [0, 2, 3, 3, 6, 7, 7] and list(found.labels) == ["x", "", "yes"]
+    again = write_shard(folder, PAIRS[:2], Tokenizers(abc, abc))
+    assert again["source_texts"] != facts["source_texts"] and read_checked(folder / "shard.json") == again
+    assert [path.name for path in tmp_path.iterdir()] == ["00000"]
+
+
+def test_a_full_disk_leaves_no_shard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_shard(tmp_path / "00000", PAIRS, BOTH)
+    assert not list(tmp_path.iterdir())
+
+
+def test_texts_with_other_borders_have_another_hash():
+    first = text_digests([Pair("ab", "c"), Pair("c", "d")])
+    assert text_digests([Pair("a", "c"), Pair("bc", "d")])[0] != first[0]
+    assert text_digests([Pair("ab", "c"), Pair("c", "d", "x")])[1] != first[1]
+
+
+@pytest.fixture
+def few_open_files() -> Iterator[int]:
+    """Lets this process open 30 files more, no matter how many it has; the number it may have in all."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = 30 + len(os.listdir("/dev/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    yield limit
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_store_may_have_more_files_than_a_process_may_open(tmp_path: Path, few_open_files: int):
+    """Many systems let a process open 1,024 files, unless it asks for more: 341 shards, some 5 GB of text."""
+    digests = {tmp_path / str(i): write_shard(tmp_path / str(i), PAIRS, BOTH)["arrays"] for i in range(40)}
+    found = TokenArrays(open_shards(digests))
+    assert found[119].target.tolist() == [] and len(found) == 120
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 120
+
+
+def test_a_shard_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A store of somebody else, a limit of memory, a network disk that is gone: the shard is good."""
+    digest = write_shard(tmp_path / "7", PAIRS, BOTH)["arrays"]
+
+    def denied(path: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(np, "load", denied)
+    with pytest.raises(ValueError, match=rf"^{tmp_path}/7/\w+\.npy: cannot be read: Permission denied$"):
+        open_shards({tmp_path / "7": digest})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.records import TokenPair
-from flaxformer_lite.data.token_arrays import TokenArrays, TokenShard
+from flaxformer_lite.data.token_arrays import TokenArrays
 
 RECORDS = [([4, 5], [6], "a"), ([], [7, 8, 9], ""), ([65_535], [], "é"), ([10], [11], "b")]
 
@@ -34,17 +34,6 @@ def test_records_are_read_back_from_any_shards(cuts: list[int], dtype: type):
     assert TokenArrays.of(found) is found
     with pytest.raises(IndexError, match="item 4 of 4"):
         found[4]
-
-
-@pytest.mark.parametrize("dtype", [np.int32, np.uint16])
-def test_a_shard_is_made_of_lists_of_ids(dtype: type):
-    """`sides` is an iterator; the shard is that of the records one by one."""
-    sides = (side for source, target, _ in RECORDS for side in (source, target))
-    shard = TokenShard.of(sides, [label for *_, label in RECORDS], dtype)
-    assert shard.ids.dtype == dtype and shard.starts.tolist() == [0, 2, 3, 3, 6, 7, 7, 8, 9]
-    assert [(s.tolist(), t.tolist(), label) for s, t, label in TokenArrays([shard])] == RECORDS
-    assert TokenShard.of([[1], []], [""]).labels is None
-    assert TokenShard.of([], []).num_records == 0
 
 
 def test_the_fingerprint_is_that_of_runs_before_there_were_arrays():

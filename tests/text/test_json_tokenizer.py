@@ -8,8 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import models, processors
 
-from flaxformer_lite.data import shards
-from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data import Pair
+from flaxformer_lite.data.store import open_shards, write_shard
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -72,8 +72,8 @@ def test_ids_after_a_gap_are_answered_and_stored(tmp_path: Path) -> None:
     both = Tokenizers(tokenizer, tokenizer)
     assert both.target_text([70_000, 0, 5, 90_000, 70_000]) == tokenizer.decode([70_000, 0, 70_000])
     assert "c" in both.target_text([70_000])
-    shards.write_shard(tmp_path / "0", [Pair("bc", "c")], both)
-    assert shards.open_shard(tmp_path / "0", 1).ids[:].tolist() == [0, 70_000, 70_000]
+    digest = write_shard(tmp_path / "0", [Pair("bc", "c")], both)["arrays"]
+    assert open_shards({tmp_path / "0": digest})[0].ids.tolist() == [0, 70_000, 70_000]
 
 
 def test_a_template_is_read_where_the_letter_a_is_no_token() -> None:

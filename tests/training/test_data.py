@@ -1,7 +1,6 @@
 """Hand-worked cases of the data of a run: ids and texts that do not fit are named."""
 
 import contextlib
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,10 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import Dates, Mixture, shards, workers
+from flaxformer_lite.data import Dates, Mixture
+from flaxformer_lite.data import store as token_store
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.data.store import small_parts
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq, SpanCorruption
@@ -24,7 +25,6 @@ from flaxformer_lite.training.data import (
     count_texts,
     describe_texts,
     read_data,
-    small_parts,
 )
 from flaxformer_lite.training.multihost.agreement import SeveralProcesses
 from flaxformer_lite.training.multihost.ending import SharedError
@@ -104,8 +104,7 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
 
     small = read("small")
     assert not (tmp_path / "small" / ".tokens").exists()
-    monkeypatch.setattr(shards, "MOST_RECORDS", 100)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 100)
 
     def stop() -> None:
         raise Interrupted
@@ -116,7 +115,7 @@ def test_large_data_is_stored_and_gives_what_small_data_gives(tmp_path: Path, mo
     assert large.train.fingerprint == small.train.fingerprint and len(large.records) == len(small.records)
     assert large.tokenizers.source.to_bytes() == small.tokenizers.source.to_bytes()
     chex.assert_trees_all_equal(large.train.batch(5), small.train.batch(5))
-    monkeypatch.setattr(workers, "write_shard", None)
+    monkeypatch.setattr(token_store, "write_shard", None)
     assert read("large").train.fingerprint == small.train.fingerprint
     assert not [name for name, _ in run_files(tmp_path / "large") if "tokens" in name]  # no mirror copies it
 
@@ -125,12 +124,12 @@ def test_sources_that_are_small_one_by_one_may_be_large_together(monkeypatch: py
     """Else a mixture of a hundred sources would be held in memory and tokenized at every start. Oracle: worked by hand."""
     dates = [Dates(num_examples=n, seed=n) for n in (30, 20, 30)]
     for most, fit in ((80, True), (79, False), (29, False)):
-        monkeypatch.setattr(shards, "MOST_RECORDS", most)
-        found = small_parts(Mixture(sources=tuple(dates)))
+        monkeypatch.setattr(token_store, "MOST_RECORDS", most)
+        found = small_parts(Mixture(sources=tuple(dates)), "data.train")
         assert (found is not None) is fit and (not fit or [len(part) for part in found] == [30, 20, 30])
-    monkeypatch.setattr(shards, "MOST_RECORDS", 80)
-    monkeypatch.setattr(shards, "MOST_CHARACTERS", 1_000)
-    assert small_parts(Mixture(sources=tuple(dates))) is None
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 80)
+    monkeypatch.setattr(token_store, "MOST_CHARACTERS", 1_000)
+    assert small_parts(Mixture(sources=tuple(dates)), "data.train") is None
 
 
 def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -138,7 +137,6 @@ def test_a_mixture_is_the_same_from_stores_and_names_its_parts(tmp_path: Path, m
     dates = [Dates(num_examples=n, seed=n) for n in (30, 20)]
     mixture = Mixture(sources=tuple(dates), names=("large", "small"), weights=(1.0, 2.0))
     config = tiny_config(data=replace(tiny_config().data, train=mixture, eval=mixture))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 
     def read(name: str, store: str | None) -> RunData:
         (tmp_path / name).mkdir()

@@ -39,9 +39,9 @@ def run(arguments: argparse.Namespace) -> None:
         reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
         tokenizers = train_tokenizers(data, config.tokenizer_sizes, PairStream(source, "data.train", reading))
         parts = source.parts("data.train")
-        made = [TokenStore.of(Path(data.store), one, tokenizers) for _, one in parts]
-        for store, (setting, one) in zip(made, parts, strict=True):
-            if not store.build(PairStream(one, setting), tokenizers, tokenizing, part):
+        made = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
+        for store in made:
+            if not store.build(tokenizers, tokenizing, part):
                 progress.say(f"part {arguments.part} is there; other parts are missing")
     for store in made:
         print(json.dumps(list_stores(store.folder)[0], indent=2))

@@ -9,7 +9,8 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config, from_json
-from flaxformer_lite.data import Dates, ParallelText, shards, workers
+from flaxformer_lite.data import Dates, ParallelText
+from flaxformer_lite.data import store as token_store
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
 from flaxformer_lite.tools.planning.dry_run import dry_run, look_at_data, pieces, shape_in_words
 from flaxformer_lite.training.data import RunData, read_data
@@ -47,8 +48,7 @@ def test_a_dry_run_reads_the_token_store_of_the_run_and_writes_nothing_to_it(
     source = ParallelText(source=str(home / "x.en"), target=str(home / "x.de"))
     data = replace(tiny_config().data, train=source, store=None if store is None else str(home / store))
     config, run = tiny_config(data=data), RunFolder(home / "run")
-    monkeypatch.setattr(shards, "MOST_RECORDS", 20)
-    monkeypatch.setattr(workers, "usable_cores", lambda: 1)
+    monkeypatch.setattr(token_store, "MOST_RECORDS", 20)
 
     def look(name: str, config: Config = config) -> RunData:
         before = touched()
@@ -64,7 +64,7 @@ def test_a_dry_run_reads_the_token_store_of_the_run_and_writes_nothing_to_it(
     first = look("first")
     with run.lock(config), Progress(1, silent=True) as progress:
         trained = read_data(config, run, progress)
-    monkeypatch.setattr(workers, "write_shard", None)
+    monkeypatch.setattr(token_store, "write_shard", None)
     monkeypatch.setattr(Characters, "train", None)
     again = look("again")
     assert first.train.fingerprint == trained.train.fingerprint == again.train.fingerprint
