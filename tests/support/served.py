@@ -28,9 +28,6 @@ TEMPLATE = (
     "[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"
 )
 
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}"
-"""A template that would take years."""
-
 
 def as_run(config: Config, tokenizer: Tokenizer, folder: Path) -> Run:
     generator = np.random.default_rng(2)

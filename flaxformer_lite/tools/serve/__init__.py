@@ -3,8 +3,7 @@
 A request is checked and tokenized (`served_run.py`), waits in a queue (`job_queue.py`), and is answered with others by the one
 thread that computes (`worker.py`); `service.py` is its way there and back, with the limits of `limits.py`. The endpoints are in
 `own_api.py` and `openai_api.py`, their shapes in `requests.py` and `openai_shapes.py`. `guard.py` stands before them, `app.py`
-joins them, and `server.py` opens the socket. `chat.py` has chat templates, `chat_process.py` the process in which each is rendered,
-and `page.py` the page.
+joins them, and `server.py` opens the socket. `page.py` has the page, and `text/chat.py` the chat templates.
 """
 
 from flaxformer_lite.tools.serve.limits import Limits

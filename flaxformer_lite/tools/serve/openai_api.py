@@ -72,10 +72,13 @@ class OpenAIApi:
         run = self.service.runs.find(asked.model, "generate")
         self.service.check_most("n", asked.n)
         if run.chat is None:
-            message = f"{run.name} has no chat template, or none that can be compiled: use /v1/completions"
+            message = f"{run.name} has no chat template that can be used: try /v1/completions"
             raise Refusal(404, message, code="model_not_found", param="model")
         messages = [message.as_dict() for message in asked.messages]
-        text = await self.service.prompt(request, run.chat, messages, **asked.template_options)
+        try:
+            text = await asyncio.to_thread(run.chat.prompt, messages, **asked.template_options)
+        except ValueError as error:
+            raise Refusal(422, str(error), param="messages") from None
         ids = await asyncio.to_thread(run.tokenizers.target.encode, text)  # the template writes the special tokens
         most = asked.max_completion_tokens or asked.max_tokens
         return await self.completed(request, run, "chat.completion", asked, asked.generation(ids, most))

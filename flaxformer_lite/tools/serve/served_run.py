@@ -27,8 +27,8 @@ from flaxformer_lite.run import Run
 from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
+from flaxformer_lite.text.chat import read_chat_template
 from flaxformer_lite.text.unknown import UnknownText
-from flaxformer_lite.tools.serve.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.tools.serve.job_queue import Job
 from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.tools.serve.refusals import Refusal
@@ -90,13 +90,12 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
-        generates, path = "generate" in self.tasks, run.folder.path
-        self.chat: ChatTemplate | None = read_chat_template(path, self.tokenizers.target) if generates else None
-        if self.chat is not None and (problem := self.chat.problem()):
-            warn(
-                f"{path}: the chat template cannot be compiled ({problem}), so the run has no chat: correct the template"
-            )
-            self.chat = None
+        self.chat = None
+        if "generate" in self.tasks:
+            try:
+                self.chat = read_chat_template(run.folder.path, self.tokenizers.target)
+            except ValueError as error:
+                warn(f"{run.folder.path} has no chat: {error}")
 
     @functools.cached_property
     def example(self) -> str:

@@ -15,7 +15,6 @@ from starlette.responses import Response, StreamingResponse
 
 from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.run import Run
-from flaxformer_lite.tools.serve.chat import ChatTemplate
 from flaxformer_lite.tools.serve.job_queue import Job, QueueFull
 from flaxformer_lite.tools.serve.limits import Limits
 from flaxformer_lite.tools.serve.metrics import Metrics
@@ -50,10 +49,7 @@ class Service:
         self.metrics.watch(self.worker)
 
     def close(self, seconds: float) -> bool:
-        """Ends the worker and the chat templates, and returns whether the worker ended within `seconds`."""
-        for run in self.runs.by_name.values():
-            if run.chat is not None:
-                run.chat.close()
+        """Ends the worker, and returns whether it ended within `seconds`."""
         return self.worker.close(seconds)
 
     async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
@@ -104,15 +100,6 @@ class Service:
         finally:
             answer.cancel()
             self.worker.abandon(job)
-
-    async def prompt(self, request: Request, chat: ChatTemplate, messages: Sequence[Any], **options: Any) -> str:
-        """Returns the prompt of a conversation. Raises: Refusal if the template gives none, or not in time; ClientDisconnect."""
-        seconds = request.state.deadline - asyncio.get_running_loop().time()
-        made = asyncio.wrap_future(chat.submit(messages, time.monotonic() + seconds, **options))
-        try:
-            return await self.before(request, made)
-        finally:
-            made.cancel()
 
     def submit(self, job: Job) -> None:
         """Passes a job to the worker. Raises: Refusal if there is no room, or the server stops."""

@@ -15,11 +15,11 @@ from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Seq2Seq
 from flaxformer_lite.run import load, write_run
 from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.chat import read_chat_template
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
 from flaxformer_lite.text.kinds import HUB_FILES, FromRun
 from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
-from flaxformer_lite.tools.serve.chat import read_chat_template
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support.commands import type_command
 from tests.support.hf_folders import DECODER, TRAINED_HERE, random_params

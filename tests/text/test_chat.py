@@ -1,21 +1,16 @@
 """Chat templates: where they are found, what they may write, and that a stranger's program reaches nothing."""
 
 import json
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import tokenizers
 
 from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.chat import ChatTemplate, read_chat_template
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.tools.serve import chat
-from flaxformer_lite.tools.serve.chat import ChatTemplate, read_chat_template
-from flaxformer_lite.tools.serve.refusals import Refusal
-from tests.support import needs
 from tests.support.paths import FIXTURES
-from tests.support.served import ENDLESS, TEMPLATE
+from tests.support.served import TEMPLATE
 from tests.support.tokenizers import NAMES, bytes_joined
 
 BYTES = Bytes().train([], 260)
@@ -73,92 +68,45 @@ def with_special_tokens() -> tokenizers.Tokenizer:
     return found
 
 
-@needs.starlette
 def test_texts_stay_as_they_are_and_blocks_leave_no_lines():
     more = "\n{% if true %}\n{{ messages | tojson }}{{ eos_token }}\n{% endif %}\n"
-    text = ChatTemplate(TEMPLATE + more, {"eos_token": "</s>"}).submit(USER).result()
+    text = ChatTemplate(TEMPLATE + more, {"eos_token": "</s>"}).prompt(USER)
     assert text == "[user] <Hi> 'é'\n[assistant] " + json.dumps(USER, ensure_ascii=False) + "</s>\n"
 
 
-@needs.starlette
 def test_prompts_are_those_of_the_library():
     """Oracle: transformers 5.24 (`tests/makers/make_chat_reference.py`): the prompt, or that it raises an error."""
-    template = ChatTemplate("", {"bos_token": "", "eos_token": "</s>"})
     for row in json.loads((FIXTURES / "chat_templates.json").read_text(encoding="utf-8")):
-        template.source = row["source"]  # one process for all
-        if row["prompt"] is None:
-            with pytest.raises(Refusal):
-                prompt(template, row["messages"], **row["options"])
-        else:
-            assert prompt(template, row["messages"], **row["options"]) == row["prompt"], row["source"]
+        try:
+            found = ChatTemplate(row["source"], {"bos_token": "", "eos_token": "</s>"}).prompt(
+                row["messages"], **row["options"]
+            )
+        except ValueError:
+            found = None
+        assert found == row["prompt"], row["source"]
 
 
-def prompt(template: ChatTemplate, messages: Any, **options: Any) -> str:
-    return template.submit(messages, time.monotonic() + 60, **options).result()
-
-
-@needs.starlette
 @pytest.mark.parametrize(
-    "source",
+    ("source", "reason"),
     [
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{{ raise_exception.__globals__.time }}",
-        "{% for x in range(10000000) %}{% endfor %}",
-        "{{ 1 / 0 }}",
-        "{{ nothing.at.all }}",
-        "{% if %}",
-    ],
-)
-def test_a_template_that_reaches_out_or_fails_is_refused(source: str):
-    with pytest.raises(Refusal) as caught:
-        ChatTemplate(source, {}).submit(USER).result()
-    assert caught.value.status == 422
-
-
-@needs.starlette
-def test_a_template_without_end_or_beyond_the_memory_is_refused_and_the_next_prompt_is_made(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    """Law: time, memory, recursion and size are limited, in rendering and in the constants of compiling; a killed process is
-    replaced by another one."""
-    template = ChatTemplate("", {})
-    for source, reason in (
-        ("{{ 'x' * 10**10 }}", "it needs more than 512 MiB of memory"),
-        ("{% set n = namespace(i=10) %}{{ 'x' * n.i**10 }}", "it needs more than 512 MiB of memory"),
-        ("{{ 'x' * 5000000 }}", "it writes 5,000,000 bytes, more than 4,194,304"),
+        ("{{ ''.__class__.__mro__ }}", "access to attribute '__class__'"),
+        ("{{ messages.append(1) }}", "append"),
+        ("{{ raise_exception.__globals__.json }}", "access to attribute '__globals__'"),
+        ("{{ namespace.__init__.__globals__ }}", "access to attribute '__init__'"),
+        ("{% include '/etc/passwd' %}", "no loader"),
+        ("{% import 'os' as os %}", "no loader"),
+        ("{{ open('/etc/passwd') }}", "'open' is undefined"),
+        ("{% for x in range(10000000) %}{% endfor %}", "Range too big"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ nothing.at.all }}", "'nothing' is undefined"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
-        ("{{ " + "(" * 9999, "recursion"),
         ("{{ raise_exception('one\\ntwo ' ~ 'x' * 9999) }}", "one two xxx"),
         ("{{ '\\ud800' }}", "surrogates"),
-    ):
-        template.source = source
-        with pytest.raises(Refusal, match=reason) as caught:
-            template.submit(USER).result()
-        assert len(caught.value.message) < 600 and "\n" not in caught.value.message
-    first = template.process
-    monkeypatch.setattr(chat, "SECONDS", 0.5)
-    for source in (ENDLESS, "{{ 10 ** (10**9) }}"):  # the second is computed in C, where Python handles no signal
-        template.source = source
-        with pytest.raises(Refusal, match=r"it did not end within 0\.5 seconds"):
-            template.submit(USER).result()
-    monkeypatch.undo()
-    template.source = "{{ messages[0].role }}"
-    assert template.submit(USER).result() == "user" and template.process is not first
-    template.process.kill()  # type: ignore[union-attr]
-    with pytest.raises(Refusal, match="its process has crashed"):
-        template.submit(USER).result()
-    assert template.submit(USER).result() == "user"
-
-
-@needs.starlette
-def test_the_process_knows_no_secret_and_ends_with_its_owner(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FLAXFORMER_LITE_TOKEN", "a-secret-of-this-test")
-    template = ChatTemplate("a", {})
-    assert template.submit(USER).result() == "a"
-    process = template.process
-    assert process is not None and process.poll() is None
-    if (environment := Path(f"/proc/{process.pid}/environ")).exists():  # Linux
-        assert b"PATH=" in environment.read_bytes() and b"a-secret" not in environment.read_bytes()
-    template.close()
-    assert process.poll() is not None
+        ("{% if %}", "cannot be compiled: line 1: "),
+        ("{{ " + "(" * 9999, "cannot be compiled"),
+    ],
+)
+def test_a_template_that_reaches_out_or_fails_is_refused_in_one_line(source: str, reason: str):
+    with pytest.raises(ValueError, match=reason) as caught:
+        ChatTemplate(source, {}).prompt(USER)
+    assert len(str(caught.value)) < 600 and "\n" not in str(caught.value)
