@@ -128,7 +128,7 @@ class RunFolder:
         silent: write no metrics, samples or hypotheses: of several processes only the first one reports.
         with_changes: whether the run continues with other settings, those that may change if that is asked for.
 
-    Raises: ValueError for a URL: `open_run` (remote_run.py) reads a run there.
+    Raises: ValueError for a URL: `open_run` (mirror.py) reads a run there.
     """
 
     def __init__(self, path: str | Path, *, silent: bool = False, with_changes: bool = False):

@@ -1,37 +1,46 @@
-"""The mirror: a copy of the run folder on another file system, made in the background and whole at any moment.
+"""Run folders at URLs: reading one, and the mirror, a copy of a run folder that is made while it trains.
 
-Whoever reads the mirror, at any instant, finds a complete older state of the run or a complete newer one. A push writes in
-this order:
+A checkpoint at a URL is *complete* once its MARKER is there: the writer creates it last and deletes it first, because most of
+these file systems cannot rename a folder in one step. So whoever reads a mirror, at any instant, finds a complete older state of
+the run or a complete newer one. A push writes in this order:
 
 1. config.json, the tokenizers, metrics.jsonl and the other small files. Rows of steps after the newest complete checkpoint
    do no harm: a run that continues deletes them.
-2. each checkpoint, oldest first; its marker (`remote_run.py`) last.
+2. each checkpoint, oldest first; its marker last.
 3. It deletes checkpoints that the run has deleted, marker first.
 
 A push reads from a snapshot of the run folder made of hard links, so training may delete or replace its files meanwhile.
 """
 
 import contextlib
-import json
+import hashlib
 import os
+import re
 import shutil
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
+from filelock import FileLock
+
+from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.base.console import Progress, warn
-from flaxformer_lite.base.remote_files import describe_error, reading
+from flaxformer_lite.base.remote_files import cache_root, describe_error, is_url, open_filesystem, reading
 from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.differences import describe_differences, differences, fixed
+from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
-from flaxformer_lite.workdir.digests import DIGESTS, steps_in, unsealed
+from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in, unsealed
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.remote_run import MARKER, RemoteRun, complete_steps, drop_checkpoints, step_of
+
+MARKER = f"meta/{META}"
+"""The file of a checkpoint that is written last."""
+
+FETCH_ATTEMPTS = 5
+"""Times that a copy starts again because the run's writer has deleted a checkpoint meanwhile."""
 
 POLL_SECONDS = 1.0
 """Time between two looks for a finished checkpoint."""
@@ -45,24 +54,196 @@ STUCK_SECONDS = 600.0
 APPENDED = ("metrics.jsonl", "train.log")
 """Files that grow in place; all others are replaced as a whole."""
 
-SNAPSHOT = ".mirror"
-"""The folder in the run folder that holds the snapshot."""
+
+def step_of(name: str) -> int | None:
+    """Returns the step of the checkpoint that a file belongs to; None if it belongs to none."""
+    found = re.match(r"checkpoints/(\d+)/", name)
+    return None if found is None else int(found[1])
+
+
+def steps_of(names: Iterable[str]) -> set[int]:
+    """Returns the steps of all checkpoints that have any of the files."""
+    return {step for step in map(step_of, names) if step is not None}
+
+
+def complete_steps(names: Iterable[str]) -> list[int]:
+    """Returns the steps of the complete checkpoints among the files, ascending."""
+    return sorted(steps_of(name for name in names if name.endswith(f"/{MARKER}")))
+
+
+class RemoteRun:
+    """A run folder at a path or URL. Its methods raise whatever the file system raises.
+
+    On a local file system (a mounted drive), files are written under a temporary name and renamed; object stores write
+    each file whole.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.filesystem, self.root = open_filesystem(url)
+        self.is_local = self.filesystem.protocol == ("file", "local")
+
+    def files(self) -> dict[str, int]:
+        """Returns the name of every file, relative to the run folder, and its size; none if there is no folder."""
+        if self.is_local:
+            return self._local_files()
+        self.filesystem.invalidate_cache()
+        found = self.filesystem.find(self.root, detail=True)
+        return {path[len(self.root) + 1 :]: info["size"] for path, info in found.items()}
+
+    def _local_files(self) -> dict[str, int]:
+        """Returns the same of a local folder: fsspec's own listing hides errors, so a drive that is gone would look empty.
+
+        What another process renames or deletes meanwhile is left out.
+        """
+
+        def fail(error: OSError) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        sizes = {}
+        for folder, _, names in os.walk(self.root, onerror=fail):
+            for path in (Path(folder, name) for name in names):
+                with contextlib.suppress(FileNotFoundError):
+                    sizes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return sizes
+
+    def read(self, name: str) -> bytes:
+        """Returns the content of a file."""
+        return self.filesystem.cat_file(f"{self.root}/{name}")
+
+    def get(self, name: str, path: Path) -> None:
+        """Copies a file here, complete or not at all."""
+        with atomic_write(path) as unfinished:
+            self.filesystem.get_file(f"{self.root}/{name}", str(unfinished))
+
+    def put(self, path: Path, name: str) -> None:
+        """Copies a file there, complete or not at all."""
+        if self.is_local:
+            with atomic_write(Path(self.root, name)) as unfinished:
+                shutil.copyfile(path, unfinished)
+        else:
+            self.filesystem.put_file(str(path), f"{self.root}/{name}")
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Deletes files, in this order, and folders that this leaves empty."""
+        for name in names:
+            self.filesystem.rm_file(f"{self.root}/{name}")
+            for folder in Path(self.root, name).parents[: name.count("/")] if self.is_local else ():
+                with contextlib.suppress(OSError):  # it is not empty
+                    folder.rmdir()
+
+    def has_same_state(self, here: Path, there: str) -> bool:
+        """Returns whether a local checkpoint has the same digests as the complete one `there`."""
+        digests = here / "state" / DIGESTS
+        return digests.is_file() and digests.read_bytes() == self.read(f"{there}/state/{DIGESTS}")
+
+    def fetch(self, folder: Path, progress: Progress, *, verify: bool) -> list[int]:
+        """Brings a local folder to the state of this run, except for config.json; returns the complete steps.
+
+        The newest checkpoint comes last: once it is here, everything is.
+
+        Args:
+            verify: whether local checkpoints may be damaged, so that they are kept only if their files are as they were written.
+        """
+        for _ in range(FETCH_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return self._fetch(folder, progress, verify)
+        return self._fetch(folder, progress, verify)
+
+    def _fetch(self, folder: Path, progress: Progress, verify: bool) -> list[int]:
+        files = {name: size for name, size in sorted(self.files().items()) if "/." not in f"/{name}"}
+
+        def get(name: str, path: Path) -> None:
+            progress.update(f"copying {name} from {self.url}")
+            self.get(name, path)
+
+        for name, size in files.items():
+            here = folder / name
+            if name == "config.json" or name.startswith("checkpoints/"):
+                continue
+            # The files in folders, samples and hypotheses, are written once.
+            if "/" not in name or not here.is_file() or here.stat().st_size != size:
+                get(name, here)
+        steps = complete_steps(files)
+        for step in steps:
+            here, there = folder / "checkpoints" / str(step), f"checkpoints/{step}"
+            trusted = not verify or why_damaged(here.parent, step) is None
+            if trusted and self.has_same_state(here, there):
+                self.get(f"{there}/{MARKER}", here / MARKER)  # an evaluation may have been added
+                continue
+            shutil.rmtree(here, ignore_errors=True)
+            with atomic_write(here) as unfinished:
+                for name in (name for name in files if step_of(name) == step):
+                    get(name, unfinished / name.removeprefix(f"{there}/"))
+        return steps
+
+
+def open_run(path: str | Path) -> RunFolder:
+    """Returns a run folder for reading: a local one, or the local copy of the one at a URL.
+
+    The copy lies in `~/.cache/flaxformer_lite` (or below `XDG_CACHE_HOME`). Only what has changed is copied again, by one process
+    at a time.
+
+    Raises: ValueError if the URL holds no run, or cannot be read.
+    """
+    if not (isinstance(path, str) and is_url(path)):
+        return RunFolder(path)
+    remote, copy = RemoteRun(path), cache_folder(path)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with reading(path), Progress() as progress, FileLock(f"{copy}.lock"):
+        is_run = "config.json" in remote.files()
+        if is_run:
+            steps = remote.fetch(copy, progress, verify=False)
+            remote.get("config.json", copy / "config.json")
+            drop_other_checkpoints(copy / "checkpoints", steps)
+    if not is_run:
+        raise ValueError(
+            f"{path} holds no run (there is no config.json in it): give the URL of a run folder, or of a mirror"
+        )
+    return RunFolder(copy)
+
+
+def cache_folder(url: str) -> Path:
+    """Returns the folder of the local copy of a URL."""
+    name = url.rstrip("/").rpartition("/")[2]
+    return cache_root() / f"{name}-{hashlib.sha256(url.encode()).hexdigest()[:12]}"
+
+
+def drop_other_checkpoints(folder: Path, kept: list[int]) -> None:
+    """Deletes the checkpoints of all other steps."""
+    for step in set(steps_in(folder)) - set(kept):
+        shutil.rmtree(folder / str(step), ignore_errors=True)
+
+
+def newest_valid(folder: RunFolder) -> int:
+    """Returns the newest step whose files are as they were written; -1 if there is none."""
+    valid = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
+    return next(valid, -1)
 
 
 def start_from_mirror(folder: RunFolder, config: Config) -> None:
     """Prepares `train.mirror`. If it is ahead of the run folder, the run continues from the mirror's checkpoints.
 
-    Raises: ValueError if the mirror holds a run of another config, is written by another folder of which this one is a copy, or
-        is the run folder itself; or if it cannot be reached and the run folder has no checkpoint, because the mirror may have some.
+    Raises: ValueError if the mirror holds a run of another config or is the run folder itself; or if it cannot be reached and the
+        run folder has no checkpoint, because the mirror may have some.
     """
     if config.train.mirror is None:
         return
     remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
-    check_place(remote, folder.path)
-    different: dict[str, tuple[Any, Any]] = {}
+    if remote.is_local:
+        check_place(remote, folder.path)
     try:
-        if (other := other_writer(remote, folder.path) if trained else None) is None:
-            different = fetch_newer(remote, config, folder, newest_here)
+        newest = max(complete_steps(remote.files()), default=None)
+        if newest is None:
+            remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
+            return
+        there = from_json(remote.read("config.json"), f"{remote.url}/config.json")
+        different = differences(there, config, on_request=folder.with_changes)
+        if not different and newest > newest_here:
+            with Progress() as progress:
+                progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
+                remote.fetch(folder.path, progress, verify=True)
     except Exception as error:
         problem = f"train.mirror {remote.url} cannot be used ({describe_error(error)})"
         if not trained:
@@ -72,58 +253,21 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
             ) from None
         warn(f"{problem}: training continues, and it is copied as soon as that works")
         return
-    if other is not None:
-        raise ValueError(
-            f"train.mirror {remote.url} is the mirror of the run folder {other}, of which {folder.path} is a copy: give the copy "
-            f"another train.mirror, or delete {other}"
-        )
     if different:
         raise ValueError(
             f"train.mirror {remote.url} holds a run of another config: {describe_differences(different)}. Use another "
-            "train.mirror, or the old settings"
-            + ("" if fixed(different) else "; --continue-with-changes continues it with the new ones")
+            "train.mirror, the old settings, or --continue-with-changes for settings that a run may change"
         )
 
 
-def fetch_newer(remote: RemoteRun, config: Config, folder: RunFolder, newest_here: int) -> dict[str, tuple[Any, Any]]:
-    """Copies the mirror's checkpoints after `newest_here` into the run folder; writes the first file of an empty mirror.
-
-    Returns the settings in which the mirror's run is another one, of which nothing is copied.
-    """
-    newest = max(complete_steps(remote.files()), default=None)
-    if newest is None:
-        remote.put(folder.path / "config.json", "config.json")  # also shows whether the mirror can be written
-        return {}
-    there = from_json(remote.read("config.json"), f"{remote.url}/config.json")
-    different = differences(there, config, on_request=folder.with_changes)
-    if not different:
-        with contextlib.suppress(Exception):  # a full mirror can be read; the next push says that it cannot be written
-            remote.set_writer(folder.path)
-    if not different and newest > newest_here:
-        with Progress() as progress:
-            progress.say(f"continuing from train.mirror {remote.url}, which has step {newest}")
-            show = progress.within
-            remote.fetch(folder.path, lambda step: step <= newest_here, lambda name: show(f"copying {name}"))
-        warn_without_rows(remote, newest)
-    return different
-
-
-def other_writer(remote: RemoteRun, folder: Path) -> Path | None:
-    """Returns the run folder on this machine that writes the mirror, if that is another one than `folder`."""
-    if (other := remote.writer()) is None:
-        return None
-    try:
-        url = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
-        return other if RemoteRun(url).root == remote.root and not os.path.samefile(other, folder) else None
-    except (OSError, AttributeError, LookupError, TypeError, ValueError):
-        return None  # it was moved or deleted, or is no run any more
-
-
-def warn_without_rows(remote: RemoteRun, step: int) -> None:
-    """Warns if the rows of a run that was copied from its mirror are not there."""
-    if "metrics.jsonl" not in remote.files():
-        warn(
-            f"train.mirror {remote.url} has no metrics.jsonl: the rows up to step {step} are lost, and training continues"
+def check_place(remote: RemoteRun, folder: Path) -> None:
+    """Raises: ValueError for a mirror on this machine that is the run folder, or whose parent folder does not exist."""
+    root = Path(remote.root).resolve()
+    if root == folder.resolve():
+        raise ValueError(f"train.mirror {remote.url} is the run folder: choose another place for one of them")
+    if not root.parent.is_dir():
+        raise ValueError(
+            f"train.mirror {remote.url}: there is no folder {root.parent}: create it, or mount the drive that has it"
         )
 
 
@@ -150,32 +294,9 @@ def follow_mirror(folder: RunFolder, config: Config) -> Iterator[None]:
     remote = RemoteRun(str(config.train.mirror))
     with folder.lock(config):
         with reading(f"train.mirror {remote.url}"), Progress(silent=True) as progress:
-            steps = remote.fetch(
-                folder.path,
-                lambda step: why_damaged(folder.checkpoints, step) is None,
-                lambda name: progress.update(f"copying {name}"),
-            )
-        drop_checkpoints(folder.checkpoints, steps)
+            steps = remote.fetch(folder.path, progress, verify=True)
+        drop_other_checkpoints(folder.checkpoints, steps)
         yield
-
-
-def check_place(remote: RemoteRun, folder: Path) -> None:
-    """Raises: ValueError for a mirror on this machine that is the run folder, or whose parent folder does not exist."""
-    if not remote.is_local:
-        return
-    root = Path(remote.root).resolve()
-    if root == folder.resolve():
-        raise ValueError(f"train.mirror {remote.url} is the run folder: choose another place for one of them")
-    if not root.parent.is_dir():
-        raise ValueError(
-            f"train.mirror {remote.url}: there is no folder {root.parent}: create it, or mount the drive that has it"
-        )
-
-
-def newest_valid(folder: RunFolder) -> int:
-    """Returns the newest step whose files are as they were written; -1 if there is none."""
-    valid = (step for step in steps_in(folder.checkpoints)[::-1] if why_damaged(folder.checkpoints, step) is None)
-    return next(valid, -1)
 
 
 def mirroring(config: Config, folder: RunFolder, progress: Progress) -> contextlib.AbstractContextManager[object]:
@@ -196,7 +317,7 @@ class Mirror:
 
     def __init__(self, url: str, folder: Path, progress: Progress) -> None:
         self.remote, self.folder, self.progress = RemoteRun(url), folder, progress
-        self.snapshot = folder / SNAPSHOT
+        self.snapshot = folder / ".mirror"
         self.pushed: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file as it was last copied by this process."""
         self.same: dict[int, tuple[int, int]] = {}
@@ -228,15 +349,8 @@ class Mirror:
             shutil.rmtree(self.snapshot, ignore_errors=True)
         if self.failure is not None:
             self.progress.warn(
-                f"train.mirror {self.remote.url} is not up to date at the end ({self.failure}); "
-                f"missing in it: {', '.join(self.missing())}. The same command copies it"
+                f"train.mirror {self.remote.url} is not up to date at the end ({self.failure}): the same command copies the rest"
             )
-
-    def missing(self) -> list[str]:
-        """Returns the checkpoints, and the files at the top of the run folder, that are not in the mirror as they are here."""
-        names = [name for name, path in run_files(self.folder) if self.pushed.get(name) != stamp(path)]
-        steps = sorted(steps_of(names) - self.same.keys())
-        return [*(f"checkpoint {step}" for step in steps), *(n for n in names if "/" not in n and n != "train.log")]
 
     def push(self) -> None:
         """Brings the mirror to the state of the run folder. Raises whatever the file system raises."""
@@ -250,40 +364,35 @@ class Mirror:
             raise OSError("what was copied is no longer there")
         if (complete := complete_steps(there)) and complete[-1] > ours[-1]:
             raise OSError(f"it has step {complete[-1]} already, and this run is at step {ours[-1]}")
-        if self.remote.writer() is None:
-            self.remote.set_writer(self.folder)
         small = [name for name in names if not name.startswith("checkpoints/")]
         for name in sorted(small, key=lambda name: (name != "config.json", name)):
             self._put(name, there)
-        self.remote.delete(
-            sorted(name for name in there if name.startswith(("samples/", "hypotheses/")) and name not in names)
-        )
+        answers = (name for name in there if name.startswith(("samples/", "hypotheses/")))
+        self.remote.delete(sorted(name for name in answers if name not in names))
         for step in ours:
             self._put_checkpoint(step, [name for name in names if step_of(name) == step], there)
         for step in sorted(steps_of(there) - set(ours)):
             if step < ours[-1]:
-                self._delete_checkpoint(step, there)
+                old = (name for name in there if step_of(name) == step)
+                self.remote.delete(sorted(old, key=lambda name: (not name.endswith(MARKER), name)))
+                self.same.pop(step, None)
 
     def _take_snapshot(self) -> list[str]:
         """Makes the snapshot, of links where the file system has them; returns the names of its files."""
         while True:
             shutil.rmtree(self.snapshot, ignore_errors=True)
-            names = []
+            files = run_files(self.folder)
             try:
-                for name, path in run_files(self.folder):
+                for name, path in files:
                     place = self.snapshot / name
                     place.parent.mkdir(parents=True, exist_ok=True)
-                    link = shutil.copy2 if name in APPENDED else os.link
                     try:
-                        link(path, place)
-                    except FileNotFoundError:
-                        raise
+                        (shutil.copy2 if name in APPENDED else os.link)(path, place)
                     except OSError:
                         shutil.copy2(path, place)
-                    names.append(name)
             except FileNotFoundError:
                 continue  # a checkpoint was deleted meanwhile
-            return names
+            return [name for name, _ in files]
 
     def _put(self, name: str, there: set[str]) -> None:
         """Copies a file, unless this process has copied it as it is."""
@@ -309,17 +418,9 @@ class Mirror:
             self.remote.delete([marker])
         self.same.pop(step, None)
         self.remote.delete(sorted(name for name in there if step_of(name) == step and name not in names))
-        for name in names:
-            if name != marker:
-                self._put(name, there - {marker})
-        self._put(marker, there - {marker})
+        for name in sorted(names, key=lambda name: (name == marker, name)):
+            self._put(name, there - {marker})
         self.same[step] = mark
-
-    def _delete_checkpoint(self, step: int, there: set[str]) -> None:
-        """Deletes a checkpoint, its marker first."""
-        names = (name for name in there if step_of(name) == step)
-        self.remote.delete(sorted(names, key=lambda name: (not name.endswith(MARKER), name)))
-        self.same.pop(step, None)
 
     def _run(self) -> None:
         """Pushes each new state of the checkpoints until the end of the run, and then once more."""
@@ -369,11 +470,6 @@ def run_files(folder: Path) -> list[tuple[str, Path]]:
             if not name.startswith(".") and (step_of(relative) is not None or not relative.startswith("checkpoints/")):
                 found.append((relative, path))
     return sorted(found)
-
-
-def steps_of(names: Iterable[str]) -> set[int]:
-    """Returns the steps of all checkpoints that have any of the files."""
-    return {step for step in map(step_of, names) if step is not None}
 
 
 def stamp(path: Path) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.remote_run import open_run
+from flaxformer_lite.workdir.mirror import open_run
 from flaxformer_lite.workdir.retention import Retention
 from flaxformer_lite.workdir.seal import check_seal, seal
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
+from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import rows, saved, tiny_config, with_train, write_config_file
 from tests.support.final_state import assert_same_run, final_state
 from tests.support.paths import ROOT

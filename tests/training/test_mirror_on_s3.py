@@ -18,8 +18,7 @@ from flaxformer_lite.run import load
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.mirror import Mirror
-from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps, step_of
+from flaxformer_lite.workdir.mirror import Mirror, RemoteRun, complete_steps, step_of
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.mirrors import write_run
 from tests.support.paths import ROOT

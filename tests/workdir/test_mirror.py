@@ -3,20 +3,33 @@
 import errno
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from filelock import FileLock
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.workdir import mirror
 from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.mirror import Mirror, follow_mirror, newest_valid, push_once, start_from_mirror
+from flaxformer_lite.workdir.mirror import (
+    Mirror,
+    RemoteRun,
+    cache_folder,
+    follow_mirror,
+    newest_valid,
+    open_run,
+    push_once,
+    start_from_mirror,
+    step_of,
+)
 from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.remote_run import WRITER, RemoteRun
 from tests.support.experiments import tiny_config, with_train
 from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
 from tests.support.quick import quick
@@ -37,8 +50,9 @@ class Lines(Progress):
 
 
 @pytest.fixture(autouse=True)
-def store(monkeypatch: pytest.MonkeyPatch):
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     FlakyFileSystem.reset()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(mirror, "POLL_SECONDS", 0.02)
     monkeypatch.setattr(mirror, "MAX_RETRY_SECONDS", 0.1)
     yield
@@ -52,7 +66,7 @@ def new_mirror(folder: Path, url: str = URL) -> Mirror:
 def fetched(folder: Path, url: str = URL) -> list[int]:
     """Copies the mirror into a folder that is empty; returns the steps, all of which are valid."""
     shutil.rmtree(folder, ignore_errors=True)
-    steps = RemoteRun(url).fetch(folder, lambda _: False, lambda _: None)
+    steps = RemoteRun(url).fetch(folder, Progress(silent=True), verify=True)
     assert all(why_damaged(folder / "checkpoints", step) is None for step in steps)
     return steps
 
@@ -288,7 +302,7 @@ def test_a_folder_that_cannot_be_listed_for_a_while_is_caught_up(tmp_path: Path,
         wait_for(lambda: 4 in pushes.same)
 
 
-def test_at_the_end_one_more_attempt_and_a_word_on_what_is_missing(tmp_path: Path):
+def test_at_the_end_one_more_attempt_and_a_word(tmp_path: Path):
     run = tmp_path / "run"
     write_run(run, CONFIG, [4], 4)
     with new_mirror(run) as pushes:
@@ -296,8 +310,7 @@ def test_at_the_end_one_more_attempt_and_a_word_on_what_is_missing(tmp_path: Pat
         FlakyFileSystem.failure = FAILURES[0]
         write_run(run, CONFIG, [4, 8], 8)
         wait_for(lambda: pushes.failure is not None)
-    last = pushes.progress.said[-1]  # type: ignore[attr-defined]
-    assert "not up to date at the end" in last and "missing in it: checkpoint 8, metrics.jsonl" in last
+    assert "not up to date at the end (Transport" in pushes.progress.said[-1]  # type: ignore[attr-defined]
     assert not (run / ".mirror").exists()
     FlakyFileSystem.failure = None
     with new_mirror(run):
@@ -446,7 +459,9 @@ def test_a_mirror_is_continued_with_other_settings_if_that_is_asked_for(tmp_path
     write_run(run := tmp_path / "run", CONFIG, [4], 4)
     new_mirror(run).push()
     patient, here = with_train(CONFIG, patience=5), tmp_path / "here"
-    with pytest.raises(ValueError, match=r"is now 5\. .*; --continue-with-changes continues it with the new ones$"):
+    with pytest.raises(
+        ValueError, match=r"is now 5\. .*, or --continue-with-changes for settings that a run may change$"
+    ):
         start_from_mirror(RunFolder(here), patient)
     start_from_mirror(RunFolder(here, with_changes=True), patient)
     assert steps_in(here / "checkpoints") == [4]
@@ -460,82 +475,6 @@ def test_a_mirror_of_another_run_is_refused(tmp_path: Path):
     started(tmp_path / "longer", steps=99)
 
 
-def test_a_copy_of_a_run_does_not_write_into_its_mirror(tmp_path: Path):
-    """Law: a mirror has one run folder; the one that has it is named until it is moved, deleted or mirrored elsewhere."""
-    write_run(run := tmp_path / "run", CONFIG, [4], 4)
-    new_mirror(run).push()
-    before = remote_contents()
-    shutil.copytree(run, copy := tmp_path / "copy")
-    complaint = (
-        rf"^train.mirror {URL} is the mirror of the run folder {run}, of which {copy} is a copy: give the copy another"
-    )
-    for _ in range(2):
-        with pytest.raises(ValueError, match=complaint):
-            started(copy)
-    started(run)
-    started(copy, mirror="flaky://bucket/copy")
-    new_mirror(copy, "flaky://bucket/copy").push()
-    assert remote_contents() == before
-
-
-def test_the_run_folder_of_a_mirror_may_have_any_name(tmp_path: Path):
-    """Law: a name in Latin-1, which is not UTF-8, is read as it was written."""
-    run = tmp_path / os.fsdecode(b"r\xfcn")
-    mirror = RemoteRun(str(tmp_path / "mirror"))
-    mirror.set_writer(run)
-    assert mirror.writer() == run.resolve()
-
-
-@pytest.mark.parametrize(
-    "how", ["moved", "deleted", "damaged", "mirrored elsewhere", "linked", "by an earlier version"]
-)
-def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, how: str):
-    write_run(run := tmp_path / "run", CONFIG, [4], 4)
-    new_mirror(run).push()
-    place = tmp_path / "place"
-    if how == "moved":
-        run.rename(place)
-    elif how == "linked":
-        place.symlink_to(run)
-    else:
-        shutil.copytree(run, place)
-    if how == "deleted":
-        shutil.rmtree(run)
-    if how == "damaged":
-        (run / "config.json").write_text("[")
-    if how == "mirrored elsewhere":
-        (run / "config.json").write_text(to_json(with_train(CONFIG, mirror="flaky://bucket/other")))
-    if how == "by an earlier version":
-        RemoteRun(URL).delete([WRITER])
-    started(place)
-    write_run(place, CONFIG, [4, 8], 8)
-    new_mirror(place).push()
-    assert fetched(tmp_path / "copy") == [4, 8]
-
-
-def test_an_empty_folder_takes_the_mirror_over(tmp_path: Path):
-    """Law: a lost disk is one that the new folder cannot see; where it can, the old folder is the one that is refused."""
-    write_run(run := tmp_path / "run", CONFIG, [4], 4)
-    new_mirror(run).push()
-    heir = started(tmp_path / "heir")
-    with pytest.raises(ValueError, match=f"is the mirror of the run folder {heir}, of which {run} is a copy"):
-        started(run)
-    started(heir)
-
-
-def test_a_mirror_without_rows_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    write_run(run := tmp_path / "run", CONFIG, [4, 8], 8)
-    new_mirror(run).push()
-    started(tmp_path / "whole")
-    assert "warning" not in capsys.readouterr().err
-    RemoteRun(URL).delete(["metrics.jsonl"])
-    started(tmp_path / "without")
-    with follow_mirror(RunFolder(tmp_path / "other"), CONFIG):
-        pass
-    words = f"warning: train.mirror {URL} has no metrics.jsonl: the rows up to step 8 are lost"
-    assert capsys.readouterr().err.count(words) == 1
-
-
 def test_places_that_are_no_mirror(tmp_path: Path):
     with pytest.raises(ValueError, match="is the run folder: choose another place"):
         started(tmp_path / "run", mirror=str(tmp_path / "run"))
@@ -543,3 +482,120 @@ def test_places_that_are_no_mirror(tmp_path: Path):
         started(tmp_path / "other", mirror=str(tmp_path / "nowhere" / "run"))
     with pytest.raises(ValueError, match=r"train.mirror is ''"):
         with_train(CONFIG, mirror="")
+
+
+# At a URL -----------------------------------------------------------------------------------------------------------------
+
+
+def upload(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            RemoteRun(URL).put(path, path.relative_to(folder).as_posix())
+
+
+@pytest.mark.parametrize("place", ["flaky://bucket/run", "there", "file://{}/there"])
+def test_files_are_put_read_and_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str):
+    """A URL, a relative path, and a path as a URL."""
+    monkeypatch.chdir(tmp_path)
+    remote = RemoteRun(place.format(tmp_path))
+    assert remote.files() == {}
+    (tmp_path / "a").write_text("hello")
+    for name in ("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"):
+        remote.put(tmp_path / "a", name)
+    assert remote.files() == dict.fromkeys(("config.json", "checkpoints/4/state/x", "checkpoints/4/meta/meta.json"), 5)
+    assert remote.read("checkpoints/4/state/x") == b"hello"
+    remote.get("config.json", tmp_path / "new" / "b")
+    assert (tmp_path / "new" / "b").read_text() == "hello"
+    remote.delete(["checkpoints/4/meta/meta.json", "checkpoints/4/state/x"])
+    assert list(remote.files()) == ["config.json"]
+    assert not remote.is_local or not (tmp_path / "there" / "checkpoints").exists()
+
+
+def test_a_drive_that_is_gone_does_not_look_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """fsspec's own listing would be empty."""
+    (tmp_path / "there").mkdir()
+    remote = RemoteRun(str(tmp_path / "there"))
+    monkeypatch.setattr(os, "scandir", Mock(side_effect=FAILURES[0]))
+    with pytest.raises(OSError, match="not connected"):
+        remote.files()
+
+
+def test_files_that_go_while_they_are_listed_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A trainer renames its finished files and deletes old checkpoints while another process reads its mirror."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "old" / "gone.unfinished").write_text("x")
+    original = os.walk
+
+    def walk(*arguments: Any, **options: Any) -> list[Any]:
+        found = list(original(*arguments, **options))
+        shutil.rmtree(tmp_path / "old")
+        options["onerror"](FileNotFoundError(errno.ENOENT, "a folder that went before it was read"))
+        return found
+
+    monkeypatch.setattr(os, "walk", walk)
+    assert RemoteRun(str(tmp_path)).files() == {"config.json": 2}
+
+
+def test_one_process_copies_at_a_time(tmp_path: Path):
+    write_run(tmp_path / "run", tiny_config(), [4, 8], 8)
+    upload(tmp_path / "run")
+    copy = cache_folder(URL)
+    copy.parent.mkdir(parents=True)
+    with FileLock(f"{copy}.lock"):
+        other = threading.Thread(target=open_run, args=[URL], daemon=True)
+        other.start()
+        other.join(0.3)
+        assert other.is_alive() and not copy.exists()
+    other.join(60)
+    assert not other.is_alive() and (copy / "config.json").is_file()
+
+
+def test_a_checkpoint_that_is_deleted_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The writer of the run has gone on: the copy starts again."""
+    write_run(tmp_path / "run", tiny_config(), [4, 8], 8)
+    upload(tmp_path / "run")
+    original = FlakyFileSystem.get_file
+
+    def get_file(self: FlakyFileSystem, rpath: str, lpath: str, **options: object) -> None:
+        if "/4/state" in rpath:
+            RemoteRun(URL).delete([name for name in RemoteRun(URL).files() if step_of(name) == 4])
+        original(self, rpath, lpath, **options)
+
+    monkeypatch.setattr(FlakyFileSystem, "get_file", get_file)
+    folder = open_run(URL)
+    assert [step.name for step in folder.checkpoints.iterdir()] == ["8"]
+
+
+def test_a_copy_follows_its_run(tmp_path: Path):
+    """States are copied once, markers again; what the run deleted is deleted; a checkpoint written anew is copied anew."""
+    run = tmp_path / "run"
+    write_run(run, tiny_config(), [4, 8], 8)
+    upload(run)
+    folder = open_run(URL)
+    assert folder.path == cache_folder(URL) and folder.config() == tiny_config()
+    kept = (folder.checkpoints / "8" / "state" / "d" / "0a").stat().st_ino
+    write_run(run, tiny_config(), [8, 12], 12, evaluated=(8,))
+    FlakyFileSystem.reset()
+    upload(run)
+    folder = open_run(URL)
+    assert sorted(step.name for step in folder.checkpoints.iterdir()) == ["12", "8"]
+    assert (folder.checkpoints / "8" / "state" / "d" / "0a").stat().st_ino == kept
+    assert "eval" in (folder.checkpoints / "8" / "meta" / "meta.json").read_text()
+    assert len(folder.rows()) == 12
+    FlakyFileSystem.reset()
+    write_checkpoint(tmp_path / "anew" / "8", None, "anew")
+    (run / "checkpoints" / "8").rename(tmp_path / "old")
+    (tmp_path / "anew" / "8").rename(run / "checkpoints" / "8")
+    upload(run)
+    assert (open_run(URL).checkpoints / "8" / "state" / "d" / "0a").read_text().endswith("anew")
+
+
+def test_mistakes(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"flaky://bucket/run holds no run \(there is no config.json in it\): give"):
+        open_run(URL)
+    FlakyFileSystem.failure = TimeoutError("timed out")
+    with pytest.raises(ValueError, match=r"flaky://bucket/run: cannot be read \(timed out\)"):
+        open_run(URL)
+    with pytest.raises(ValueError, match=r"flaky://bucket/run is a URL: choose a local folder, and set train.mirror"):
+        RunFolder(URL)

@@ -22,7 +22,7 @@ from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.digests import unsealed
-from flaxformer_lite.workdir.remote_run import RemoteRun, complete_steps
+from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
