@@ -1,6 +1,6 @@
 """Reads dates as people write them: "Freitag, 20. November 2026" -> "2026-11-20", in 14 languages.
 
-Source:   date formats of the Unicode CLDR, through the Babel library; no files, no network.
+Source:   date formats of the Unicode CLDR, in the package; no files, no network.
 Command:  python train.py configs/quickstart.py
 Expected: 2 min 35 s on 2 CPU cores; exact match 0.9975 on 2,000 held-out dates.
 Vary it:  --model.num-encoder-layers 1 is faster and still learns; --train.steps 300 shows half-learned answers.

@@ -83,7 +83,7 @@ class DataConfig(Checked, at="data"):
         held: tuple[Split, ...] = tuple(name for name in ("eval", "test") if getattr(self, name) is None)
         if not self.held_out or self.train is None or split not in ("train", *held):
             return getattr(self, split)
-        return held_out(self.train, split, held, self.held_out, self.held_out_seed)
+        return held_out(self.train, split=split, held=held, share=self.held_out, seed=self.held_out_seed)
 
     @property
     def longest(self) -> Lengths:

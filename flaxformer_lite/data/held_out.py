@@ -4,18 +4,18 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, StreamedSource
+from flaxformer_lite.data.source import DataSource
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 Split = Literal["train", "eval", "test"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeldOut(StreamedSource):
+class HeldOut(DataSource):
     """The pairs of a source that belong to one split: for each of the splits `held` a share of the texts, "train" the rest.
 
     The split of a pair is a function of its text and the seed alone, so no text is in two splits, however often, in whatever file
@@ -67,16 +67,13 @@ class HeldOut(StreamedSource):
 class HeldOutMixture(Mixture):
     """A mixture of the pairs of each source that belong to one split."""
 
-    rule: HeldOut
-
-    def parts(self, setting: str) -> list[tuple[str, DataSource]]:
-        return [(at, dataclasses.replace(self.rule, source=source)) for at, source in super().parts(setting)]
+    sources: tuple[HeldOut, ...]  # type: ignore[assignment]  # no config names them
 
 
-def held_out(source: DataSource, split: Split, held: tuple[Split, ...], share: float, seed: int) -> DataSource:
-    """Returns the pairs of a source that belong to a split."""
-    rule = HeldOut(source=source, split=split, held=held, share=share, seed=seed)
+def held_out(source: DataSource, **rule: Any) -> DataSource:
+    """Returns the pairs of a source that belong to a split; of a mixture, those of each of its sources. rule: as `HeldOut`."""
     if not isinstance(source, Mixture):
-        return rule
-    fields = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
-    return HeldOutMixture(**fields, rule=rule)
+        return HeldOut(source=source, **rule)
+    settings = {field.name: getattr(source, field.name) for field in dataclasses.fields(source)}
+    settings["sources"] = tuple(HeldOut(source=part, **rule) for part in source.sources)
+    return HeldOutMixture(**settings)

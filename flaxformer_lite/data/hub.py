@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import FieldSource
+from flaxformer_lite.data.source import FieldSource, Row
 from flaxformer_lite.text.files import ReadProgress, file_versions, matching_files
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
     path: str
     """The file or URL, or a pattern for several, `data/train-*.parquet`, sorted by name."""
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
         try:
             import pyarrow
             import pyarrow.parquet
@@ -43,7 +43,7 @@ class Parquet(Checked, FieldSource, at="parquet"):
                     for rows in file.iter_batches(batch_size=1024, columns=columns or found):
                         for record in rows.to_pylist():
                             number += 1
-                            yield self._pair(record, f"{path}:{number}")
+                            yield Row(self._pair(record), (path, path), number)
                         progress((before + number / max(file.metadata.num_rows, 1)) / len(files))
             except (OSError, pyarrow.ArrowException) as error:
                 raise ValueError(f"{path}: cannot be read as Parquet ({' '.join(str(error).split())})") from None
@@ -69,9 +69,8 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
     cache. A folder written by `save_to_disk` is mapped either way."""
 
     @property
-    def _origins(self) -> tuple[str | None, str]:
-        origin = f"{self.path} ({self.split})"
-        return None if self.source_field is None else origin, origin
+    def _origin(self) -> str:
+        return f"{self.path} ({self.split})"
 
     def versions(self) -> list[str] | None:
         with self._readable() as datasets:
@@ -83,27 +82,20 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
         files = [version for file in dataset.cache_files for version in file_versions(file["filename"])]
         return [f"{len(dataset)} records", *files] if files else None
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
         with self._readable() as datasets:
             dataset = self._load(datasets)
-            number_of_rows = self._number_of_rows(dataset)
+            number_of_rows = 0 if self._is_streamed else len(dataset)
             if self._top_fields <= set(dataset.column_names or ()):
                 dataset = dataset.select_columns(sorted(self._top_fields))  # pictures and sound are never decoded
             names: list[str] = getattr((dataset.features or {}).get(self.label_field), "names", [])
             for number, record in enumerate(dataset, 1):
-                pair = self._pair(record, f"{self.path} ({self.split}):{number}")
+                pair = self._pair(record)
                 if isinstance(pair, Pair) and names and pair.label.isdecimal():  # -1 stands for no label
                     pair = pair._replace(label=names[int(pair.label)])
-                yield pair
+                yield Row(pair, (self._origin, self._origin), number)
                 if number % 1024 == 0 and number_of_rows:
                     progress(number / number_of_rows)
-
-    def _number_of_rows(self, dataset: Any) -> int | None:
-        """Returns the number of rows; None if a stream does not tell."""
-        if not self._is_streamed:
-            return len(dataset)
-        known = (dataset.info.splits or {}).get(self.split)
-        return known.num_examples if known else None
 
     @property
     def _is_streamed(self) -> bool:
@@ -122,7 +114,7 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
             yield datasets
         except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
             reason = " ".join(str(error.__cause__ or error).split())
-            raise ValueError(f"{self.path} ({self.split}): cannot load this dataset: {reason}") from error
+            raise ValueError(f"{self._origin}: cannot load this dataset: {reason}") from error
 
     def _load(self, datasets: Any) -> Any:
         if has_file(self.path, SAVED[0]):

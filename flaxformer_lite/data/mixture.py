@@ -12,12 +12,11 @@ from jaxtyping import Float
 from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat
-from flaxformer_lite.data.corpora import PlainText, PythonDocs
-from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.built_in import Dates, PythonDocs
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, StreamedSource
-from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
+from flaxformer_lite.data.source import DataSource
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 MixedKinds = ParallelText | TSV | CSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
@@ -26,7 +25,7 @@ MixedSource = Annotated[MixedKinds, Discriminator("kind")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mixture(Checked, StreamedSource, at="mixture"):
+class Mixture(Checked, DataSource, at="mixture"):
     """Several sources: an epoch has as many rows as all of them together, of which each source has a share.
 
     In training a row of a source that is drawn often comes again before the epoch ends, and one of a source that is drawn rarely

@@ -4,9 +4,9 @@ import functools
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.data.records import Pair
@@ -21,14 +21,13 @@ warn_once = functools.cache(warn)
 class DataSource(ABC):
     """Sentence pairs, documents or labelled texts from anywhere: files, a hub, a generator.
 
-    A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`. Two calls of
-    `open` return the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in a
-    config file or on the command line, list it in `MixedKinds` (mixture.py).
+    A new source is a frozen dataclass with a field `kind` (a `Literal` with its name) and the method `open`, or `stream` if it may
+    be large. Two calls give the same pairs in the same order, on every machine: batches are functions of (seed, step). To set it in
+    a config file or on the command line, list it in `MixedKinds` (mixture.py).
     """
 
     kind: str
 
-    @abstractmethod
     def open(self, setting: str | None = None) -> Sequence[Pair]:
         """Returns all pairs; a document is a pair with an empty source.
 
@@ -36,14 +35,11 @@ class DataSource(ABC):
 
         Raises: ValueError for anything wrong with the data.
         """
+        return list(self.stream(setting))
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        """Yields the pairs of `open`. A source of any size overrides it, and holds a few pairs at a time."""
-        pairs = self.open(setting)
-        for number, pair in enumerate(pairs, 1):
-            yield pair
-            if number % 1024 == 0:
-                progress(number / len(pairs))
+        """Yields the pairs of `open`, and holds a few at a time."""
+        yield from self.open(setting)
 
     def parts(self, setting: str) -> list[tuple[str, "DataSource"]]:
         """Returns the sources that this one mixes, of other kinds the source itself, each with its path in the config."""
@@ -67,20 +63,20 @@ class DataSource(ABC):
         return None
 
 
-class StreamedSource(DataSource):
-    """A source that is read piece by piece: a subclass defines `stream`, which raises a ValueError for anything wrong."""
+class Row(NamedTuple):
+    """A row of written text."""
 
-    def open(self, setting: str | None = None) -> Sequence[Pair]:
-        return list(self.stream(setting))
-
-    @abstractmethod
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        """Yields all pairs in order, and holds a few at a time."""
+    pair: Pair | str
+    """The pair, with blank sides for a blank row; a text says why the row is none."""
+    files: tuple[str, str]
+    """The names of the files of the source and of the target."""
+    number: int
+    """The number of the row in them, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextSource(StreamedSource):
-    """A source of written text, with a rule for empty lines. A subclass implements `_origins` and `_pairs`."""
+class TextSource(DataSource):
+    """A source of written text, with a rule for empty lines. A subclass implements `_rows`."""
 
     kind: str
     empty_lines: Literal["error", "drop"] = "error"
@@ -91,47 +87,49 @@ class TextSource(StreamedSource):
 
     @property
     @abstractmethod
-    def _origins(self) -> tuple[str | None, str]:
-        """The names of source and target data in messages, such as file names; None for documents, which have no source."""
+    def _origin(self) -> str:
+        """The name of the data in messages, such as a pattern of files."""
+
+    @property
+    def _has_source(self) -> bool:
+        """Whether the rows are pairs, not documents."""
+        return True
 
     @abstractmethod
-    def _pairs(self, progress: ReadProgress) -> Iterable[Pair | ValueError]:
-        """Yields a pair for every line, blank ones included; for a bad row the error that names it."""
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        """Yields all rows, also blank and bad ones."""
 
-    def _place(self, origin: str, number: int) -> str:
-        """Returns the place of row `number` of an origin, counted from 1, for messages."""
-        return f"{origin}:{number}"
+    def versions(self) -> list[str] | None:
+        return file_versions(self._origin)
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        source, target = self._origins
-        found, bad, num_bad = False, [], 0
-        for number, pair in enumerate(self._pairs(progress), 1):
-            if isinstance(pair, ValueError):
+        found, num_bad, bad = False, 0, list[str]()
+        for pair, files, number in self._rows(progress):
+            if isinstance(pair, str):
                 num_bad += 1
-                bad += [str(pair)] * (num_bad <= MOST_LISTED)
+                if len(bad) < MOST_LISTED:
+                    bad.append(f"{files[1]}:{number}: {pair}")
                 if number == 1 and self.bad_rows == "error":
-                    raise pair  # the settings rather than all rows are wrong
+                    raise ValueError(bad[-1])  # the settings rather than all rows are wrong
                 continue
             if bad and self.bad_rows == "error":
                 continue  # the other bad rows are to be listed too
-            no_source = source is not None and not pair.source.strip()
+            no_source = self._has_source and not pair.source.strip()
             if not no_source and pair.target.strip():
                 found = True
                 yield pair
             elif self.empty_lines == "error":
-                origin, side = (source or "", "source") if no_source else (target, "target")
-                side = "text" if source is None else side
+                side = "source" if no_source else "target" if self._has_source else "text"
                 other = f", or drop such pairs (--{setting}.empty-lines drop)" if setting else ""
-                raise ValueError(f"{self._place(origin, number)}: the {side} is empty; correct the data{other}")
+                raise ValueError(f"{files[not no_source]}:{number}: the {side} is empty; correct the data{other}")
         if bad and self.bad_rows == "error":
+            count = f"{num_bad} bad rows, the first of them: " if num_bad > 1 else ""
             other = f"; or leave out such rows (--{setting}.bad-rows drop)" if setting else ""
-            raise ValueError(
-                (f"{num_bad} bad rows, the first of them: " if num_bad > 1 else "") + "; ".join(bad) + other
-            )
+            raise ValueError(count + "; ".join(bad) + other)
         if bad:
             warn_once(f"{num_bad} bad rows were left out, the first of them: {bad[0]}")
         if not found:
-            raise ValueError(f"{source or target}: no {'pair of sentences' if source else 'text'} in it")
+            raise ValueError(f"{self._origin}: no {'pair of sentences' if self._has_source else 'text'} in it")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,14 +145,15 @@ class FieldSource(TextSource):
     """Field of the labels, strings or numbers; None: no labels."""
 
     @property
-    def _origins(self) -> tuple[str | None, str]:
-        return None if self.source_field is None else self.path, self.path
+    def _origin(self) -> str:
+        return self.path
+
+    @property
+    def _has_source(self) -> bool:
+        return self.source_field is not None
 
     def target_names(self) -> list[str]:
         return [self.target_field]
-
-    def versions(self) -> list[str] | None:
-        return file_versions(self.path)
 
     @property
     def _top_fields(self) -> set[str]:
@@ -162,52 +161,39 @@ class FieldSource(TextSource):
         fields = (self.source_field, self.target_field, self.label_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
-    def _pair(self, record: object, location: str) -> Pair | ValueError:
-        """Returns the fields of a record, or the error with the location of a bad one."""
+    def _pair(self, record: object) -> Pair | str:
+        """Returns the fields of a record, or what is wrong with it."""
         try:
-            source = "" if self.source_field is None else text_field(record, self.source_field, location)
-            target = text_field(record, self.target_field, location)
-            label = "" if self.label_field is None else label_field(record, self.label_field, location)
+            source = "" if self.source_field is None else text_field(record, self.source_field)
+            target = text_field(record, self.target_field)
+            label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
         except ValueError as error:
-            return error
+            return str(error)
         return Pair(source, target, label)
 
 
-def label_field(record: object, field: str, location: str) -> str:
-    """Returns the label in a field: a string as it is, a number as JSON writes it. Raises: ValueError with the location."""
-    value = _find(record, field, location)
-    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
-        return json.dumps(value)
-    return text_field(record, field, location)
-
-
-def text_field(record: object, field: str, location: str) -> str:
-    """Returns the string in a field of a record. Raises: ValueError with the location."""
-    value = _find(record, field, location)
-    if not isinstance(value, str):
-        raise ValueError(f"{location}: field {field} holds {type(value).__name__} {str(value)[:60]!r}, not a string")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{location}: field {field} holds half a surrogate pair, which is no character") from None
-    return value
-
-
-def _find(record: object, field: str, location: str) -> object:
-    """Returns the value of a field; dots descend into nested objects. Raises: ValueError with the location."""
+def text_field(record: object, field: str, numbers: bool = False) -> str:
+    """Returns the string in a field of a record; with `numbers` also a number, as JSON writes it. Raises: ValueError."""
     value = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
-            raise ValueError(f"{location}: no field {field}; the fields are {available}")
+            raise ValueError(f"no field {field}; the fields are {available}")
         value = value[name]
+    if numbers and (isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))):
+        return json.dumps(value)
+    if not isinstance(value, str):
+        raise ValueError(f"field {field} holds {type(value).__name__} {str(value)[:60]!r}: it must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"field {field} holds half a surrogate pair: correct the data") from None
     return value
 
 
 def _field_names(record: object) -> Iterator[str]:
     """Yields the names of a record's fields, nested ones with dots."""
-    if not isinstance(record, dict):
-        return
-    for name, value in record.items():
-        nested = [f"{name}.{inner}" for inner in _field_names(value)]
-        yield from nested or [str(name)]
+    if isinstance(record, dict):
+        for name, value in record.items():
+            nested = [f"{name}.{inner}" for inner in _field_names(value)]
+            yield from nested or [str(name)]

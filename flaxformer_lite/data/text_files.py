@@ -1,18 +1,16 @@
-"""Text files as data: parallel files, columns (TSV, CSV), JSON lines; plain or compressed, one file or several."""
+"""Text files as data: parallel files, columns (TSV, CSV), JSON lines, plain text; plain or compressed, one file or several."""
 
 import csv
 import itertools
 import json
-import re
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import FieldSource, TextSource, warn_once
+from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,
@@ -23,20 +21,20 @@ from flaxformer_lite.text.files import (
 )
 
 
-class LineSource(TextSource):
-    """A source whose rows are the lines of files that match a pattern."""
-
-    def _place(self, origin: str, number: int) -> str:
-        for file in matching_files(origin):
-            count = count_lines(file)
-            if number <= count:
-                return f"{file}:{number}"
-            number -= count
-        return f"{origin}:{number}"  # a file became shorter meanwhile
+def read_files(path: str, progress: ReadProgress = ignore_progress) -> Iterator[tuple[str, Iterator[str]]]:
+    """Yields every file that matches `path`, with its lines. Raises: ValueError if none has a line."""
+    files, empty = matching_files(path), True
+    for index, file in enumerate(files):
+        chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
+        first = next(chunks, [])
+        empty = empty and not first
+        yield file, itertools.chain(first, itertools.chain.from_iterable(chunks))
+    if empty:
+        raise ValueError(f"{path}: the file is empty")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelText(Checked, LineSource, at="parallel_text"):
+class ParallelText(Checked, TextSource, at="parallel_text"):
     """Two text files: line n of one belongs to line n of the other."""
 
     kind: Literal["parallel_text"] = "parallel_text"
@@ -46,8 +44,8 @@ class ParallelText(Checked, LineSource, at="parallel_text"):
     """File or URL of target sentences, one a line, UTF-8; or a pattern for as many as of the source, each with its lines."""
 
     @property
-    def _origins(self) -> tuple[str, str]:
-        return self.source, self.target
+    def _origin(self) -> str:
+        return self.source
 
     def text_names(self, setting: str) -> tuple[str, str]:
         return f"{setting}.source {self.source}", f"{setting}.target {self.target}"
@@ -58,38 +56,28 @@ class ParallelText(Checked, LineSource, at="parallel_text"):
     def versions(self) -> list[str] | None:
         return file_versions(self.source) + file_versions(self.target)
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair]:
-        files, others = matching_files(self.source), matching_files(self.target)
-        if len(files) != len(others):
-            counts = f"{self.source} matches {len(files)} files but {self.target} {len(others)}"
-            raise ValueError(f"{counts}: each file of source sentences needs one of target sentences")
-        lines = _lines(self.source, progress), _lines(self.target)
-        for source, target in itertools.zip_longest(*lines):
-            if source is None or target is None or source[:2] != target[:2]:
-                break
-            yield Pair(source.text, target.text)
-        else:
-            return
-        for file, other in zip(files, others, strict=True):
-            of_source, of_target = count_lines(file), count_lines(other)
-            if of_source != of_target:
-                counts = f"{of_source} lines in {file} but {of_target} in {other}"
-                raise ValueError(f"{counts}: parallel files need equally many lines")
-
-
-class Row(NamedTuple):
-    """The cells of a row, with its place for messages."""
-
-    place: str
-    cells: list[str]
-    columns: Sequence[int | None]
-    """The numbers of the columns of source, target and label; None for one that is not read."""
-    width: int
-    """The number of cells that the row must have; 0: any."""
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        counts = len(matching_files(self.source)), len(matching_files(self.target))
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"{self.source} matches {counts[0]} files but {self.target} {counts[1]}: each file of source "
+                "sentences needs one of target sentences"
+            )
+        for (file, sources), (other, targets) in zip(
+            read_files(self.source, progress), read_files(self.target), strict=False
+        ):
+            for number, (source, target) in enumerate(itertools.zip_longest(sources, targets), 1):
+                if source is None or target is None:
+                    more = number + sum(1 for _ in itertools.chain(sources, targets))
+                    of_source, of_target = (number - 1, more) if source is None else (more, number - 1)
+                    raise ValueError(
+                        f"{of_source} lines in {file} but {of_target} in {other}: parallel files need equally many lines"
+                    )
+                yield Row(Pair(source, target), (file, other), number)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSource(Checked, LineSource, at="data"):
+class ColumnSource(Checked, TextSource, at="data"):
     """Text files with columns. A column is a number, counted from 0, or its name in the header."""
 
     path: str
@@ -128,17 +116,15 @@ class ColumnSource(Checked, LineSource, at="data"):
         return {name: getattr(self, name) for name in ("source_column", "target_column", "label_column")}
 
     @property
-    def _origins(self) -> tuple[str | None, str]:
-        return None if self.source_column is None else self.path, self.path
+    def _origin(self) -> str:
+        return self.path
+
+    @property
+    def _has_source(self) -> bool:
+        return self.source_column is not None
 
     def target_names(self) -> list[str]:
         return [str(self.target_column)]
-
-    def versions(self) -> list[str] | None:
-        return file_versions(self.path)
-
-    def _place(self, origin: str, number: int) -> str:
-        return next(itertools.islice(self._rows(), number - 1, None)).place
 
     @property
     @abstractmethod
@@ -149,66 +135,39 @@ class ColumnSource(Checked, LineSource, at="data"):
     def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
         """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
 
-    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        if not self.header:
-            first = list(itertools.islice(self._rows(), MOST_COMPARED))
-            texts = [[row.cells[i] for i in row.columns[:2] if i is not None and i < len(row.cells)] for row in first]
-            if first and looks_like_a_header(texts):
-                warn_once(
-                    f"{first[0].place}: this row looks like a header ({', '.join(map(repr, first[0].cells))}), and is read like "
-                    f"the others: set {setting or self.kind}.header to True if it is one"
-                )
-        yield from super().stream(setting, progress)
-
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        return map(self._pair, self._rows(progress))
-
-    def _rows(self, progress: ReadProgress = ignore_progress) -> Iterator[Row]:
-        """Yields the rows of all files. Raises: ValueError if no file has a line, or a header lacks a column."""
-        files, found = matching_files(self.path), False
-        names: list[str] = []
-        for index, file in enumerate(files):
-            chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
-            rows = self._split(itertools.chain.from_iterable(chunks), file)
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        for file, lines in read_files(self.path, progress):
+            rows, names = self._split(lines, file), list[str]()
             if self.header:
                 if (first := next(rows, None)) is None:
                     continue
-                found, own = True, [name.strip() for name in first[1]]
-                names = names or own
-                if sorted(own) != sorted(names):
-                    raise ValueError(
-                        f"{file}:1: the header is {', '.join(own)}, but that of {files[0]} {', '.join(names)}: give the files of a "
-                        "pattern the same columns"
-                    )
-                names = own
+                names = [name.strip() for name in first[1]]
             columns, width = [self._number(column, names, file) for column in self._chosen.values()], len(names)
             for number, cells in rows:
-                found, width = True, width or len(cells) * self.even
-                yield Row(f"{file}:{number}", cells, columns, width)
-        if not found:
-            raise ValueError(f"{self.path}: the file is empty")
+                width = width or len(cells) * self.even
+                yield Row(self._pair(cells, columns, width), (file, file), number)
 
     def _number(self, column: int | str | None, names: list[str], file: str) -> int | None:
         """Returns the number of a column. Raises: ValueError if the header does not have its name, or has it twice."""
         if not isinstance(column, str):
             return column
         if names.count(column) != 1:
-            raise ValueError(
-                f"{file}:1: the header has {names.count(column) or 'no'} columns {column!r}: it is {', '.join(names)}"
-            )
+            count = names.count(column) or "no"
+            raise ValueError(f"{file}:1: the header has {count} columns {column!r}: it is {', '.join(names)}")
         return names.index(column)
 
-    def _pair(self, row: Row) -> Pair | ValueError:
-        """Returns the texts of a row, empty ones for a blank line, or the error with its place."""
-        cells, last = row.cells, max(column for column in row.columns if column is not None)
+    def _pair(self, cells: list[str], columns: Sequence[int | None], width: int) -> Pair | str:
+        """Returns the texts of a row, empty ones for a blank line, or what is wrong with it. width: 0 for any."""
+        last = max(column for column in columns if column is not None)
         if not "".join(cells).strip():
             return Pair("", "")
-        found = f"{row.place}: {len(cells)} column(s) between {self._between}"
         if len(cells) <= last:
-            return ValueError(f"{found}, but column {last}, counted from 0, is needed")
-        if row.width and len(cells) != row.width:
-            return ValueError(f"{found}, but the first row has {row.width}")
-        return Pair(*("" if column is None else cells[column] for column in row.columns))
+            needed = f"but column {last}, counted from 0, is needed"
+        elif width and len(cells) != width:
+            needed = f"but the first row has {width}"
+        else:
+            return Pair(*("" if column is None else cells[column] for column in columns))
+        return f"{len(cells)} column(s) between {self._between}, {needed}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,10 +177,7 @@ class TSV(ColumnSource, at="tsv"):
     kind: Literal["tsv"] = "tsv"
 
     even = False
-
-    @property
-    def _between(self) -> str:
-        return "tabs"
+    _between = "tabs"
 
     def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
         return ((number, line.split("\t")) for number, line in enumerate(lines, 1))
@@ -265,76 +221,58 @@ class CSV(ColumnSource, at="csv"):
                 ) from None
 
 
-MOST_COMPARED = 101
-"""Rows at the start of a file by which a header is known."""
-HEADER_WORDS = frozenset(
-    re.findall(
-        r"\w+",
-        "source src target tgt text texts sentence sentences document content body title question answer context input output "
-        "prompt response completion instruction premise hypothesis query passage translation transcript review comment label "
-        "labels class category sentiment score language lang original reference id index english german french spanish italian "
-        "portuguese dutch russian chinese japanese korean arabic hindi turkish polish czech en de fr es it pt nl ru zh ja ko ar "
-        "hi tr pl cs sv fi da uk ro hu el he vi th",
-    )
-)
-
-
-def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Returns whether the texts of the first row are names of columns: by their words, or by their length among the others'."""
-    names = [re.split(r"[\W\d_]+", text.strip().lower()) for text in rows[0]]
-    if rows[0] and all(any(words) and HEADER_WORDS.issuperset(filter(None, words)) for words in names):
-        return True
-    others = [row for row in rows[1:] if len(row) == len(rows[0])]
-    return len(others) > 2 and all(
-        re.fullmatch(r"\w[\w.-]*\w", text) and 2 * len(text) <= median(len(row[i]) for row in others)
-        for i, text in enumerate(rows[0])
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
-class JSONLines(Checked, FieldSource, LineSource, at="json_lines"):
+class JSONLines(Checked, FieldSource, at="json_lines"):
     """A text file with one JSON object a line."""
 
     kind: Literal["json_lines"] = "json_lines"
     path: str
     """The file or URL, UTF-8; or a pattern for several, sorted by name."""
 
-    def _pairs(self, progress: ReadProgress) -> Iterator[Pair | ValueError]:
-        files = matching_files(self.path)
-        for file, number, line in _lines(self.path, progress):
-            location = f"{files[file]}:{number}"
-            if not line.strip():
-                yield Pair("", "")
-                continue
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield ValueError(f"{location}: not JSON ({error}); each line must be one JSON object")
-                continue
-            yield self._pair(record, location)
+    def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        for file, lines in read_files(self.path, progress):
+            for number, line in enumerate(lines, 1):
+                yield Row(self._parsed(line), (file, file), number)
+
+    def _parsed(self, line: str) -> Pair | str:
+        if not line.strip():
+            return Pair("", "")
+        try:
+            return self._pair(json.loads(line))
+        except (ValueError, RecursionError) as error:
+            return f"not JSON ({error}); each line must be one JSON object"
 
 
-class Line(NamedTuple):
-    """A line of text, with the index of its file and its number there, from 1."""
+@dataclass(frozen=True, kw_only=True)
+class PlainText(Checked, DataSource, at="plain_text"):
+    """Text files, plain or compressed, UTF-8. A document is a pair with an empty source."""
 
-    file: int
-    number: int
-    text: str
+    kind: Literal["plain_text"] = "plain_text"
+    path: str
+    """The file or URL, or a pattern for several, sorted by name: `books/*.txt`, `books/**/*.txt.gz`."""
+    documents: Literal["file", "lines", "paragraphs"] = "file"
+    """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
+
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        found = False
+        for _, lines in read_files(self.path, progress):
+            texts: Iterable[str] = lines
+            if self.documents == "file":
+                texts = ["\n".join(lines)]
+            elif self.documents == "paragraphs":
+                texts = paragraphs(lines)
+            for text in texts:
+                if text.strip():
+                    found = True
+                    yield Pair("", text)
+        if not found:
+            raise ValueError(f"{self.path}: no text in it")
+
+    def versions(self) -> list[str] | None:
+        return file_versions(self.path)
 
 
-def count_lines(file: str) -> int:
-    """Returns the number of lines of one file."""
-    return sum(map(len, line_chunks(file)))
-
-
-def _lines(path: str, progress: ReadProgress = ignore_progress) -> Iterator[Line]:
-    """Yields the lines of all files that match `path`. Raises: ValueError if there are none."""
-    files = matching_files(path)
-    found = False
-    for index, file in enumerate(files):
-        chunks = line_chunks(file, lambda fraction, before=index: progress((before + fraction) / len(files)))
-        for number, text in enumerate(itertools.chain.from_iterable(chunks), 1):
-            found = True
-            yield Line(index, number, text)
-    if not found:
-        raise ValueError(f"{path}: the file is empty")
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yields the groups of lines between blank lines."""
+    groups = itertools.groupby(lines, lambda line: bool(line.strip()))
+    return ("\n".join(group) for filled, group in groups if filled)

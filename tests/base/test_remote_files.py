@@ -9,10 +9,9 @@ import pytest
 from flaxformer_lite.base.remote_files import has_file, is_url, matching_urls, open_filesystem, read_url
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import to_json
-from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.hub import HubDataset, Parquet
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import TSV, ParallelText
+from flaxformer_lite.data.text_files import TSV, ParallelText, PlainText
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.kinds import FromRun
 from tests.support import needs

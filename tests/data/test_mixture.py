@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW, BatchPlan, Bucket, Shares, drawn_rows, part_weights
+from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset, MixedRecords
-from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays

@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
+from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.mixture import SourceKinds
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.mixture import SourceKinds
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import DataSource
@@ -66,7 +66,7 @@ def test_every_table_gives_labels(tmp_path: Path) -> None:
     assert message(TSV(path=tsv, label_column=9)).startswith(f"{tsv}:1: 4 column(s) between tabs, but column 9")
     bad = file(tmp_path, "bad.jsonl", '{"text": "a", "y": null}')
     assert message(JSONLines(path=bad, source_field=None, target_field="text", label_field="y")) == (
-        f"{bad}:1: field y holds NoneType 'None', not a string"
+        f"{bad}:1: field y holds NoneType 'None': it must be a string"
     )
     with pytest.raises(ValueError, match=r"^tsv\.target_column and tsv\.label_column are both 1: "):
         TSV(path="x", label_column=1)

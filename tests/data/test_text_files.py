@@ -1,5 +1,6 @@
 """Oracles: files written by hand, byte for byte, with the pairs or the message they must give."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText
+from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, PlainText
 from tests.support.files import PAIRS, file, message
 
 
@@ -52,9 +53,8 @@ def test_a_bad_row_of_a_pattern_is_named_by_its_own_file_and_line(tmp_path: Path
 
 
 def test_empty_files(tmp_path: Path) -> None:
-    empty, good = file(tmp_path, "empty", ""), file(tmp_path, "good", "a\n")
+    empty = file(tmp_path, "empty", "")
     for source in (
-        ParallelText(source=good, target=empty),
         ParallelText(source=empty, target=empty),
         TSV(path=empty),
         JSONLines(path=file(tmp_path, "empty", "", packed=True)),
@@ -140,46 +140,9 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path, kind: type[CSV] | type
     assert message(kind(**names, source_column="fr")) == (
         f"{tmp_path}/1.x:1: the header has no columns 'fr': it is de, id, en, label"
     )
-    file(tmp_path, "3.x", "en,de\n" if kind is CSV else "en\tde\n")
-    assert message(kind(**names, source_column="de")).startswith(f"{tmp_path}/3.x:1: the header is en, de, but that of")
     only = file(tmp_path, "only", "a,a\n" if kind is CSV else "a\ta\n")
     assert message(kind(path=only, header=True)) == f"{only}: no pair of sentences in it"
     assert message(kind(path=only, header=True, target_column="a")).endswith("the header has 2 columns 'a': it is a, a")
-
-
-@pytest.mark.parametrize(
-    ("first", "is_header"),
-    [
-        ("source\ttarget", True),
-        ("English\tGerman", True),
-        ("en\tde", True),
-        ("sentence1\tsentence_2", True),
-        ("Deutsch\tEnglisch", True),
-        ("Go.\tGeh.", False),
-        ("A sentence like the others\tEin Satz wie die anderen", False),
-        ("a\tEin Satz wie die anderen", False),
-    ],
-)
-def test_a_row_that_looks_like_a_header_is_warned_about(
-    tmp_path: Path, capsys: pytest.CaptureFixture, first: str, is_header: bool
-) -> None:
-    """It is read like the others; with `header` it is not, without a word."""
-    path = file(tmp_path, "x.tsv", f"{first}\n" + "A few words of text\tEin paar Wörter Text\n" * 5)
-    assert len(TSV(path=path).open()) == 6
-    warning = f"warning: {path}:1: this row looks like a header ("
-    assert capsys.readouterr().err.startswith(warning) == is_header
-    assert len(TSV(path=path, header=True).open()) == 5 and not capsys.readouterr().err
-    bad = file(tmp_path, "bad.tsv", Path(path).read_text().replace("\n", "\nno tab\n", 1))
-    assert len(TSV(path=bad, bad_rows="drop").open()) == 6
-    assert ("looks like a header" in capsys.readouterr().err) == is_header, "a bad row is none of the others"
-
-
-def test_a_header_is_warned_about_once_by_the_path_of_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture):
-    """A start reads large data several times."""
-    csv = CSV(path=file(tmp_path, "x.csv", "source,target\na,b\n"))
-    for _ in range(2):
-        list(csv.stream("data.train"))
-    assert capsys.readouterr().err.count(": set data.train.header to True if it is one\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -195,8 +158,8 @@ def test_a_header_is_warned_about_once_by_the_path_of_its_setting(tmp_path: Path
         ('["a", "b"]', "no field source; the fields are none"),
         ('"a source and a target"', "no field source; the fields are none"),
         ('{"source": "a", "target": "b"} {}', "not JSON"),
-        ('{"source": 3, "target": "b"}', "field source holds int '3', not a string"),
-        ('{"source": "a", "target": null}', "field target holds NoneType 'None', not a string"),
+        ('{"source": 3, "target": "b"}', "field source holds int '3': it must be a string"),
+        ('{"source": "a", "target": null}', "field target holds NoneType 'None': it must be a string"),
         ('{"source": {"de": "a"}, "target": "b"}', "field source holds dict"),
         ('{"source": "\\ud83d", "target": "b"}', "field source holds half a surrogate pair"),
     ],
@@ -218,3 +181,51 @@ def test_tables_without_a_source_give_documents(tmp_path: Path) -> None:
     assert list(JSONLines(path=blank, source_field=None, target_field="text", empty_lines="drop").open()) == [
         Pair("", "a")
     ]
+
+
+def texts(source: PlainText) -> list[str]:
+    pairs = source.open()
+    assert all(isinstance(pair, Pair) and pair.source == "" for pair in pairs)
+    return [pair.target for pair in pairs]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_a_document_is(tmp_path: Path, packed: bool):
+    content = "\ufeffone\r\ntwo\n \n\nthree\u2028four\nfive".encode()
+    (tmp_path / "a").write_bytes(gzip.compress(content) if packed else content)
+    path = str(tmp_path / "a")
+    assert texts(PlainText(path=path)) == ["one\ntwo\n \n\nthree\u2028four\nfive"]
+    assert texts(PlainText(path=path, documents="lines")) == ["one", "two", "three\u2028four", "five"]
+    assert texts(PlainText(path=path, documents="paragraphs")) == ["one\ntwo", "three\u2028four\nfive"]
+
+
+def test_a_unit_that_does_not_exist_is_refused():
+    """Once "line" made paragraphs of a file, without a word."""
+    with pytest.raises(
+        ValueError, match=r"^plain_text\.documents is 'line': it must be 'file' or 'lines' or 'paragraphs'"
+    ):
+        PlainText(path="x", documents="line")  # type: ignore[arg-type]
+
+
+def test_several_files_come_in_the_order_of_their_names(tmp_path: Path):
+    (tmp_path / "deep").mkdir()
+    for name, text in (("b.txt", "B"), ("a.txt", "A"), ("c.md", "C"), ("deep/d.txt", "D"), ("e.txt", " \n")):
+        (tmp_path / name).write_text(text)
+    assert texts(PlainText(path=f"{tmp_path}/*.txt")) == ["A", "B"]
+    assert texts(PlainText(path=f"{tmp_path}/**/*.txt")) == ["A", "B", "D"]
+    (tmp_path / "odd[1].txt").write_text("odd")
+    assert texts(PlainText(path=f"{tmp_path}/odd[1].txt")) == ["odd"]
+
+
+def test_what_is_wrong_with_the_files_is_one_line(tmp_path: Path):
+    (tmp_path / "white").write_text(" \n\n")
+    (tmp_path / "latin").write_bytes(b"ok\n\xff\n")
+    for path, words in (
+        ("*.txt", r"\*\.txt: no file matches this pattern"),
+        ("none", "none: no such file"),
+        ("white", "white: no text in it"),
+        ("latin", r"latin:2: not UTF-8"),
+    ):
+        with pytest.raises(ValueError, match=words) as caught:
+            PlainText(path=str(tmp_path / path)).open()
+        assert "\n" not in str(caught.value)

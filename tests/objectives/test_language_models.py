@@ -14,8 +14,8 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.data.text_files import PlainText
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
 from flaxformer_lite.text.subwords import SentencePiece

@@ -17,9 +17,8 @@ import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.load import load_config
-from flaxformer_lite.data.corpora import PlainText
 from flaxformer_lite.data.dataset import Dataset, tokenize
-from flaxformer_lite.data.text_files import TSV, JSONLines
+from flaxformer_lite.data.text_files import TSV, JSONLines, PlainText
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Regression, SentenceEmbeddings
 from flaxformer_lite.optim.optimizers import OptimizerConfig

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from flaxformer_lite.data.dates import Dates
+from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps

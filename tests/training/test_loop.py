@@ -26,8 +26,8 @@ from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.batch_plan import Bucket
+from flaxformer_lite.data.built_in import Dates
 from flaxformer_lite.data.dataset import Dataset, zero_batch
-from flaxformer_lite.data.dates import Dates
 from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.inference.decoder import ScoredText
@@ -418,7 +418,7 @@ def test_a_run_that_stopped_early_goes_on_with_more_patience(tmp_path, monkeypat
 
 def test_other_data_is_refused(copy, monkeypatch):
     """The config is the same, the files it names are not: here the generator is made to give other dates."""
-    monkeypatch.setattr("flaxformer_lite.data.dates.held_out", lambda day: day.toordinal() % 7 == 0)
+    monkeypatch.setattr("flaxformer_lite.data.built_in.held_out", lambda day: day.toordinal() % 7 == 0)
     with pytest.raises(ValueError, match="the training data is not the data that"):
         loop.train(with_train(NO_TEXT, steps=13), copy)
 
