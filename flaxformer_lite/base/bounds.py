@@ -1,20 +1,23 @@
 """Legal values of settings: written in the annotation of a field, checked by the base class of all dataclasses of settings.
 
-A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. pydantic knows both, so config files are held to them too. A whole
-number without an upper bound has `LARGEST`. A text in an annotation is a remedy for the message, for fields without a default.
+A bound is `Annotated[int, Ge(1)]`; choices are a `Literal`. A whole number without an upper bound has `LARGEST`. A text in an
+annotation is a remedy for the message, for fields without a default.
 """
 
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import ge, gt, le, lt
 from typing import Annotated, Any, ClassVar
 
 import annotated_types
 from annotated_types import Ge, Gt, Lt
+
+from flaxformer_lite.base.console import suggest
 
 LARGEST = 2**31 - 1
 """The largest whole number: arrays count sizes, ids and steps in 32 bits."""
@@ -40,6 +43,11 @@ def cut(text: str) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
 
 
+type_hints: Callable[[Any], dict[str, Any]] = functools.cache(
+    functools.partial(typing.get_type_hints, include_extras=True)
+)
+"""Returns the annotation of every field of a dataclass type, bounds included."""
+
 LIMITS: dict[type, tuple[str, Callable[[Any, Any], bool], str]] = {
     annotated_types.Ge: ("ge", ge, "at least"),
     annotated_types.Gt: ("gt", gt, "above"),
@@ -63,25 +71,32 @@ class Checked:
     def __post_init__(self) -> None:
         """Checks every field. Raises: ValueError with the setting, its value, the legal values and the default."""
         for name in (field.name for field in dataclasses.fields(self)):  # type: ignore[arg-type]  # of a subclass
-            if message := violation(type(self), name, getattr(self, name), f"{self._path}.{name}"):
+            if message := violation(type(self), name, getattr(self, name), f"{self._path}.{name}".lstrip(".")):
                 raise ValueError(message)
 
 
 def violation(owner: type, name: str, value: Any, setting: str) -> str | None:
     """Returns the message on an illegal value of the field `name` of a dataclass type; None if the value is legal."""
-    hint = _hints(owner)[name]
-    accepted = _accepts(hint, value)
-    if accepted and (not isinstance(value, float) or in_float32(value)):
+    hint = type_hints(owner)[name]
+    accepted = accepts(hint, value)
+    if accepted and (not isinstance(value, int | float) or in_float32(value)):
         return None
+    parts, items = list(alternatives(hint)), value if isinstance(value, tuple) else (value,)
+    kinds = {part if isinstance(part, type) else type(part) for part in parts}
+    kinds |= {int} if float in kinds else set()
+    legal = legal_values(hint, name_types=any(type(item) not in kinds for item in items))
+    if accepted:
+        legal = "a finite number of float32's range"
+    elif not re.search("below|at most", legal) and any(isinstance(x, int) and abs(x) > LARGEST for x in items):
+        legal += f" and at most {LARGEST}"
     default = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     annotations = [data for part in (hint, *typing.get_args(hint)) for data in getattr(part, "__metadata__", ())]
     remedies = [data for data in annotations if isinstance(data, str)]
     if default is not dataclasses.MISSING:
         remedies.append(f"the default is {default!r}")
-    legal = "a finite number of float32's range" if accepted else legal_values(hint)
-    if _beyond(value) and "below" not in legal and "at most" not in legal:
-        legal += f" and at most {LARGEST}"
-    return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies])
+    words = [item for item in items if isinstance(item, str)]
+    near = suggest(words[0], [part for part in parts if isinstance(part, str)]) if words else ""
+    return "; ".join([f"{setting} is {cut(repr(value))}: it must be {legal}", *remedies]) + near
 
 
 def in_float32(value: float) -> bool:
@@ -89,14 +104,16 @@ def in_float32(value: float) -> bool:
     return value == 0 or 1e-38 <= abs(value) <= 3.4e38
 
 
-def _beyond(value: Any) -> bool:
-    """Returns whether a value, or one in a tuple, is too large for 32 bits."""
-    return any(map(_beyond, value)) if isinstance(value, tuple) else isinstance(value, int) and abs(value) > LARGEST
-
-
-@functools.cache
-def _hints(owner: type) -> dict[str, Any]:
-    return typing.get_type_hints(owner, include_extras=True)
+def alternatives(hint: Any) -> Iterator[Any]:
+    """Yields the plain types and the choices that a value of an annotation, or an item of it, may be."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        yield from arguments
+    elif arguments:
+        for argument in arguments[:1] if origin is Annotated else arguments:
+            yield from alternatives(argument)
+    elif hint is not ...:
+        yield hint
 
 
 def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
@@ -109,41 +126,44 @@ def _limits(hint: Any) -> list[tuple[Callable[[Any, Any], bool], str, Any]]:
     return found
 
 
-def _accepts(hint: Any, value: Any) -> bool:
-    """Returns whether a value is within the bounds and choices of an annotation; other types are not checked here."""
+def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:
+    """Returns whether a value has the type, the bounds and the choices of an annotation; a class is not compared here.
+
+    most: the largest whole number.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         limits = _limits(hint)
-        try:
-            if not all(compare(value, limit) for compare, _, limit in limits):
-                return False
-        except TypeError:  # a text or None where a number belongs
-            return False
-        return any(compare in (le, lt) for compare, *_ in limits) or _accepts(arguments[0], value)
+        most = math.inf if any(compare in (le, lt) for compare, *_ in limits) else most
+        return accepts(arguments[0], value, most) and all(compare(value, limit) for compare, _, limit in limits)
     if origin in (typing.Union, types.UnionType):
-        return any(_accepts(argument, value) for argument in arguments)
+        return any(accepts(argument, value, most) for argument in arguments)
     if origin is typing.Literal:
         return value in arguments
-    if origin is tuple and isinstance(value, tuple):
-        return all(_accepts(arguments[0], item) for item in value)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(accepts(arguments[0], item) for item in value)
     if hint is int:
-        return not _beyond(value)
-    if hint in (bool, type(None)):
-        return isinstance(value, hint)
-    return True
+        return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
+    if hint is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return not isinstance(hint, type) or hint not in NAMES or isinstance(value, hint)
 
 
-def legal_values(hint: Any) -> str:
-    """Returns the legal values of an annotation, in words."""
+NAMES = {int: "a whole number", float: "a number", bool: "True or False", str: "a text", type(None): "None"}
+
+
+def legal_values(hint: Any, *, name_types: bool = False) -> str:
+    """Returns the legal values of an annotation, in words; `name_types`: the types of bounded numbers too."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         limits = [f"{words} {limit}" for _, words, limit in _limits(hint) if limit not in (-math.inf, math.inf)]
-        finite = ["finite"] * any(limit == math.inf for *_, limit in _limits(hint))
-        return " and ".join(limits + finite) or legal_values(arguments[0])
+        limits += ["finite"] * any(limit == math.inf for *_, limit in _limits(hint))
+        named = [legal_values(arguments[0], name_types=name_types)] * (name_types or not limits)
+        return ", ".join([*named, *[" and ".join(limits)] * bool(limits)])
     if origin in (typing.Union, types.UnionType):
-        return ", or ".join(legal_values(argument) for argument in arguments)
+        return ", or ".join(legal_values(argument, name_types=name_types) for argument in arguments)
     if origin is typing.Literal:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
-        return f"values that are each {legal_values(arguments[0])}"
-    return {bool: "True or False", type(None): "None"}.get(hint, getattr(hint, "__name__", str(hint)))
+        return f"values that are each {legal_values(arguments[0], name_types=name_types)}"
+    return NAMES.get(hint, getattr(hint, "__name__", str(hint)))

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import jax
 
+from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.config.train import TextMetric, TrainConfig
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
@@ -17,7 +18,7 @@ from flaxformer_lite.text import FromRun
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Checked, at=""):
     """One experiment: everything that decides its numbers."""
 
     data: DataConfig
@@ -46,6 +47,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Checks what no part alone can check. Raises: ValueError with the settings, their values and the remedy."""
+        super().__post_init__()
         self._check_model()
         self._check_batches()
         self._check_sampling()

@@ -1,22 +1,23 @@
 """A config from a file and the command line."""
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
 import tyro
-from tyro.constructors import ConstructorRegistry, PrimitiveTypeInfo, UnsupportedTypeAnnotationError
+from tyro.constructors import PrimitiveTypeInfo, UnsupportedTypeAnnotationError
 
+from flaxformer_lite.base.bounds import type_hints
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.base.remote_files import is_url, read_url
 from flaxformer_lite.base.shipped_configs import shipped_configs
+from flaxformer_lite.config.differences import flatten
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.options import apply_options
-from flaxformer_lite.config.outside import import_file, mistakes_in, outside_classes
+from flaxformer_lite.config.outside import import_file, mistakes_in
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.config.variants import KINDS, variants_in
+from flaxformer_lite.config.variants import variants_in
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
@@ -30,10 +31,10 @@ are no settings, such as --workdir. The groups below are data, train, optimizer,
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
-    """Returns the config of a `.py` file (its `get_config()`) or a `.json` file, changed by options such as `--train.steps 100`.
+    """Returns the config of a file or a run folder, changed by options such as `--train.steps 100`.
 
-    A JSON file may be at a URL. A name without folder and suffix, such as `quickstart`, is a config that comes with the package if
-    there is no such file.
+    A `.py` file has a function `get_config()`. A `.json` file may be at a URL. A name without folder and suffix, such as
+    `quickstart`, is a config that comes with the package if there is no such file.
 
     Raises: ValueError for a mistake in the file or an option; SystemExit with status 0 after `--help`.
     """
@@ -70,29 +71,32 @@ def sweep_overrides(path: str, index: int) -> list[str]:
 
 
 def found_file(path: str) -> Path:
-    """Returns a config file, or the one of that name that comes with the package. Raises: ValueError if there is neither."""
-    file = Path(path)
-    if not file.is_file():
-        file = shipped_configs().get(path, file)
-    if not file.is_file():
-        raise ValueError(missing_file(file))
-    return file
+    """Returns a config file, that of a run folder, or the one of that name that comes with the package.
 
-
-def missing_file(file: Path) -> str:
-    """Returns the message on a config file that is not there, with those in the same folder and in `configs`, or the package's."""
-    if (file / "config.json").is_file():
-        return f"{file} is a run folder: {file / 'config.json'} is its config, and `train` continues the run by it"
+    Raises: ValueError if there is none.
+    """
+    file, shipped = Path(path), shipped_configs()
+    for found in (file, file / "config.json", shipped.get(path, file)):
+        if found.is_file():
+            return found
     folders = {file if file.is_dir() else file.parent, Path("configs")}
-    found = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
-    shipped = list(shipped_configs())
-    near = "" if file.is_dir() else suggest(str(file), found) or suggest(file.stem, shipped)
-    return f"there is no config file {file}" + (near or f"; there are {', '.join(found or shipped)}")
+    names = sorted(str(p) for folder in folders for p in folder.glob("*.py") if p.stem not in ("__init__", "train"))
+    near = "" if file.is_dir() else suggest(path, names) or suggest(file.stem, shipped)
+    raise ValueError(f"there is no config file {path}" + (near or f"; there are {', '.join(names or shipped)}"))
 
 
-def show_help(config: Config, path: str) -> typing.NoReturn:
+def show_help(config: Config, path: str) -> NoReturn:
     """Prints every setting with its value and its meaning, as tyro writes them, and ends with status 0."""
     variants = "\n".join(f"  {setting:<24} {', '.join(kinds)}" for setting, kinds in choices(config))
+    registry = tyro.constructors.ConstructorRegistry()
+    kinds = {value for setting, value in flatten(config).items() if setting.endswith(".kind")}
+
+    @registry.primitive_rule
+    def leave_out_kinds(info: PrimitiveTypeInfo) -> UnsupportedTypeAnnotationError | None:
+        """Each kind has one choice, that of the file."""
+        is_kind = get_origin(info.type) is Literal and {*get_args(info.type)} <= kinds
+        return UnsupportedTypeAnnotationError(()) if is_kind else None
+
     tyro.cli(
         Config,
         default=dataclasses.replace(config, train=dataclasses.replace(config.train, hooks=())),  # no options
@@ -100,29 +104,15 @@ def show_help(config: Config, path: str) -> typing.NoReturn:
         prog=f"flaxformer-lite train {path}",
         description=HELP.format(path=path, variants=variants),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.SuppressFixed),
-        registry=kinds_are_no_options(config),
+        registry=registry,
     )
     raise AssertionError
 
 
-def kinds_are_no_options(config: Config) -> ConstructorRegistry:
-    """Returns tyro's rule that leaves the kinds of a config's variants out: each has one choice, that of the file."""
-    registry = ConstructorRegistry()
-    kinds = KINDS | {getattr(owner, "kind", "") for owner in outside_classes(config)}
-
-    @registry.primitive_rule
-    def leave_out(info: PrimitiveTypeInfo) -> UnsupportedTypeAnnotationError | None:
-        is_kind = typing.get_origin(info.type) is Literal and typing.get_args(info.type) in {(kind,) for kind in kinds}
-        return UnsupportedTypeAnnotationError(()) if is_kind else None
-
-    return registry
-
-
 def choices(config: Any, prefix: str = "") -> Iterator[tuple[str, list[str]]]:
     """Yields every setting of a config that has several variants, and their kinds, that of the config in brackets."""
-    hints = typing.get_type_hints(type(config), include_extras=True)
     for field in dataclasses.fields(config):
-        kinds, value = list(variants_in(hints[field.name])), getattr(config, field.name)
+        kinds, value = variants_in(type_hints(type(config))[field.name]), getattr(config, field.name)
         if len(kinds) > 1:
             yield prefix + field.name, [f"[{kind}]" if kind == getattr(value, "kind", None) else kind for kind in kinds]
         if dataclasses.is_dataclass(value):

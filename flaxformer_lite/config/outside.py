@@ -108,12 +108,11 @@ def outside_class(kind: str, setting: str) -> type:
     if named:
         return next(iter(named.values()))
     file = re.fullmatch(r"config_(.+?)(?:_[0-9a-f]{8})?", module)
-    example = f"the config file {file[1]}.py" if file else "its source"
+    source = f"the config file {file[1]}.py" if file else f"its source, or --import {module}"
     raise ValueError(
         f"{setting}.kind is {kind!r}: the class {name} is not part of flaxformer_lite, and no imported module {module} has it; "
-        + f"add --import FILE.py, any file that has a class {name}, such as {example}"
-        + ("; " if file else f", or --import {module}; ")
-        + f"from Python, call load_config(FILE.py){'' if file else f' or import {module}'} before flaxformer_lite.load"
+        f"add --import FILE.py, any file that has a class {name}, such as {source}; from Python, call load_config(FILE.py) or "
+        "import the module before flaxformer_lite.load"
     )
 
 

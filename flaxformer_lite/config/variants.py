@@ -29,9 +29,6 @@ def dataclasses_in(annotation: Any, seen: set[type]) -> Iterator[type]:
 TYPES = frozenset(dataclasses_in(Config, set()))
 """All dataclasses that a config is made of."""
 
-KINDS = {_type.kind for _type in TYPES if hasattr(_type, "kind")}
-"""The names of all variants, which pydantic puts into the paths of its errors."""
-
 
 def settings_of(annotation: Any, prefix: str = "") -> list[str]:
     """Returns the path of every setting below a dataclass type, all variants included."""

@@ -5,11 +5,10 @@ The contract for a new one is `DataSource` in source.py.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat
 from flaxformer_lite.data.built_in import Dates, PythonDocs
@@ -20,7 +19,7 @@ from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, P
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 MixedKinds = ParallelText | TSV | CSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
-MixedSource = Annotated[MixedKinds, Discriminator("kind")]
+MixedSource = MixedKinds
 """The sources that a config file can mix."""
 
 
@@ -100,7 +99,7 @@ class Mixture(Checked, DataSource, at="mixture"):
 
 
 SourceKinds = MixedKinds | Mixture
-OptionalSource = Annotated[SourceKinds | None, Discriminator("kind")]
+OptionalSource = SourceKinds | None
 
 
 def open_parts(source: DataSource, setting: str) -> tuple[list[Pair], dict[str, slice]]:

@@ -9,13 +9,12 @@ to weights, so a new variant is one class in one file; `Attention` says which me
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import fast, kernels
@@ -233,7 +232,7 @@ def check_heads_divide(d_model: int, num_heads: int, setting: str, also: str = "
         raise ValueError(f"model.d_model {d_model} is not divisible by {setting} {num_heads}: change one" + also)
 
 
-AttentionVariant = Annotated[DotProduct | SharedProjection, Discriminator("kind")]
+AttentionVariant = DotProduct | SharedProjection
 """The variants that config.json can hold."""
 
 

@@ -27,12 +27,9 @@ class SavedAs:
 
     union: Any
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return handler.generate_schema(self.union)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Residual:
+class Residual(Checked, at="model.residual"):
     """Commands around a sublayer `f`, `post(f(pre(x)), x)`: strings of letters, applied left to right.
 
     `n` normalises, `d` applies dropout, `a` adds the residual, which is the sublayer's input.
@@ -46,6 +43,7 @@ class Residual:
     """Commands after the last layer of a stack; `a` does nothing here."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("pre", "post", "final"):
             commands = getattr(self, name)
             if set(commands) - set("nda") or commands.count("n") > 1:

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,6 @@ from flax.linen.dtypes import promote_dtype
 from flax.typing import Dtype
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float, PyTree
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.model import fast
@@ -59,7 +58,7 @@ class Normal(Checked, at="model.initializer"):
         return nn.initializers.truncated_normal(self.stddev)
 
 
-Initializer = Annotated[XavierUniform | Normal, Discriminator("kind")]
+Initializer = XavierUniform | Normal
 
 
 # Dense -----------------------------------------------------------------------------------------------------------------

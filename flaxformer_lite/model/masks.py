@@ -2,12 +2,11 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
-from pydantic import Discriminator
 
 # Masks: True = may attend; shapes broadcast to [B, N, T, S] -----------------------------------------------------------
 
@@ -200,5 +199,5 @@ class Penalize:
         return jax.nn.softmax(scores + jnp.where(mask, 0, jnp.asarray(self.value, scores.dtype)))
 
 
-Masking = Annotated[Exclude | Replace | Penalize, Discriminator("kind")]
+Masking = Exclude | Replace | Penalize
 EXCLUDE = Exclude()

@@ -3,13 +3,12 @@
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat
 from flaxformer_lite.model.layers import accumulation_dtype
@@ -139,7 +138,7 @@ class Normalize(nn.Module):
         return self.norm(x, self.param)
 
 
-Norm = Annotated[LayerNorm | RMSNorm | DeviationNorm, Discriminator("kind")]
+Norm = LayerNorm | RMSNorm | DeviationNorm
 
 
-OptionalNorm = Annotated[LayerNorm | RMSNorm | DeviationNorm | None, Discriminator("kind")]
+OptionalNorm = LayerNorm | RMSNorm | DeviationNorm | None

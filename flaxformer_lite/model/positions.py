@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from annotated_types import Ge, Gt, Le
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.model import fast
@@ -249,7 +248,7 @@ class YarnScaling(Scaling):
         return rates * (1 - slow + slow / self.factor)
 
 
-OptionalRotaryScaling = Annotated[LinearScaling | Llama3Scaling | YarnScaling | None, Discriminator("kind")]
+OptionalRotaryScaling = LinearScaling | Llama3Scaling | YarnScaling | None
 
 
 # Relative schemes -----------------------------------------------------------------------------------------------------
@@ -373,7 +372,5 @@ class RelativeBias(PositionScheme):
         return after + (distance[..., None] >= starts).sum(-1)
 
 
-Positions = Annotated[
-    Sinusoidal | Learned | FixedTable | Rotary | ALiBi | RelativeBias | NoPositions, Discriminator("kind")
-]
+Positions = Sinusoidal | Learned | FixedTable | Rotary | ALiBi | RelativeBias | NoPositions
 """The schemes that config.json can hold."""

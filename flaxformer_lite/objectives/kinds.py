@@ -1,9 +1,6 @@
 """All kinds of objectives: the union that configs are read by. A new objective adds its name here."""
 
 from collections.abc import Sequence
-from typing import Annotated
-
-from pydantic import Discriminator
 
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.causal_lm import CausalLM
@@ -14,7 +11,7 @@ from flaxformer_lite.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
 Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
-Objective = Annotated[Objectives, Discriminator("kind")]
+Objective = Objectives
 
 
 def default_objective(model: ModelConfig, class_names: Sequence[str] = (), mask_token: int | None = None) -> Objectives:

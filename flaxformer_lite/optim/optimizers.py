@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from annotated_types import Gt, Le
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
 from flaxformer_lite.base.tree_paths import leaf_path
@@ -279,7 +278,7 @@ class SGD(OptimizerAlgorithm):
         return optax.trace(self.momentum, self.nesterov, self.moment_dtype) if self.momentum else optax.identity()
 
 
-Algorithm = Annotated[AdamW | Adafactor | Lion | Muon | SGD, Discriminator("kind")]
+Algorithm = AdamW | Adafactor | Lion | Muon | SGD
 
 TRAIN_ALL = tuple(kind.direction for kind in (AdamW, Adafactor, Lion, Muon, SGD))
 """Directions that freeze no parameter, so nobody has to find out: `decaying` computes a direction twice."""

@@ -11,7 +11,6 @@ import optax
 from annotated_types import Ge, Gt, Le, Lt
 from jax import Array
 from jax.typing import ArrayLike
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -206,4 +205,4 @@ class WarmupStableDecay(LearningRateSchedule):
         return warm_up(peak, p, decay)
 
 
-Schedule = Annotated[Noam | InverseSquareRoot | Cosine | Linear | Constant | WarmupStableDecay, Discriminator("kind")]
+Schedule = Noam | InverseSquareRoot | Cosine | Linear | Constant | WarmupStableDecay

@@ -8,9 +8,7 @@ import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Discriminator
+from typing import Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import local_files
@@ -124,5 +122,5 @@ class FromRun(Checked, at="data.tokenizer"):
 
 
 TokenizerKinds = SentencePiece | Characters | Bytes | FromRun
-TokenizerConfig = Annotated[TokenizerKinds, Discriminator("kind")]
-OptionalTokenizerConfig = Annotated[TokenizerKinds | None, Discriminator("kind")]
+TokenizerConfig = TokenizerKinds
+OptionalTokenizerConfig = TokenizerKinds | None

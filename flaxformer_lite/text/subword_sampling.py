@@ -15,7 +15,6 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge
 from jaxtyping import Int
-from pydantic import Discriminator
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, PositiveFloat, Rate
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
@@ -118,7 +117,7 @@ class UnigramSampling(SubwordSampling):
         return draw
 
 
-OptionalSubwordSampling = Annotated[BPEDropout | UnigramSampling | None, Discriminator("kind")]
+OptionalSubwordSampling = BPEDropout | UnigramSampling | None
 
 
 class SubwordSampler:

@@ -42,7 +42,6 @@ class Settings(Checked, at="part"):
         {"stop": False},
         {"stop": "never"},
         {"cap": None},
-        {"name": 3},  # types are pydantic's to check
     ],
 )
 def test_legal_values_pass(legal: dict[str, object]):
@@ -55,8 +54,8 @@ def test_legal_values_pass(legal: dict[str, object]):
         ("width", 0, "part.width is 0: it must be at least 1"),
         ("depth", 1, "part.depth is 1: it must be at least 2; 6 is usual"),
         ("count", 0, "part.count is 0: it must be at least 1; the default is 8"),
-        ("count", "9", "part.count is '9': it must be at least 1; the default is 8"),
-        ("count", None, "part.count is None: it must be at least 1; the default is 8"),
+        ("count", "9", "part.count is '9': it must be a whole number, at least 1; the default is 8"),
+        ("count", None, "part.count is None: it must be a whole number, at least 1; the default is 8"),
         ("window", 0, "part.window is 0: it must be at least 1, or None; the default is None"),
         ("width", 2**31, "part.width is 2147483648: it must be at least 1 and at most 2147483647"),
         (
@@ -70,7 +69,13 @@ def test_legal_values_pass(legal: dict[str, object]):
         ("weight", math.inf, "part.weight is inf: it must be at least 0 and finite; the default is 0.0"),
         ("ids", (3, -1), "part.ids is (3, -1): it must be values that are each at least 0; the default is ()"),
         ("devices", 0, "part.devices is 0: it must be at least 1, or -1; the default is -1"),
-        ("stop", "nver", "part.stop is 'nver': it must be True or False, or 'never'; the default is True"),
+        (
+            "stop",
+            "nver",
+            "part.stop is 'nver': it must be True or False, or 'never'; the default is True; perhaps you meant never",
+        ),
+        ("name", 3, "part.name is 3: it must be a text; the default is 'x'"),
+        ("width", True, "part.width is True: it must be a whole number, at least 1"),
         ("kind", "c", "part.kind is 'c': it must be 'a' or 'b'; the default is 'a'"),
         (
             "slope",

@@ -127,9 +127,7 @@ def test_a_module_is_imported_by_name_or_by_file(run: Path, capsys, monkeypatch:
     (run / "config.json").write_text(re.sub(r"config_own_\w+:", "mine_schedules:", (run / "config.json").read_text()))
     words = ["inspect", "--sharding", run, "--import"]
     status, message = typed(capsys, *words[:-1])
-    assert (
-        status == 2 and "or --import mine_schedules; from Python, call load_config(FILE.py) or import mine" in message
-    )
+    assert status == 2 and "or --import mine_schedules; from Python, call load_config(FILE.py) or import the" in message
     status, message = typed(capsys, *words, "mine_schedules")
     assert status == 2 and message.startswith(
         "error: --import mine_schedules: there is no such module: name its file, such "

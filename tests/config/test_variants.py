@@ -63,7 +63,7 @@ def test_json_names_the_class_and_gives_it_back():
         ("optimizer.schedule.divisor", 2.5, "config.json: optimizer.schedule.divisor is 2.5: "),
         ("optimizer.schedule.names", "a", "config.json: optimizer.schedule.names is 'a': "),
         ("optimizer.schedule.divsor", 2, "config.json: there is no setting optimizer.schedule.divsor"),
-        ("optimizer.clip_norm", 0, "config.json: optimizer.clip_norm is 0.0: it must be above 0"),
+        ("optimizer.clip_norm", 0, "config.json: optimizer.clip_norm is 0: it must be above 0"),
         (
             "optimizer.algorithm.b1",
             1.5,
@@ -74,14 +74,14 @@ def test_json_names_the_class_and_gives_it_back():
             "rms",
             "model.attention.qk_norm.kind is 'rms': it must be one of 'layer_norm', ",
         ),
-        ("model.norm.epsilon", "x", "config.json: model.norm.epsilon is 'x': Input should be a valid number"),
+        ("model.norm.epsilon", "x", "config.json: model.norm.epsilon is 'x': it must be a number, at least 0"),
         ("train.steps", 0, "config.json: train.steps is 0: it must be at least 1; the default is 10000"),
         (
             "optimizer.schedule.kind",
             "nowhere.mine:Mine",
             "config.json: optimizer.schedule.kind is 'nowhere.mine:Mine': the class Mine is not part of flaxformer_lite, and no "
             "imported module nowhere.mine has it; add --import FILE.py, any file that has a class Mine, such as its source, or "
-            "--import nowhere.mine; from Python, call load_config(FILE.py) or import nowhere.mine before flaxformer_lite.load",
+            "--import nowhere.mine; from Python, call load_config(FILE.py) or import the module before flaxformer_lite.load",
         ),
     ],
 )

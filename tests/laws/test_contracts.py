@@ -61,7 +61,7 @@ def test_every_config_says_source_command_and_expectation(path: Path):
 
 
 def test_every_choice_is_checked_in_python_too():
-    """Law: a config file is checked by pydantic; what Python makes must not be read as another choice either."""
+    """Law: what Python makes is checked as a config file is."""
     unchecked = [
         f"{owner.__qualname__}.{name}"
         for owner in TYPES
