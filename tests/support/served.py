@@ -76,7 +76,7 @@ class FakeModel:
         self.calls: list[tuple[Any, list[Any]]] = []
 
     def answer(self, key: Any, items: Sequence[Any]) -> Sequence[Any]:
-        from flaxformer_lite.tools.serve.served_run import Answer
+        from flaxformer_lite.tools.serve.runs import Answer
 
         self.calls.append((key, list(items)))
         if key.task == "embed":

@@ -5,6 +5,7 @@ FLAXFORMER_LITE_TOKEN. Ctrl-C and SIGTERM end it once the open requests are answ
 """
 
 import argparse
+import importlib.util
 import os
 
 from flaxformer_lite.base.console import note
@@ -54,8 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.tools.serve.server import serve, uvicorn  # JAX comes with it, and a mistake needs none
-
     if not 0 <= arguments.port < 2**16:
         raise ValueError(f"--port is {arguments.port}: it must be between 0 and 65535")
     try:
@@ -63,7 +62,12 @@ def run(arguments: argparse.Namespace) -> None:
     except ValueError as error:
         setting = str(error).split()[0]
         raise ValueError(str(error).replace(setting, LIMIT_OPTIONS[setting.removeprefix("serve.")][0])) from None
-    uvicorn()
+    for package in ("jinja2", "prometheus_client", "starlette", "uvicorn"):
+        if importlib.util.find_spec(package) is None:
+            message = f'serve needs {package}, which is not installed: pip install "flaxformer-lite[serve]"'
+            raise ValueError(message)
+    from flaxformer_lite.tools.serve.server import serve  # JAX comes with it, and a mistake needs none
+
     stopped = serve(
         arguments.folders,
         limits,

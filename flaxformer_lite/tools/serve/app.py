@@ -1,5 +1,6 @@
 """The application: the page, health, metrics and both interfaces over the runs, without a socket."""
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -11,13 +12,12 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.run import Run
+from flaxformer_lite.tools.pages import STYLE, digest, resource
 from flaxformer_lite.tools.serve.guard import Guard
-from flaxformer_lite.tools.serve.limits import Limits
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import CLIENT_GONE, CONTENT_TYPE
 from flaxformer_lite.tools.serve.openai_api import OpenAIApi
 from flaxformer_lite.tools.serve.own_api import OwnApi
-from flaxformer_lite.tools.serve.page import page
-from flaxformer_lite.tools.serve.refusals import Refusal
 from flaxformer_lite.tools.serve.service import Service, failure
 
 
@@ -32,8 +32,7 @@ def make_app(
 
     `token`: the bearer token that requests must have; None: none. `hosts`: names that Host headers may have; None: any.
     """
-    limits = limits or Limits()
-    service = Service(runs, limits)
+    service = Service(runs, limits or Limits())
     routes = [
         Route("/", show_page),
         Route("/health", health),
@@ -42,22 +41,33 @@ def make_app(
         *OpenAIApi(service).routes(),
     ]
     paths = {route.path for route in routes}
-    guard = Middleware(
-        Guard, token=token, hosts=hosts, paths=paths, metrics=service.metrics, connections=limits.connections
-    )
+    guard = Middleware(Guard, token=token, hosts=hosts, paths=paths, metrics=service.metrics)
     handlers: dict[Any, Any] = {
         Refusal: refused,
         HTTPException: refused_by_starlette,
-        ClientDisconnect: gone_client,
-        Exception: failed,
+        ClientDisconnect: lambda request, error: Response(status_code=CLIENT_GONE),  # for the metrics: nobody reads it
+        Exception: lambda request, error: refused(request, failure()),
     }
     app = Starlette(routes=routes, middleware=[guard], exception_handlers=handlers)
     app.state.service = service
     return app
 
 
+@functools.cache
+def page() -> tuple[str, str]:
+    """Returns the page, and the content security policy of its response: no other script runs, and nothing else is loaded."""
+    script = resource("flaxformer_lite.tools.serve", "page.js")
+    style = STYLE + resource("flaxformer_lite.tools.serve", "page.css")
+    text = resource("flaxformer_lite.tools.serve", "page.html")
+    policy = (
+        f"default-src 'none'; img-src data:; connect-src 'self'; style-src '{digest(style)}'; script-src '{digest(script)}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return text.replace("/*style*/", style).replace("/*script*/", script), policy
+
+
 async def show_page(request: Request) -> Response:
-    """The page."""
+    """The page to try the runs."""
     text, policy = page()
     return HTMLResponse(text, headers={"Content-Security-Policy": policy, "Referrer-Policy": "no-referrer"})
 
@@ -73,26 +83,17 @@ async def show_metrics(request: Request) -> Response:
     return Response(request.app.state.service.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def refused(request: Request, refusal: Refusal) -> Response:
+def refused(request: Request, refusal: Refusal) -> Response:
     """Returns the response to a refused request."""
     return JSONResponse(refusal.as_json(), refusal.status, refusal.headers)
 
 
-async def refused_by_starlette(request: Request, error: HTTPException) -> Response:
+def refused_by_starlette(request: Request, error: HTTPException) -> Response:
     """Returns the response to a request for an endpoint or a method that is not there."""
-    allowed = (error.headers or {}).get("Allow", "")
-    remedy = f": use {' or '.join(sorted(set(allowed.split(', ')) - {'HEAD'}))}" if allowed else ""
-    message = f"{request.method} {request.url.path}: {error.detail}{remedy}"
-    response = await refused(request, Refusal(error.status_code, message))
+    allowed = (error.headers or {}).get("Allow")
+    remedy = f": use {allowed.removesuffix(', HEAD').removeprefix('HEAD, ')}" if allowed else ""
+    response = refused(
+        request, Refusal(error.status_code, f"{request.method} {request.url.path}: {error.detail}{remedy}")
+    )
     response.headers.update(error.headers or {})
     return response
-
-
-async def gone_client(request: Request, error: ClientDisconnect) -> Response:
-    """Returns a response that nobody reads, with the status for the metrics."""
-    return Response(status_code=CLIENT_GONE)
-
-
-async def failed(request: Request, error: Exception) -> Response:
-    """Returns the response to a request that the server could not answer; the reason is logged."""
-    return await refused(request, failure())

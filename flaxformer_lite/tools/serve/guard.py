@@ -13,12 +13,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flaxformer_lite.tools.serve.limits import CONNECTIONS, LOOPBACK
+from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.metrics import CLIENT_GONE, Metrics
-from flaxformer_lite.tools.serve.refusals import Refusal
 
-PORTS = {"http": 80, "https": 443}
-"""The port of a URL without one, by its scheme."""
 OPEN_PATHS = ("/", "/health")
 """Paths that need no token: the page holds no secret, and those who watch a server ask for its health."""
 
@@ -28,9 +25,8 @@ class Guard:
 
     Args:
         token: the bearer token that requests must have; None: no token is needed.
-        hosts: the names that a Host header and an origin may have; None: any.
+        hosts: the names that a Host header may have; None: any.
         paths: the server's paths, for the metrics.
-        connections: the number of open connections beyond which requests are refused.
     """
 
     def __init__(
@@ -41,10 +37,8 @@ class Guard:
         hosts: Collection[str] | None,
         paths: Collection[str],
         metrics: Metrics,
-        connections: int,
     ) -> None:
         self.app, self.token, self.hosts, self.paths, self.metrics = app, token, hosts, paths, metrics
-        self.connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes a request on, or answers it with a refusal."""
@@ -61,11 +55,10 @@ class Guard:
             await send(message)
 
         try:
-            self.check(scope)
+            self.check(scope["path"], Headers(scope=scope))
             await self.app(scope, receive, counted_send)
         except Refusal as refusal:
-            response = JSONResponse(refusal.as_json(), refusal.status, refusal.headers)
-            await response(scope, receive, counted_send)
+            await JSONResponse(refusal.as_json(), refusal.status, refusal.headers)(scope, receive, counted_send)
         except Exception:  # answered outside, by `failed`
             status = 500 if status == CLIENT_GONE else status
             raise
@@ -73,52 +66,26 @@ class Guard:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.observe_request(path, status, time.perf_counter() - started)
 
-    def check(self, scope: Scope) -> None:
+    def check(self, path: str, headers: Headers) -> None:
         """Raises: Refusal for a request that may not pass."""
-        headers = Headers(scope=scope)
-        if scope.get("state", {}).get(CONNECTIONS, 0) > self.connections:
-            message = (
-                f"more than {self.connections} connections are open: try again, or close those that are not needed"
-            )
-            raise Refusal(503, message, code="too_many_connections", retry_after=1)
+        host, origin = headers.get("host", ""), headers.get("origin")
         if self.hosts is not None:
-            host, origin = headers.get("host", ""), headers.get("origin")
-            for name in (host_name(host), *([] if origin is None else [host_name(origin.partition("//")[2])])):
-                if name not in self.hosts:
-                    message = f"{name!r} is not a name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
-                    raise Refusal(403, message, code="host_not_allowed")
-            if origin is not None and not is_own_page(origin, host):
+            if (name := host_name(host)) not in self.hosts:
+                message = (
+                    f"{name!r} is not a name of this server: use {', '.join(self.hosts)}, or start it with --allow-host"
+                )
+                raise Refusal(403, message, code="host_not_allowed")
+            own = origin is None or headers.get("sec-fetch-site") == "same-origin" or origin.partition("//")[2] == host
+            if not own:
                 message = (
                     f"{origin} is not this server, which the request names as {host}: open its own page; a proxy has to pass the "
                     "Host header on with its port"
                 )
                 raise Refusal(403, message, code="origin_not_allowed")
-        if self.token is not None and scope["path"] not in OPEN_PATHS:
+        if self.token is not None and path not in OPEN_PATHS:
             kind, _, given = headers.get("authorization", "").partition(" ")
             if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
                 raise Refusal(401, "the token is missing or wrong: send the header Authorization: Bearer TOKEN")
-
-
-def is_own_page(origin: str, host: str) -> bool:
-    """Returns whether an origin, which has a name of this server, is that of its page; `host` is the Host header.
-
-    On a loopback address the server itself speaks HTTP, at the port in the header. Any other name is that of a proxy, which may add
-    TLS; it passes on its port, unless that is the default of its scheme.
-    """
-    scheme, _, address = origin.lower().partition("://")
-    own_port = PORTS.get(scheme)
-    port = port_of(address) or own_port
-    if host_name(address) in LOOPBACK:
-        return scheme == "http" and port == (port_of(host) or own_port)
-    return own_port is not None and port in (own_port, port_of(host))
-
-
-def port_of(host: str) -> int | None:
-    """Returns the port in a Host header; None where it has none, or is malformed."""
-    try:
-        return urlsplit(f"//{host}").port
-    except ValueError:
-        return None
 
 
 def host_name(host: str) -> str:

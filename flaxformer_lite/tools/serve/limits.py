@@ -1,13 +1,14 @@
-"""The limits of a server, each with the status of a request beyond it."""
+"""The limits of a server, and the refusal of a request: an HTTP status with OpenAI's object of an error."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """Addresses that only this machine reaches."""
-CONNECTIONS = "connections"
-"""Names the number of open connections in the state of a request."""
+ERROR_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+"""Kinds of errors by status; other statuses below 500 are `invalid_request_error`, those from 500 on `server_error`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,3 +31,24 @@ class Limits(Checked, at="serve"):
     """Texts that are streamed at once; further ones wait in the queue."""
     beam_size: PositiveInt = 16
     """Beams that a request may ask for, and answers to one text; beyond it: status 422."""
+
+
+class Refusal(Exception):
+    """A request that is not answered, and the reason. `retry_after`: seconds; 0: without that header."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.code, self.param, self.retry_after = status, message, code, param, retry_after
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of the response."""
+        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
+        return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the error as OpenAI's clients expect it."""
+        kind = ERROR_TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}

@@ -51,7 +51,7 @@ class Metrics:
 
     def watch(self, worker: Worker) -> None:
         """Reads the lengths of a worker's queues whenever somebody asks for them."""
-        self.waiting.set_function(lambda: worker.queue.num_items)
+        self.waiting.set_function(lambda: worker.num_waiting)
         self.streams.set_function(lambda: len(worker.streams))
 
     def text(self) -> bytes:

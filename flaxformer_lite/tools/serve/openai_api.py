@@ -1,19 +1,24 @@
-"""OpenAI's interface, `/v1/…`, for clients that exist."""
+"""OpenAI's interface, `/v1/…`, for clients that exist: the endpoints, and the JSON of their answers, whole and in parts."""
 
 import asyncio
-from typing import Any
+import base64
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from flaxformer_lite.tools.serve import openai_shapes as openai
 from flaxformer_lite.tools.serve import requests
-from flaxformer_lite.tools.serve.job_queue import Job
-from flaxformer_lite.tools.serve.refusals import Refusal
-from flaxformer_lite.tools.serve.requests import as_list
-from flaxformer_lite.tools.serve.served_run import ServedRun
-from flaxformer_lite.tools.serve.service import Service
+from flaxformer_lite.tools.serve.limits import Refusal
+from flaxformer_lite.tools.serve.requests import as_list, prompt_list
+from flaxformer_lite.tools.serve.runs import Answer, ServedRun
+from flaxformer_lite.tools.serve.service import Service, event
+from flaxformer_lite.tools.serve.worker import Job
+
+Kind = Literal["text_completion", "chat.completion"]
 
 
 class OpenAIApi:
@@ -32,87 +37,147 @@ class OpenAIApi:
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
         ]
 
+    def model_card(self, name: str) -> dict[str, Any]:
+        """Returns the entry of a run in the list of models."""
+        return {"id": name, "object": "model", "created": self.service.started, "owned_by": "flaxformer_lite"}
+
     async def models(self, request: Request) -> Response:
         """The runs as models."""
-        cards = [openai.model_card(name, self.service.started) for name in self.service.runs.by_name]
+        cards = [self.model_card(name) for name in self.service.runs.by_name]
         return JSONResponse({"object": "list", "data": cards})
 
     async def model(self, request: Request) -> Response:
         """One run as a model."""
-        name = request.path_params["name"]
-        if name not in self.service.runs.by_name:
-            raise Refusal(404, f"there is no run {name!r}: see /v1/models", code="model_not_found", param="model")
-        return JSONResponse(openai.model_card(name, self.service.started))
+        return JSONResponse(self.model_card(self.service.runs.find(request.path_params["name"], None).name))
 
     async def completions(self, request: Request) -> Response:
         """Completions; of a run that translates, translations."""
         asked = await self.service.parsed(request, requests.CompletionRequest)
-        known = self.service.runs.by_name.get(asked.model)
-        run = self.service.runs.find(asked.model, "translate" if known and "translate" in known.tasks else "generate")
+        run, prompts = self.service.runs.find(asked.model, None), prompt_list(asked.prompt)
+        if "translate" not in run.tasks:
+            return await self.completed(request, run, "text_completion", asked, prompts, asked.max_tokens)
         self.service.check_most("n", asked.n)
-        generation = asked.generation(asked.prompt, asked.max_tokens)
-        if "generate" in run.tasks:
-            return await self.completed(request, run, "text_completion", asked, generation)
-        if asked.stream or generation.decode.keys() - {"num_hypotheses"} or asked.stop or generation.seed is not None:
+        if asked.stream or asked.decode or asked.stop or asked.seed is not None:
             raise Refusal(422, f"{run.name} translates: leave out stream, stop, seed and the settings of sampling")
-        texts: list[Any] = generation.prompts
-        if not all(isinstance(text, str) for text in texts):
+        if not all(isinstance(text, str) for text in prompts):
             raise Refusal(422, f"{run.name} translates texts, not token ids: send texts", param="prompt")
         num, decode = asked.n or 1, run.run.config.decode
         beams = num if num > decode.beam_size and decode.sampling is None else None
         options = {"max_new_tokens": asked.max_tokens, "beam_size": beams, "num_hypotheses": num}
-        job = await self.service.made(run.translation_job, texts, texts, **options)
-        found = await self.service.answers(request, job)
-        answers = [answer for text in found for answer in text[:num]]
-        return JSONResponse(openai.completion("text_completion", run.name, answers, prompt_tokens(job)))
+        job = await self.service.made(run.translation_job, prompts, prompts, **options)
+        return self.completion("text_completion", run, job, await self.service.answers(request, job), num)
 
     async def chat(self, request: Request) -> Response:
         """The next message of a conversation, by the run's chat template."""
         asked = await self.service.parsed(request, requests.ChatRequest)
-        run = self.service.runs.find(asked.model, "generate")
-        self.service.check_most("n", asked.n)
+        run, continues = self.service.runs.find(asked.model, "generate"), asked.continue_final_message
         if run.chat is None:
             message = f"{run.name} has no chat template that can be used: try /v1/completions"
             raise Refusal(404, message, code="model_not_found", param="model")
+        if continues and asked.add_generation_prompt:
+            raise Refusal(422, "continue_final_message and add_generation_prompt are both true: leave one of them out")
+        begins = not continues if asked.add_generation_prompt is None else asked.add_generation_prompt
+        options: dict[str, Any] = {"documents": asked.documents, "continue_final_message": continues}
         messages = [message.as_dict() for message in asked.messages]
         try:
-            text = await asyncio.to_thread(run.chat.prompt, messages, **asked.template_options)
+            text = await asyncio.to_thread(run.chat.prompt, messages, **options, add_generation_prompt=begins)
         except ValueError as error:
             raise Refusal(422, str(error), param="messages") from None
         ids = await asyncio.to_thread(run.tokenizers.target.encode, text)  # the template writes the special tokens
         most = asked.max_completion_tokens or asked.max_tokens
-        return await self.completed(request, run, "chat.completion", asked, asked.generation(ids, most))
+        return await self.completed(request, run, "chat.completion", asked, [ids], most)
 
     async def completed(
         self,
         request: Request,
         run: ServedRun,
-        kind: openai.Kind,
-        asked: requests.Sampled,
-        generation: requests.GenerateRequest,
+        kind: Kind,
+        asked: requests.OpenAIRequest,
+        prompts: Sequence[str | list[int]],
+        most: int | None,
     ) -> Response:
-        """Returns the response to a completion or a chat, whole or as a stream."""
-        job = await self.service.generation(run, generation)
-        tokens = prompt_tokens(job)
-        if generation.stream:
-            include_usage = asked.stream_options is not None and asked.stream_options.include_usage
-            events = openai.CompletionEvents(kind, run.name, tokens, include_usage=include_usage)
-            return await self.service.streamed(request, job, events.part, events.last, events.first())
-        found = await self.service.answers(request, job)
-        answers = [answer for text in found for answer in text[: asked.n or 1]]
-        return JSONResponse(openai.completion(kind, run.name, answers, tokens))
+        """Returns the response to a completion or a chat of at most `most` tokens, whole or as a stream."""
+        self.service.runs.find(run.name, "generate")
+        self.service.check_most("n", asked.n)
+        num, stream = None if asked.n == 1 else asked.n, bool(asked.stream)
+        job = await self.service.generation(run, prompts, asked, most, num, stream=stream)
+        if not stream:
+            return self.completion(kind, run, job, await self.service.answers(request, job), asked.n or 1)
+        include_usage = asked.stream_options is not None and asked.stream_options.include_usage
+        events = CompletionEvents(kind, run.name, prompt_tokens(job), include_usage=include_usage)
+        return await self.service.streamed(request, job, events.part, events.last, events.first())
+
+    def completion(
+        self, kind: Kind, run: ServedRun, job: Job, found: Sequence[Sequence[Answer]], most: int
+    ) -> Response:
+        """Returns the response with the `most` best answers to each prompt."""
+        answers = [answer for text in found for answer in text[:most]]
+        choices: list[dict[str, Any]] = []
+        for i, answer in enumerate(answers):
+            if kind == "text_completion":
+                content: dict[str, Any] = {"text": answer.text}
+            else:
+                content = {"message": {"role": "assistant", "content": answer.text, "refusal": None}}
+            choices.append({"index": i, **content, "logprobs": None, "finish_reason": answer.finish})
+        counts = usage(prompt_tokens(job), sum(answer.num_tokens for answer in answers))
+        return JSONResponse({**head(kind, kind, run.name), "choices": choices, "usage": counts})
 
     async def embeddings(self, request: Request) -> Response:
-        """The vector of each text, in OpenAI's shape."""
+        """The vector of each text: numbers, or the base64 of little-endian float32."""
         asked = await self.service.parsed(request, requests.EmbeddingsRequest)
         run, texts = self.service.runs.find(asked.model, "embed"), as_list(asked.input)
         width = run.run.config.model.d_model
         if asked.dimensions not in (None, width):
             raise Refusal(422, f"dimensions is {asked.dimensions}, but the vectors have {width}: leave it out")
-        job = await self.service.made(run.text_job, texts, "embed", texts)
-        vectors = await self.service.answers(request, job)
+        vectors = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
         tokens = sum(map(len, await asyncio.to_thread(run.tokenizers.source.encode_batch, texts)))
-        return JSONResponse(openai.embeddings(run.name, vectors, tokens, asked.encoding_format))
+        data: list[dict[str, Any]] = []
+        for i, vector in enumerate(vectors):
+            written = vector.astype(float).tolist()
+            if asked.encoding_format == "base64":
+                written = base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+            data.append({"object": "embedding", "index": i, "embedding": written})
+        counts = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return JSONResponse({"object": "list", "data": data, "model": run.name, "usage": counts})
+
+
+class CompletionEvents:
+    """The events of one streamed answer."""
+
+    def __init__(self, kind: Kind, model: str, prompt_tokens: int, *, include_usage: bool) -> None:
+        self.chat, self.prompt_tokens, self.include_usage = kind == "chat.completion", prompt_tokens, include_usage
+        self.head = head(kind, "chat.completion.chunk" if self.chat else kind, model)
+
+    def chunk(self, content: dict[str, Any], finish: str | None = None) -> str:
+        """Returns the event of a part."""
+        choice = {"index": 0, **content, "logprobs": None, "finish_reason": finish}
+        return event({**self.head, "choices": [choice], **({"usage": None} if self.include_usage else {})})
+
+    def first(self) -> str:
+        """Returns the event before the first part: in a chat who speaks."""
+        return self.chunk({"delta": {"role": "assistant", "content": ""}}) if self.chat else ""
+
+    def part(self, text: str) -> str:
+        """Returns the event of a part of the text."""
+        return self.chunk({"delta": {"content": text}} if self.chat else {"text": text})
+
+    def last(self, answer: Answer) -> str:
+        """Returns the events after the last part: why the text ended, and the tokens on request."""
+        found = self.chunk({"delta": {}} if self.chat else {"text": ""}, answer.finish)
+        if self.include_usage:
+            found += event({**self.head, "choices": [], "usage": usage(self.prompt_tokens, answer.num_tokens)})
+        return found + "data: [DONE]\n\n"
+
+
+def head(kind: Kind, name: str, model: str) -> dict[str, Any]:
+    """Returns the fields that begin a response."""
+    unique = f"{'cmpl' if kind == 'text_completion' else 'chatcmpl'}-{secrets.token_hex(12)}"
+    return {"id": unique, "object": name, "created": int(time.time()), "model": model}
+
+
+def usage(prompt: int, completion: int) -> dict[str, int]:
+    """Returns the numbers of tokens that were read and written."""
+    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def prompt_tokens(job: Job) -> int:

@@ -8,10 +8,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flaxformer_lite.tools.serve import requests
-from flaxformer_lite.tools.serve.openai_shapes import event
-from flaxformer_lite.tools.serve.requests import as_list
-from flaxformer_lite.tools.serve.served_run import Answer, ServedRun
-from flaxformer_lite.tools.serve.service import Service
+from flaxformer_lite.tools.serve.requests import as_list, prompt_list
+from flaxformer_lite.tools.serve.runs import Answer, ServedRun
+from flaxformer_lite.tools.serve.service import Service, event
 
 
 class OwnApi:
@@ -22,15 +21,8 @@ class OwnApi:
 
     def routes(self) -> list[Route]:
         """Returns the endpoints with their paths."""
-        endpoints = {
-            "translate": self.translate,
-            "generate": self.generate,
-            "fill-mask": self.fill_mask,
-            "classify": self.classify,
-            "embed": self.embed,
-            "attention": self.attention,
-        }
-        posts = [Route(f"/api/{name}", endpoint, methods=["POST"]) for name, endpoint in endpoints.items()]
+        endpoints = (self.translate, self.generate, self.fill_mask, self.classify, self.embed, self.attention)
+        posts = [Route(f"/api/{one.__name__.replace('_', '-')}", one, methods=["POST"]) for one in endpoints]
         return [Route("/api/runs", self.describe), *posts]
 
     async def describe(self, request: Request) -> Response:
@@ -62,8 +54,10 @@ class OwnApi:
     async def generate(self, request: Request) -> Response:
         """Texts that continue prompts, with scores; one as a stream on request."""
         asked = await self.service.parsed(request, requests.GenerateRequest)
-        run = self.service.runs.find(asked.run, "generate")
-        job = await self.service.generation(run, asked)
+        run, prompts = self.service.runs.find(asked.run, "generate"), prompt_list(asked.texts)
+        job = await self.service.generation(
+            run, prompts, asked, asked.max_new_tokens, asked.num_hypotheses, stream=asked.stream
+        )
         if asked.stream:
             return await self.service.streamed(
                 request, job, lambda part: event({"text": part}), lambda answer: event(answer._asdict())
@@ -84,27 +78,23 @@ class OwnApi:
         """The class of each text or pair, with the probability of every class."""
         asked = await self.service.parsed(request, requests.ClassifyRequest)
         run, given = self.service.runs.find(asked.run, "classify"), asked.texts
-        texts: list[str | tuple[str, ...]] = [given] if isinstance(given, str) else [
-            text if isinstance(text, str) else tuple(text) for text in given
-        ]  # fmt: skip
-        job = await self.service.made(run.text_job, texts, "classify", texts)
-        return JSONResponse(
-            {"run": run.name, "answers": [c._asdict() for c in await self.service.answers(request, job)]}
-        )
+        texts = [given] if isinstance(given, str) else [t if isinstance(t, str) else tuple(t) for t in given]
+        found = await self.service.answers(request, await self.service.made(run.text_job, texts, "classify", texts))
+        return JSONResponse({"run": run.name, "answers": [prediction._asdict() for prediction in found]})
 
     async def embed(self, request: Request) -> Response:
         """The vector of each text."""
-        asked = await self.service.parsed(request, requests.EmbedRequest)
+        asked = await self.service.parsed(request, requests.TextsRequest)
         run, texts = self.service.runs.find(asked.run, "embed"), as_list(asked.texts)
-        job = await self.service.made(run.text_job, texts, "embed", texts)
-        return JSONResponse(
-            {"run": run.name, "answers": [v.tolist() for v in await self.service.answers(request, job)]}
-        )
+        found = await self.service.answers(request, await self.service.made(run.text_job, texts, "embed", texts))
+        return JSONResponse({"run": run.name, "answers": [vector.tolist() for vector in found]})
 
     async def attention(self, request: Request) -> Response:
         """The attention weights of a source and its translation, of a prompt and its continuation, or of a text."""
         asked = await self.service.parsed(request, requests.AttentionRequest)
-        run = self.service.runs.reader(asked.run, of_target=asked.target is not None)
+        runs, of_target = self.service.runs, asked.target is not None
+        fitting = (run.name for run in runs.by_name.values() if run.reads_target == of_target)
+        run = runs.find(asked.run or next(fitting, None), None)
         job = await self.service.made(run.attention_job, [asked.source], asked.source, asked.target)
         return JSONResponse((await self.service.answers(request, job))[0])
 

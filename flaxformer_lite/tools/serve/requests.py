@@ -1,23 +1,22 @@
 """The shapes of requests: of the server's own endpoints, and of OpenAI's interface. Unknown and unsupported fields are errors."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from flaxformer_lite.base.console import suggest
-from flaxformer_lite.tools.serve.refusals import Refusal
+from flaxformer_lite.tools.serve.limits import Refusal
 
 Text = Annotated[str, MaxLen(1_000_000)]
 Texts = Text | list[Text]
 """One text, or several."""
-Stop = str | Annotated[list[str], MaxLen(16)] | None
+Prompts = Texts | list[int] | list[list[int]]
+"""One prompt or several, as texts or token ids."""
 Count = Annotated[int, Ge(1)]
 Zero = Annotated[float, Ge(0), Le(0)] | None
 """A setting that is not there: only its neutral value is accepted."""
-Seed = Annotated[int, Ge(0), Lt(2**32)]
 
 
 class Asked(BaseModel):
@@ -37,38 +36,21 @@ def parse(shape: type[Shape], body: bytes) -> Shape:
         errors = error.errors(include_url=False, include_context=False)
         if errors[0]["type"] == "json_invalid":
             raise Refusal(400, f"the body is no JSON: {errors[0]['msg']}") from None
-        path, kind, complaint = first_mistake(errors, json.loads(body))
-        if kind == "extra_forbidden":
-            near = suggest(path, shape.model_fields)
-            raise Refusal(422, f"{path} is not supported: leave it out{near}", param=path) from None
-        raise Refusal(422, f"{path or 'the body'}: {complaint}", param=path or None) from None
+        field = errors[0]["loc"][:1]
+        places = [(place(found["loc"]), found) for found in errors if found["loc"][:1] == field]
+        path = max((path for path, _ in places), key=len)  # a field of several types has an error for each of them
+        here = [found for found_path, found in places if found_path == path]
+        if here[0]["type"] == "extra_forbidden":
+            near = suggest(".".join(path), shape.model_fields)
+            raise Refusal(422, f"{'.'.join(path)} is not supported: leave it out{near}", param=".".join(path)) from None
+        message = " or ".join(dict.fromkeys(found["msg"] for found in here))
+        raise Refusal(422, f"{'.'.join(path) or 'the body'}: {message}", param=".".join(path) or None) from None
 
 
-def first_mistake(errors: Sequence[Any], body: Any) -> tuple[str, str, str]:
-    """Returns the field of pydantic's first error in a body, the kind of the error, and what the field should be.
-
-    A field of several types has an error for each of them, and the type's name in the path. Of these, those count that are
-    deepest in the body; then those that are about a value of the right type.
-    """
-    found = [(place_of(error, body), error) for error in errors if error["loc"][:1] == errors[0]["loc"][:1]]
-    deepest = max((place for place, _ in found), key=len)
-    here = [error for place, error in found if place == deepest]
-    here = [error for error in here if not error["type"].endswith("_type")] or here
-    first, *others = dict.fromkeys(error["msg"] for error in here)
-    more = [f" or {message.removeprefix('Input should be ')}" for message in others]
-    return ".".join(map(str, deepest)), here[0]["type"], first + "".join(more)
-
-
-def place_of(error: Any, body: Any) -> list[str | int]:
-    """Returns the path of pydantic's error without the names of types: the keys and indices to its input, or to what it lacks."""
-    place: list[str | int] = []
-    for part in error["loc"]:
-        if body == error["input"]:
-            break
-        if (isinstance(body, dict) and part in body) or (isinstance(body, list) and isinstance(part, int)):
-            place.append(part)
-            body = body[part]
-    return [*place, *error["loc"][-1:]] if error["type"] == "missing" else place
+def place(loc: Sequence[int | str]) -> list[str]:
+    """Returns the fields and indices of pydantic's place of an error, without the names of types."""
+    types = ("str", "int")
+    return [str(part) for part in loc if isinstance(part, int) or (part.isidentifier() and part not in types)]
 
 
 def as_list(texts: Texts | None) -> list[str]:
@@ -76,54 +58,61 @@ def as_list(texts: Texts | None) -> list[str]:
     return [texts] if isinstance(texts, str) else texts or []
 
 
-# The server's own endpoints -----------------------------------------------------------------------------------------------
+def prompt_list(prompts: Prompts) -> list[str | list[int]]:
+    """Returns the prompts, one a text or a list of ids."""
+    single = isinstance(prompts, str) or (prompts and isinstance(prompts[0], int))
+    return [prompts] if single else list(prompts)  # type: ignore[list-item, arg-type]  # by the types of `Prompts`
 
 
-class TranslateRequest(Asked):
-    """`POST /api/translate`."""
+class Decoded(Asked):
+    """The settings of decoding that a request may change."""
 
-    run: str | None = None
-    texts: Texts
-    beam_size: Count | None = None
-    num_hypotheses: Count | None = None
-    max_new_tokens: Count | None = None
-
-
-class GenerateRequest(Asked):
-    """`POST /api/generate`."""
-
-    run: str | None = None
-    texts: Texts | list[int] | list[list[int]]
-    """Prompts: texts, or token ids."""
-    max_new_tokens: Count | None = None
     temperature: Annotated[float, Ge(0), Le(100)] | None = None
     top_k: Annotated[int, Ge(0)] | None = None
     top_p: Annotated[float, Gt(0), Le(1)] | None = None
     min_p: Annotated[float, Ge(0), Le(1)] | None = None
     repetition_penalty: Annotated[float, Gt(0), Le(100)] | None = None
-    num_hypotheses: Count | None = None
-    seed: Seed | None = None
-    stop: Stop = None
-    stream: bool = False
-
-    @property
-    def prompts(self) -> list[str | list[int]]:
-        """The prompts, one a text or a list of ids."""
-        texts: Any = self.texts
-        return [texts] if isinstance(texts, str) or (texts and isinstance(texts[0], int)) else list(texts)
+    seed: Annotated[int, Ge(0), Lt(2**32)] | None = None
+    stop: str | Annotated[list[str], MaxLen(16)] | None = None
 
     @property
     def decode(self) -> dict[str, Any]:
-        """The settings of decoding that the request changes, but its length."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "num_hypotheses")
+        """The settings of `DecodeConfig` and `Sampling` that the request changes."""
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class FillMaskRequest(Asked):
-    """`POST /api/fill-mask`."""
+# The server's own endpoints -----------------------------------------------------------------------------------------------
+
+
+class TextsRequest(Asked):
+    """`POST /api/embed`, and what the others add to."""
 
     run: str | None = None
     texts: Texts
+
+
+class TranslateRequest(TextsRequest):
+    """`POST /api/translate`."""
+
+    beam_size: Count | None = None
+    num_hypotheses: Count | None = None
+    max_new_tokens: Count | None = None
+
+
+class GenerateRequest(Decoded):
+    """`POST /api/generate`."""
+
+    run: str | None = None
+    texts: Prompts
+    max_new_tokens: Count | None = None
+    num_hypotheses: Count | None = None
+    stream: bool = False
+
+
+class FillMaskRequest(TextsRequest):
+    """`POST /api/fill-mask`."""
+
     top: Annotated[int, Ge(1), Le(20)] = 5
 
 
@@ -132,13 +121,6 @@ class ClassifyRequest(Asked):
 
     run: str | None = None
     texts: str | list[str | Annotated[list[str], MinLen(2), MaxLen(2)]]
-
-
-class EmbedRequest(Asked):
-    """`POST /api/embed`."""
-
-    run: str | None = None
-    texts: Texts
 
 
 class AttentionRequest(Asked):
@@ -159,18 +141,11 @@ class StreamOptions(Asked):
     include_usage: bool = False
 
 
-class Sampled(Asked):
+class OpenAIRequest(Decoded):
     """The fields that completions and chats share."""
 
     model: str
-    temperature: Annotated[float, Ge(0), Le(100)] | None = None
-    top_p: Annotated[float, Gt(0), Le(1)] | None = None
-    top_k: Annotated[int, Ge(0)] | None = None
-    min_p: Annotated[float, Ge(0), Le(1)] | None = None
-    repetition_penalty: Annotated[float, Gt(0), Le(100)] | None = None
     n: Count | None = None
-    seed: Seed | None = None
-    stop: Stop = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     frequency_penalty: Zero = None
@@ -181,28 +156,11 @@ class Sampled(Asked):
     metadata: dict[str, str] | None = None
     """Notes of the client's; not used."""
 
-    def generation(self, texts: Any, max_new_tokens: int | None) -> GenerateRequest:
-        """Returns the request in our terms."""
-        return GenerateRequest(
-            run=self.model,
-            texts=texts,
-            max_new_tokens=max_new_tokens,
-            temperature=self.temperature,
-            top_k=self.top_k,
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            num_hypotheses=None if self.n == 1 else self.n,
-            seed=self.seed,
-            stop=self.stop,
-            stream=bool(self.stream),
-        )
 
-
-class CompletionRequest(Sampled):
+class CompletionRequest(OpenAIRequest):
     """`POST /v1/completions`."""
 
-    prompt: Texts | list[int] | list[list[int]]
+    prompt: Prompts
     max_tokens: Count | None = None
     best_of: Annotated[int, Ge(1), Le(1)] | None = None
     echo: Literal[False] | None = None
@@ -217,10 +175,9 @@ class TextPart(Asked):
     text: str
 
 
-class Message(BaseModel):
+class Message(Asked):
     """A message of a conversation."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart]
     name: str | None = None
@@ -231,7 +188,7 @@ class Message(BaseModel):
         return {"role": self.role, "content": text} | ({} if self.name is None else {"name": self.name})
 
 
-class ChatRequest(Sampled):
+class ChatRequest(OpenAIRequest):
     """`POST /v1/chat/completions`."""
 
     messages: Annotated[list[Message], MinLen(1), MaxLen(1000)]
@@ -246,18 +203,6 @@ class ChatRequest(Sampled):
     continue_final_message: bool = False
     """Whether the answer goes on with the last message, in place of a new one."""
 
-    @property
-    def template_options(self) -> dict[str, Any]:
-        """The fields that the chat template reads. Raises: Refusal for two that exclude each other."""
-        if self.continue_final_message and self.add_generation_prompt:
-            raise Refusal(422, "continue_final_message and add_generation_prompt are both true: leave one of them out")
-        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
-        return {
-            "documents": self.documents,
-            "add_generation_prompt": begins,
-            "continue_final_message": self.continue_final_message,
-        }
-
 
 class EmbeddingsRequest(Asked):
     """`POST /v1/embeddings`."""
@@ -265,5 +210,5 @@ class EmbeddingsRequest(Asked):
     model: str
     input: Texts
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = Field(default=None)
+    dimensions: Count | None = None
     user: str | None = None

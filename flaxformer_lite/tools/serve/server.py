@@ -6,38 +6,27 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from types import FrameType, ModuleType
+from types import FrameType
 from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from flaxformer_lite.run import load
 from flaxformer_lite.run.description import run_names
-from flaxformer_lite.tools.serve.limits import CONNECTIONS, LOOPBACK, Limits
+from flaxformer_lite.tools.serve.app import make_app
+from flaxformer_lite.tools.serve.guard import host_name
+from flaxformer_lite.tools.serve.limits import LOOPBACK, Limits
 
-EXTRA = 'pip install "flaxformer-lite[serve]"'
 TOKEN = "FLAXFORMER_LITE_TOKEN"
 """Names the environment variable with the token. A command line would show it to every user of the machine."""
 MIN_TOKEN = 16
 """Characters of the shortest token."""
-BACKLOG = 2048
-"""Connections that wait to be accepted."""
-HEADER_SECONDS = 20.0
-"""Seconds in which the headers of a request must arrive, from the opening of the connection or from their first byte."""
 LAST_CALL = 1.0
 """Seconds that a call to the model may take after the last request was answered."""
 DRAIN_EXTRA = 5.0
 """Seconds beyond the limit of a request after which open requests are cut off."""
-
-
-def uvicorn() -> ModuleType:
-    """Returns the module. Raises: ValueError if a package of the extra is not installed."""
-    try:
-        import jinja2  # noqa: F401  # chat templates
-        import prometheus_client  # noqa: F401
-        import starlette  # noqa: F401
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise ValueError(f"serve needs {error.name}, which is not installed: {EXTRA}") from None
-    return uvicorn
+HTTPProtocol: Any = AutoHTTPProtocol
 
 
 def checked_token(host: str) -> str | None:
@@ -55,8 +44,6 @@ def checked_token(host: str) -> str | None:
 
 def checked_names(host: str, allowed: Sequence[str]) -> list[str]:
     """Returns the names of --allow-host as `Guard` compares them. Raises: ValueError for no name, or where none is compared."""
-    from flaxformer_lite.tools.serve.guard import host_name
-
     if allowed and host not in LOOPBACK:
         raise ValueError(
             f"--allow-host is for a server on 127.0.0.1, but --host is {host}, where the token decides: leave it out"
@@ -84,14 +71,10 @@ def serve(
 
     It may compute for clients that have gone; nobody waits for that, but the end of Python would crash it.
 
-    Raises: ValueError if a package, a token or a run is missing, and OSError if the address cannot be used.
+    Raises: ValueError if a token or a run is missing, or the address cannot be used.
     """
-    library, token = uvicorn(), checked_token(host)
-    allowed = checked_names(host, allowed_hosts)
-    from flaxformer_lite.tools.serve.app import make_app
-
-    listener = listening_socket(host, port)
-    with listener:
+    token, allowed = checked_token(host), checked_names(host, allowed_hosts)
+    with listening_socket(host, port) as listener:
         runs = []
         for folder in folders:
             say(f"loading {folder}")
@@ -99,22 +82,25 @@ def serve(
         names = run_names([run.folder for run in runs])
         hosts = (*LOOPBACK, *allowed) if host in LOOPBACK else None
         app = make_app(dict(zip(names, runs, strict=True)), limits, token=token, hosts=hosts)
-        for served in app.state.service.runs.by_name.values() if warm_up else ():
+        service = app.state.service
+        for served in service.runs.by_name.values() if warm_up else ():
             served.warm_up(say)
-        listener.listen(BACKLOG)
         shown = f"[{host}]" if ":" in host else host
-        ready = f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)"
-        config = library.Config(
+        config = uvicorn.Config(
             app,
             log_level="warning",
             access_log=False,
             lifespan="off",
-            http=watched_connections(HEADER_SECONDS),
+            http=WatchedConnection,
             proxy_headers=False,
             server_header=False,
+            limit_concurrency=limits.connections + 1,
             timeout_graceful_shutdown=int(limits.seconds + DRAIN_EXTRA),
         )
-        server = announced_server(library, config, lambda: say(ready))
+        server = Server(config)
+        server.announce = lambda: say(
+            f"serving {', '.join(names)} at http://{shown}:{listener.getsockname()[1]} (Ctrl-C or SIGTERM ends it)"
+        )
 
         def end(number: int, frame: FrameType | None) -> None:
             """Handles a signal that comes before uvicorn handles it, and the one that uvicorn raises again once it has drained."""
@@ -124,70 +110,49 @@ def serve(
         try:
             server.run(sockets=[listener])
         finally:
-            stopped: bool = app.state.service.close(LAST_CALL)
-            say(f"stopped; {app.state.service.metrics.summary()}")
+            stopped: bool = service.worker.close(LAST_CALL)
+            say(f"stopped; {service.metrics.summary()}")
             for number, handler in before.items():
                 signal.signal(number, handler)
     return stopped
 
 
-def announced_server(library: ModuleType, config: Any, announce: Callable[[], None]) -> Any:
-    """Returns uvicorn's server that calls `announce` once it takes requests and handles signals."""
-    base: Any = library.Server
+class Server(uvicorn.Server):
+    """uvicorn's server, which calls `announce` once it takes requests and handles signals."""
 
-    class AnnouncedServer(base):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().startup(sockets)
-            announce()
+    announce: Callable[[], None]
 
-    return AnnouncedServer(config)
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.announce()
 
 
-def watched_connections(seconds: float) -> Any:
-    """Returns uvicorn's protocol of a connection, which is closed if the headers of a request take longer; uvicorn has no limit.
+class WatchedConnection(HTTPProtocol):
+    """uvicorn's connection, which is closed if the headers of a request take longer than `seconds`; uvicorn has no such limit."""
 
-    Each request has the number of open connections in its state (`CONNECTIONS`): uvicorn's own answer to too many is no JSON, and
-    is counted nowhere.
-    """
-    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+    seconds = 20.0
+    """Counted from the opening of the connection, or from the first byte of a later request."""
+    timer: asyncio.TimerHandle | None = None
 
-    base: Any = AutoHTTPProtocol
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.timer = self.loop.call_later(self.seconds, transport.close)
 
-    class WatchedConnection(base):
-        app: Any
-        timer: asyncio.TimerHandle | None = None
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.stop_timer()  # the headers are whole
+        elif self.timer is None:
+            self.timer = self.loop.call_later(self.seconds, self.transport.close)
 
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            answer = self.app
+    def connection_lost(self, error: Exception | None) -> None:
+        self.stop_timer()
+        super().connection_lost(error)
 
-            async def noted(scope: Any, receive: Any, send: Any) -> None:
-                scope["state"][CONNECTIONS] = len(self.connections)
-                await answer(scope, receive, send)
-
-            self.app = noted
-
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self.timer = self.loop.call_later(seconds, transport.close)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self.stop_timer()  # the headers are whole
-            elif self.timer is None:
-                self.timer = self.loop.call_later(seconds, self.transport.close)
-
-        def connection_lost(self, error: Exception | None) -> None:
-            self.stop_timer()
-            super().connection_lost(error)
-
-        def stop_timer(self) -> None:
-            if self.timer is not None:
-                self.timer.cancel()
-            self.timer = None
-
-    return WatchedConnection
+    def stop_timer(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = None
 
 
 def listening_socket(host: str, port: int) -> socket.socket:

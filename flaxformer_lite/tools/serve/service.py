@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import json
 import logging
 import math
 import re
@@ -15,21 +16,16 @@ from starlette.responses import Response, StreamingResponse
 
 from flaxformer_lite.inference.batches import well_filled
 from flaxformer_lite.run import Run
-from flaxformer_lite.tools.serve.job_queue import Job, QueueFull
-from flaxformer_lite.tools.serve.limits import Limits
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.metrics import Metrics
-from flaxformer_lite.tools.serve.openai_shapes import event
-from flaxformer_lite.tools.serve.refusals import Refusal
-from flaxformer_lite.tools.serve.requests import Asked, GenerateRequest, as_list, parse
-from flaxformer_lite.tools.serve.served_run import Answer, ServedRun, ServedRuns
-from flaxformer_lite.tools.serve.worker import Stopped, Worker
+from flaxformer_lite.tools.serve.requests import Asked, Decoded, as_list, parse
+from flaxformer_lite.tools.serve.runs import Answer, ServedRun, ServedRuns
+from flaxformer_lite.tools.serve.worker import Job, Worker
 
 Result = TypeVar("Result")
 Shape = TypeVar("Shape", bound=Asked)
 CALL_ROWS = {"cpu": 3}
 """Cost of a call in rows. On a CPU 1, 8 and 64 rows of the quick start take 6, 15 and 107 ms; elsewhere rows cost little."""
-OVER = None
-"""Ends the parts of a stream."""
 
 
 class Service:
@@ -38,38 +34,24 @@ class Service:
     def __init__(self, runs: dict[str, Run], limits: Limits) -> None:
         self.limits, self.metrics, self.started = limits, Metrics(), int(time.time())
         self.runs = ServedRuns([ServedRun(name, run, limits) for name, run in runs.items()])
-        self.worker = Worker(
-            self.runs,
-            max_waiting=limits.queue,
-            max_together=limits.texts,
-            max_streams=limits.streams,
-            together=functools.partial(well_filled, call_rows=CALL_ROWS.get(jax.default_backend(), math.inf)),
-            observe=self.metrics.observe_call,
-        )
+        together = functools.partial(well_filled, call_rows=CALL_ROWS.get(jax.default_backend(), math.inf))
+        self.worker = Worker(self.runs, limits, together, self.metrics.observe_call)
         self.metrics.watch(self.worker)
-
-    def close(self, seconds: float) -> bool:
-        """Ends the worker, and returns whether it ended within `seconds`."""
-        return self.worker.close(seconds)
 
     async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
         """Returns the body of a request. Raises: Refusal if it is too long, too slow, or of another shape."""
-        chunks, size = [], 0
+        body, most = bytearray(), self.limits.body_bytes
         request.state.deadline = asyncio.get_running_loop().time() + self.limits.seconds
         try:
             async with asyncio.timeout_at(request.state.deadline):
                 async for chunk in request.stream():
-                    chunks.append(chunk)
-                    size += len(chunk)
-                    if size > self.limits.body_bytes:
-                        raise Refusal(
-                            413, f"the body has more than {self.limits.body_bytes:,} bytes: send fewer or shorter texts"
-                        )
+                    body += chunk
+                    if len(body) > most:
+                        raise Refusal(413, f"the body has more than {most:,} bytes: send fewer or shorter texts")
         except TimeoutError:
-            raise Refusal(
-                408, f"the body did not arrive within {self.limits.seconds:g} seconds: send it at once"
-            ) from None
-        return parse(shape, b"".join(chunks))
+            message = f"the body did not arrive within {self.limits.seconds:g} seconds: send it at once"
+            raise Refusal(408, message) from None
+        return parse(shape, bytes(body))
 
     async def made(self, make: Callable[..., Job], texts: Sequence[Any], *arguments: Any, **options: Any) -> Job:
         """Returns the job of a request, made in another thread: it tokenizes. Raises: Refusal for a mistake in the request."""
@@ -91,9 +73,32 @@ class Service:
         if count is not None and count > most:
             raise Refusal(422, f"{name} is {count}: this server allows at most {most}; lower it", param=name)
 
+    async def generation(
+        self,
+        run: ServedRun,
+        prompts: Sequence[str | list[int]],
+        asked: Decoded,
+        max_new_tokens: int | None,
+        num_hypotheses: int | None,
+        *,
+        stream: bool,
+    ) -> Job:
+        """Returns the job of continuing prompts. Raises: Refusal if it cannot be streamed, but is to be."""
+        job = await self.made(
+            run.generation_job, prompts, prompts, asked.decode, max_new_tokens=max_new_tokens,
+            num_hypotheses=num_hypotheses, seed=asked.seed, stop=as_list(asked.stop),
+        )  # fmt: skip
+        settings = job.items[0].settings
+        if stream and (len(prompts) > 1 or settings.beam_size > 1 or settings.num_hypotheses > 1):
+            message = (
+                "only one answer to one prompt is streamed, and not of a beam: leave out stream, or set temperature"
+            )
+            raise Refusal(422, message, param="stream")
+        return job
+
     async def answers(self, request: Request, job: Job) -> list[Any]:
         """Returns the answer to each item of a job. Raises: Refusal if there is no room or no time; ClientDisconnect."""
-        self.submit(job)
+        self.worker.submit(job)
         answer = asyncio.wrap_future(job.future)
         try:
             return await self.before(request, answer)
@@ -101,65 +106,41 @@ class Service:
             answer.cancel()
             self.worker.abandon(job)
 
-    def submit(self, job: Job) -> None:
-        """Passes a job to the worker. Raises: Refusal if there is no room, or the server stops."""
-        try:
-            self.worker.submit(job)
-        except QueueFull:
-            message = f"the queue is full ({self.limits.queue} texts): try again, or send fewer texts in a request"
-            raise Refusal(429, message, code="queue_full", retry_after=1) from None
-        except Stopped:
-            raise stopping() from None
-
     async def before(self, request: Request, answer: asyncio.Future[Result]) -> Result:
         """Returns an answer if it comes in time and before the client goes. Raises: Refusal, ClientDisconnect."""
         gone, seconds = asyncio.ensure_future(disconnected(request)), request.state.deadline - answer.get_loop().time()
+        waited: set[asyncio.Future[Any]] = {answer, gone}
         try:
-            waited: set[asyncio.Future[Any]] = {answer, gone}
             await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            if gone.done():
-                raise ClientDisconnect
-            message = (
-                f"there was no answer within {self.limits.seconds:g} seconds: try again, as the first answer of its kind "
-                "takes longer, or send fewer or shorter texts"
-            )
-            raise Refusal(504, message, code="timeout", retry_after=1)
-        except Stopped:
-            raise stopping() from None
         finally:
             gone.cancel()
-
-    async def generation(self, run: ServedRun, asked: GenerateRequest) -> Job:
-        """Returns the job of continuing prompts."""
-        prompts, num = asked.prompts, asked.num_hypotheses or 1
-        self.check_most("num_hypotheses", num)
-        if asked.stream and (num > 1 or len(prompts) > 1):
-            raise Refusal(422, f"there are {len(prompts)} prompts and {num} texts for each: one text can be streamed")
-        stop = as_list(asked.stop)
-        options = {"max_new_tokens": asked.max_new_tokens, "seed": asked.seed, "stop": stop}
-        job = await self.made(run.generation_job, prompts, prompts, asked.decode, **options)
-        settings = job.items[0].settings
-        if asked.stream and (settings.beam_size > 1 or settings.num_hypotheses > 1):
-            raise Refusal(
-                422, "the best answer of a beam is known at its end only: leave out stream, or set temperature"
-            )
-        return job
+        if answer.done():
+            return answer.result()
+        if gone.done():
+            raise ClientDisconnect
+        message = (
+            f"there was no answer within {self.limits.seconds:g} seconds: try again, as the first answer of its kind takes longer, "
+            "or send fewer or shorter texts"
+        )
+        raise Refusal(504, message, code="timeout", retry_after=1)
 
     async def streamed(
         self, request: Request, job: Job, part: Callable[[str], str], last: Callable[[Answer], str], first: str = ""
     ) -> Response:
         """Returns a response of server-sent events. Errors before the first part have a status of their own."""
-        loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()
-        job.emit = lambda text: void(loop.call_soon_threadsafe(parts.put_nowait, text))
-        job.future.add_done_callback(lambda _: void(loop.call_soon_threadsafe(parts.put_nowait, OVER)))
+        loop, parts = asyncio.get_running_loop(), asyncio.Queue[str | None]()  # None: it is over
+
+        def emit(text: str | None) -> None:
+            loop.call_soon_threadsafe(parts.put_nowait, text)
+
+        job.emit = emit
+        job.future.add_done_callback(lambda _: emit(None))
 
         async def events() -> AsyncIterator[str]:
             try:
                 yield first
                 text: str | None = begin
-                while text is not OVER:
+                while text is not None:
                     if text:
                         yield part(text)
                     async with asyncio.timeout_at(request.state.deadline):
@@ -167,19 +148,19 @@ class Service:
                 yield last(job.future.result())
             except TimeoutError:
                 yield event(Refusal(504, "the text did not end in time: ask for fewer tokens").as_json())
-            except Stopped:
-                yield event(stopping().as_json())
+            except Refusal as refusal:
+                yield event(refusal.as_json())
             except Exception:  # the response has begun: an event in place of a status
                 logging.getLogger("uvicorn.error").exception("a stream could not be continued")
                 yield event(failure().as_json())
             finally:
                 self.worker.abandon(job)
 
-        self.submit(job)
+        self.worker.submit(job)
         waiting = asyncio.ensure_future(parts.get())
         try:
             begin = await self.before(request, waiting)
-            if begin is OVER:
+            if begin is None:
                 job.future.result()  # raises what went wrong
         except BaseException:
             waiting.cancel()
@@ -189,13 +170,9 @@ class Service:
         return StreamingResponse(events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 
 
-def void(_: object) -> None:
-    """Returns nothing."""
-
-
-def stopping() -> Refusal:
-    """Returns the refusal of a server that stops."""
-    return Refusal(503, "the server is stopping: try again later", code="stopping", retry_after=5)
+def event(content: object) -> str:
+    """Returns JSON as a server-sent event."""
+    return f"data: {json.dumps(content, ensure_ascii=False, allow_nan=False)}\n\n"
 
 
 def failure() -> Refusal:

@@ -1,75 +1,100 @@
-"""The one thread that computes: it takes jobs from the queue, answers many at once, and advances the open streams in turn."""
+"""The one thread that computes: jobs wait in a queue, those of one kind are answered by one call, open streams advance in turn."""
 
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
 
-from flaxformer_lite.tools.serve.job_queue import Job, JobQueue
-
-
-@runtime_checkable
-class Answering(Protocol):
-    """The model, as the worker sees it. Both methods are called in the worker's thread only."""
-
-    def answer(self, key: Any, items: Sequence[Any]) -> Sequence[Any]:
-        """Returns one answer for each item."""
-
-    def stream(self, key: Any, item: Any) -> Iterator[str]:
-        """Yields parts of a text; the generator returns the answer to the item."""
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
 
 
-class Stream(NamedTuple):
-    """A text that is being generated."""
+@dataclass(eq=False)
+class Job:
+    """The work of one request: one item or several, which one call may answer together with the items of other jobs."""
 
-    job: Job
-    parts: Iterator[str]
+    key: Any
+    """Jobs with equal keys may be answered together."""
+    items: Sequence[Any]
+    emit: Callable[[str], None] | None = None
+    """Receives the parts of an answer while it is generated; None: the answer is returned as a whole."""
+    future: Future[Any] = field(default_factory=Future)
+    """The answers, one for each item; of a stream its one answer, after the last part."""
+    abandoned: bool = False
+    """Whether nobody waits for the answer any more."""
 
 
-class Stopped(Exception):
-    """The worker ended before it came to a job."""
+def take_jobs(
+    waiting: list[Job], max_items: int, *, streams: bool = True, together: Callable[[int], int] = lambda count: count
+) -> list[Job]:
+    """Removes and returns the jobs to answer next: the oldest, and later ones with its key, up to `max_items` items.
+
+    Of so many items that wait, `together` returns those to answer by one call. A stream is returned alone; without `streams` it
+    keeps waiting, and the oldest other job is taken.
+    """
+    first = next((job for job in waiting if streams or job.emit is None), None)
+    if first is None:
+        return []
+    taken, count = [first], len(first.items)
+    for job in waiting if first.emit is None else ():
+        if job is not first and job.emit is None and job.key == first.key and count + len(job.items) <= max_items:
+            taken.append(job)
+            count += len(job.items)
+    most = together(count)
+    while count > most and len(taken) > 1:
+        count -= len(taken.pop().items)
+    for job in taken:
+        waiting.remove(job)
+    return taken
 
 
 class Worker:
     """Answers jobs in a thread of its own.
 
     Args:
-        max_waiting: items that wait at most.
-        max_together: items that are answered by one call at most.
-        max_streams: streams that are open at once; further ones wait.
+        model: has `answer(key, items)`, which returns an answer for each item, and `stream(key, item)`, a generator of parts that
+            returns the answer. Both are called in the worker's thread only.
         together: the items to answer by one call, of so many that wait.
         observe: called after each call with its key, its number of items, and its seconds.
     """
 
     def __init__(
         self,
-        model: Answering,
-        *,
-        max_waiting: int,
-        max_together: int,
-        max_streams: int,
+        model: Any,
+        limits: Limits,
         together: Callable[[int], int] = lambda count: count,
         observe: Callable[[Hashable, int, float], None] = lambda key, items, seconds: None,
     ) -> None:
-        self.model, self.max_together, self.max_streams, self.observe = model, max_together, max_streams, observe
-        self.queue, self.streams = JobQueue(max_waiting, together), list[Stream]()
+        self.model, self.limits, self.together, self.observe = model, limits, together, observe
+        self.waiting: list[Job] = []
+        self.streams: list[tuple[Job, Iterator[str]]] = []
         self.changed, self.closed = threading.Condition(), False
         self.thread = threading.Thread(target=self.work, name="model", daemon=True)
         self.thread.start()
 
+    @property
+    def num_waiting(self) -> int:
+        """The items of all waiting jobs."""
+        return sum(len(job.items) for job in tuple(self.waiting))
+
     def submit(self, job: Job) -> None:
-        """Adds a job. Raises: QueueFull, or Stopped after `close`."""
+        """Adds a job. Raises: Refusal if its items do not fit, or after `close`."""
         with self.changed:
             if self.closed:
-                raise Stopped
-            self.queue.put(job)
+                raise stopping()
+            if self.num_waiting + len(job.items) > self.limits.queue:
+                message = f"the queue is full ({self.limits.queue} texts): try again, or send fewer texts in a request"
+                raise Refusal(429, message, code="queue_full", retry_after=1)
+            self.waiting.append(job)
             self.changed.notify()
 
     def abandon(self, job: Job) -> None:
         """Frees the place of a job that nobody waits for; what is computed for it already is dropped."""
         with self.changed:
             job.abandoned = True
-            self.queue.remove(job)
+            if job in self.waiting:
+                self.waiting.remove(job)
 
     def close(self, seconds: float) -> bool:
         """Refuses new jobs and those that wait, and returns whether the thread ended within `seconds`."""
@@ -83,22 +108,21 @@ class Worker:
         """Answers jobs until `close`; the thread's function."""
         while True:
             with self.changed:
-                while not (self.queue.jobs or self.streams or self.closed):
+                while not (self.waiting or self.streams or self.closed):
                     self.changed.wait()
                 if self.closed:
                     break
-                jobs = self.queue.take(self.max_together, streams=len(self.streams) < self.max_streams)
+                room = len(self.streams) < self.limits.streams
+                jobs = take_jobs(self.waiting, self.limits.texts, streams=room, together=self.together)
             jobs = [job for job in jobs if job.future.set_running_or_notify_cancel()]
             if jobs and jobs[0].emit is not None:
-                self.streams.append(Stream(jobs[0], self.model.stream(jobs[0].key, jobs[0].items[0])))
+                self.streams.append((jobs[0], self.model.stream(jobs[0].key, jobs[0].items[0])))
             elif jobs:
                 self.answer(jobs)
-            for stream in tuple(self.streams):
-                if not self.advance(stream):
-                    self.streams.remove(stream)
-        waiting = [job for job in self.queue.jobs if job.future.set_running_or_notify_cancel()]
-        for job in [*waiting, *(stream.job for stream in self.streams)]:
-            job.future.set_exception(Stopped())
+            self.streams = [(job, parts) for job, parts in self.streams if self.advance(job, parts)]
+        left = [job for job in self.waiting if job.future.set_running_or_notify_cancel()]
+        for job in [*left, *(job for job, _ in self.streams)]:
+            job.future.set_exception(stopping())
 
     def answer(self, jobs: Sequence[Job]) -> None:
         """Answers jobs of one key by one call. If that fails each is tried alone: one job's fault is not the others'."""
@@ -116,9 +140,8 @@ class Worker:
         for job, own in zip(jobs, found, strict=True):
             job.future.set_result(own)
 
-    def advance(self, stream: Stream) -> bool:
+    def advance(self, job: Job, parts: Iterator[str]) -> bool:
         """Emits the next part of a stream; returns False once it is over or abandoned."""
-        job, parts = stream
         if job.abandoned:
             return False
         assert job.emit is not None
@@ -131,3 +154,8 @@ class Worker:
         else:
             return True
         return False
+
+
+def stopping() -> Refusal:
+    """Returns the refusal of a server that stops."""
+    return Refusal(503, "the server is stopping: try again later", code="stopping", retry_after=5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.tools.serve.refusals import Refusal
+from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import (
     Asked,
     ChatRequest,
@@ -15,7 +15,7 @@ from flaxformer_lite.tools.serve.requests import (
     parse,
 )
 
-TEXT_OR_LIST = "Input should be a valid string or a valid array"
+TEXT_OR_LIST = "Input should be a valid string or Input should be a valid array"
 GENERATE: dict[str, Any] = {"texts": "a"}
 COMPLETE: dict[str, Any] = {"model": "m", "prompt": "a"}
 
@@ -33,7 +33,7 @@ def chat(content: Any) -> dict[str, Any]:
         (
             GenerateRequest,
             GENERATE | {"stop": ["a"] * 17},
-            "stop: List should have at most 16 items after validation, not 17",
+            "stop: Input should be a valid string or List should have at most 16 items after validation, not 17",
         ),
         (CompletionRequest, COMPLETE | {"prompt": 5}, f"prompt: {TEXT_OR_LIST}"),
         (CompletionRequest, COMPLETE | {"prompt": [[1, "a"]]}, "prompt.0.1: Input should be a valid integer"),
@@ -41,7 +41,11 @@ def chat(content: Any) -> dict[str, Any]:
         (ChatRequest, chat(5), f"messages.0.content: {TEXT_OR_LIST}"),
         (ChatRequest, chat([{"type": "image", "text": "a"}]), "messages.0.content.0.type: Input should be 'text'"),
         (ChatRequest, chat([{"type": "text"}]), "messages.0.content.0.text: Field required"),
-        (ClassifyRequest, {"texts": [["a"]]}, "texts.0: List should have at least 2 items after validation, not 1"),
+        (
+            ClassifyRequest,
+            {"texts": [["a"]]},
+            "texts.0: Input should be a valid string or List should have at least 2 items after validation, not 1",
+        ),
         (GenerateRequest, {}, "texts: Field required"),
         (GenerateRequest, GENERATE | {"sotp": "x"}, "sotp is not supported: leave it out; perhaps you meant stop"),
         (GenerateRequest, [], "the body: Input should be an object"),

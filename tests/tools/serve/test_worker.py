@@ -1,4 +1,5 @@
-"""Laws of the worker: together what waits, each job's own answers, faults and abandoned jobs harm no other, streams in turn."""
+"""Laws of queue and worker: order, together what waits, each job's own answers, faults and abandoned jobs harm no other, streams in
+turn."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -6,10 +7,43 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.tools.serve.job_queue import Job, QueueFull
-from flaxformer_lite.tools.serve.worker import Stopped, Worker
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
+from flaxformer_lite.tools.serve.worker import Job, Worker, take_jobs
 
 WAIT = 10.0
+
+
+def jobs_of(*keys: str, items: int = 1, stream: bool = False) -> list[Job]:
+    return [Job(key, list(range(items)), emit=print if stream else None) for key in keys]
+
+
+def test_the_oldest_comes_first_and_takes_those_of_its_key_along():
+    first, second, third, fourth = waiting = jobs_of("a", "b", "a", "b")
+    left = list(waiting)
+    assert take_jobs(left, 100) == [first, third] and left == [second, fourth]
+    assert take_jobs(left, 100) == [second, fourth] and take_jobs(left, 100) == []
+
+
+def test_a_call_gets_no_more_items_than_allowed_and_later_jobs_fill_the_rest():
+    big, bigger, small = waiting = [*jobs_of("a", items=3), *jobs_of("a", items=4), *jobs_of("a", items=2)]
+    left = list(waiting)
+    assert take_jobs(left, 5) == [big, small]
+    assert take_jobs(left, 2) == [bigger]  # alone it is always taken
+
+
+def test_a_call_is_as_large_as_fills_its_batch():
+    """Worked by hand: of 5 items 4 are wanted, and a job is not split; the oldest job is always taken."""
+    jobs = [*jobs_of("a", items=2), *jobs_of("a"), *jobs_of("a", items=2)]
+    left = list(jobs)
+    assert take_jobs(left, 9, together=lambda count: 4 if count == 5 else 1) == jobs[:2]
+    assert take_jobs(left, 9, together=lambda count: 1) == jobs[2:]
+
+
+def test_streams_are_taken_alone_and_only_where_there_is_a_place():
+    waiting = [*jobs_of("a", stream=True), *jobs_of("a", stream=True), *jobs_of("a")]
+    left = list(waiting)
+    assert take_jobs(left, 9, streams=False) == waiting[2:] and take_jobs(left, 9, streams=False) == []
+    assert take_jobs(left, 9) == waiting[:1] and take_jobs(left, 9) == waiting[1:2]
 
 
 class Doubling:
@@ -33,7 +67,7 @@ class Doubling:
 
 
 def started(model: Doubling, **limits: int) -> Worker:
-    return Worker(model, **{"max_waiting": 9, "max_together": 9, "max_streams": 2, **limits})
+    return Worker(model, Limits(**{"queue": 9, "texts": 9, "streams": 2, **limits}))
 
 
 def held(model: Doubling, worker: Worker) -> Job:
@@ -51,7 +85,7 @@ def test_what_arrives_meanwhile_is_answered_by_one_call_and_nothing_is_mixed_up(
     jobs = [Job("ab"[i % 2], [i, 10 * i]) for i in range(4)]
     for job in jobs:
         worker.submit(job)
-    with pytest.raises(QueueFull):
+    with pytest.raises(Refusal, match="the queue is full"):
         worker.submit(Job("a", [1, 2]))
     model.may_go.set()
     assert [job.future.result(WAIT) for job in jobs] == [[2 * i, 20 * i] for i in range(4)]
@@ -77,7 +111,7 @@ def test_the_fault_of_one_job_is_not_the_others():
 
 def test_an_abandoned_job_frees_its_place_and_is_not_computed():
     model = Doubling()
-    worker = started(model, max_waiting=1)
+    worker = started(model, queue=1)
     computing, waiting, later = held(model, worker), Job("a", [1]), Job("a", [2])
     worker.submit(waiting)
     worker.abandon(waiting)
@@ -118,7 +152,7 @@ def test_after_the_end_nothing_waits_for_ever():
     threading.Timer(0.05, model.may_go.set).start()
     assert worker.close(WAIT)
     assert computing.future.result(WAIT) == [0]
-    with pytest.raises(Stopped):
+    with pytest.raises(Refusal, match="the server is stopping"):
         waiting.future.result(WAIT)
-    with pytest.raises(Stopped):
+    with pytest.raises(Refusal, match="the server is stopping"):
         worker.submit(Job("a", [2]))

@@ -29,9 +29,8 @@ from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.text.chat import read_chat_template
 from flaxformer_lite.text.unknown import UnknownText
-from flaxformer_lite.tools.serve.job_queue import Job
-from flaxformer_lite.tools.serve.limits import Limits
-from flaxformer_lite.tools.serve.refusals import Refusal
+from flaxformer_lite.tools.serve.limits import Limits, Refusal
+from flaxformer_lite.tools.serve.worker import Job
 from flaxformer_lite.workdir.samples import evaluation_files, read_samples
 
 KEPT_PROGRAMS = 8
@@ -69,7 +68,7 @@ class Key(NamedTuple):
 
     run: str
     task: str
-    program: DecodeConfig | None = None
+    program: DecodeConfig
     """The settings of decoding that all items have in common."""
 
 
@@ -90,6 +89,7 @@ class ServedRun:
         if not self.tasks:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
+        self.reads_target = run.config.model.num_decoder_layers > 0
         self.chat = None
         if "generate" in self.tasks:
             try:
@@ -116,14 +116,19 @@ class ServedRun:
     # Requests to jobs -----------------------------------------------------------------------------------------------------
 
     def translation_job(
-        self, texts: Sequence[str], *, max_new_tokens: int | None, beam_size: int | None, num_hypotheses: int | None
+        self,
+        texts: Sequence[str],
+        *,
+        max_new_tokens: int | None = None,
+        beam_size: int | None = None,
+        num_hypotheses: int | None = None,
     ) -> Job:
         """Returns the job of translating texts. A search returns all of its beam, so that requests for fewer share a program."""
         changes: dict[str, Any] = {"beam_size": beam_size, "num_hypotheses": num_hypotheses}
         settings = self.run.config.decode.changed({name: n for name, n in changes.items() if n is not None})
         if settings.sampling is None:
             settings = dataclasses.replace(settings, num_hypotheses=settings.beam_size)
-        settings, limit = self.with_limit(settings, max_new_tokens)
+        settings, limit = with_limit(settings, max_new_tokens)
         tokenizer = self.tokenizers.source
         rows = tokenizer.encode_batch([text if text.strip() else "" for text in texts])
         self.check_lengths([len(row) for row in rows], self.run.max_source_tokens)
@@ -136,15 +141,18 @@ class ServedRun:
         decode: dict[str, Any],
         *,
         max_new_tokens: int | None = None,
+        num_hypotheses: int | None = None,
         seed: int | None = None,
         stop: Sequence[str] = (),
     ) -> Job:
         """Returns the job of continuing prompts: texts, or token ids. `decode` has settings of `DecodeConfig` and `Sampling`."""
         check_stop(stop)
         config = self.run.config.decode
-        if decode.get("num_hypotheses", 1) > 1:
-            decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
-        settings, limit = self.with_limit(generation_settings(config, decode), max_new_tokens)
+        if num_hypotheses is not None:
+            decode = decode | {"num_hypotheses": num_hypotheses}
+            if num_hypotheses > 1:
+                decode = {"temperature": getattr(config.sampling, "temperature", 1.0)} | decode
+        settings, limit = with_limit(generation_settings(config, decode), max_new_tokens)
         tokenizer, rows = self.tokenizers.target, []
         for prompt in prompts:
             rows.append(encode_prompt(tokenizer, prompt, config.bos_id) if isinstance(prompt, str) else list(prompt))
@@ -152,9 +160,7 @@ class ServedRun:
                 raise Refusal(422, "a prompt of token ids is empty, or has an id outside the vocabulary: correct it")
         self.check_lengths([len(row) for row in rows], self.max_prompt_tokens)
         seeds = [secrets.randbelow(2**32) if seed is None else seed for _ in rows]
-        made = [
-            Prompt(tuple(row), settings, limit, number, tuple(stop)) for row, number in zip(rows, seeds, strict=True)
-        ]
+        made = [Prompt(tuple(row), settings, limit, own, tuple(stop)) for row, own in zip(rows, seeds, strict=True)]
         return Job(Key(self.name, "generate", settings.program), made)
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
@@ -169,24 +175,18 @@ class ServedRun:
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
         self.check_lengths(lengths, predictor.max_tokens)
-        return Job(Key(self.name, task), texts)
-
-    @property
-    def reads_target(self) -> bool:
-        """Whether the model reads a target, or a continuation, beside the source: not an encoder alone."""
-        return self.run.config.model.num_decoder_layers > 0
+        return Job(Key(self.name, task, self.run.config.decode), texts)
 
     def attention_job(self, source: str, target: str | None) -> Job:
         """Returns the job of computing attention weights of a translation, a prompt with its continuation, or a text."""
         if self.reads_target != (target is not None):
-            remedy = "send the target that it writes" if self.reads_target else "leave out the target"
-            raise Refusal(
-                422, f"{self.name} has {'a' if self.reads_target else 'no'} decoder: {remedy}", param="target"
+            remedy = (
+                "a decoder: send the target that it writes" if self.reads_target else "no decoder: leave out the target"
             )
+            raise Refusal(422, f"{self.name} has {remedy}", param="target")
         if not self.reads_target and MASK in source and "fill-mask" not in self.tasks:
-            raise Refusal(
-                422, f"the source has {MASK}, but {self.name} predicts no masks: leave it out", param="source"
-            )
+            message = f"the source has {MASK}, but {self.name} predicts no masks: leave it out"
+            raise Refusal(422, message, param="source")
         ids = self.run.attention_ids(
             source, target, lambda name, length, most, setting: self.check_lengths([length], most)
         )
@@ -197,24 +197,12 @@ class ServedRun:
         maps = (model.num_decoder_layers or model.num_encoder_layers) * model.num_heads
         if maps * sizes[0] * sizes[-1] > MAX_WEIGHTS:
             raise Refusal(413, f"there are more than {MAX_WEIGHTS:,} attention weights: choose shorter texts")
-        return Job(Key(self.name, "attention"), [ids])
+        return Job(Key(self.name, "attention", self.run.config.decode), [ids])
 
     @property
     def max_prompt_tokens(self) -> int:
         """Tokens of the longest prompt: as many as the model has positions for, and as training texts have."""
         return min(self.run.config.data.longest.target, self.run.config.model.positions.max_positions or LARGEST)
-
-    def with_limit(self, settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:
-        """Returns settings under which an answer may have `limit` tokens, and the limit.
-
-        The length of the compiled program is that of the settings if it suffices, else a power of two: requests for different
-        lengths share a few programs.
-        """
-        if limit is None:
-            return settings, LARGEST
-        if settings.max_new_tokens is None or limit > settings.max_new_tokens:
-            settings = dataclasses.replace(settings, max_new_tokens=max(16, 1 << (limit - 1).bit_length()))
-        return settings, limit
 
     def check_lengths(self, lengths: Sequence[int], most: int) -> None:
         """Raises: Refusal for a text of more tokens than the model reads."""
@@ -226,13 +214,11 @@ class ServedRun:
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Compiles the programs that requests with default settings need if the run translates or generates."""
         if "translate" in self.tasks:
-            job = self.translation_job(["."], max_new_tokens=None, beam_size=None, num_hypotheses=None)
-            longest = self.run.config.data.longest.source
+            job, longest = self.translation_job(["."]), self.run.config.data.longest.source
         elif "generate" in self.tasks:
             job, longest = self.generation_job([[0]], {}), self.max_prompt_tokens
         else:
             return
-        assert isinstance(job.key, Key) and job.key.program is not None
         decoder = self.decoder(job.key.program)
         lengths = [n for n in (1 << power for power in range(3, 31)) if n < longest] + [longest]
         shapes = dict.fromkeys(
@@ -260,7 +246,6 @@ class ServedRun:
                 return list(self.run.embed(items, **quiet))
             case "attention":
                 return [self.attention(ids) for ids in items]
-        assert key.program is not None
         return self.decode(key.program, items)
 
     def decode(self, program: DecodeConfig, prompts: Sequence[Prompt]) -> list[list[Answer]]:
@@ -292,30 +277,22 @@ class ServedRun:
         if not decoder.has_encoder:
             parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
             parts.add(found.tokens)
-            return self.as_continuation(decoder, prompt, parts, found.score)
+            return as_continuation(decoder, prompt, parts, found.score)
         cut = len(found.tokens) >= decoder.max_length(prompt.ids, prompt.limit)
         text = self.tokenizers.target_text(found.tokens)
         return Answer(text, found.score, len(found.tokens), "length" if cut else "stop")
 
-    def as_continuation(self, decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> Answer:
-        """Returns the answer to a prompt, once all of its tokens have arrived."""
-        cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
-        text = truncate_at_stop(parts.text(), prompt.stop)
-        return Answer(text, score, parts.num_tokens, "length" if cut else "stop")
-
     def stream(self, key: Key, prompt: Prompt) -> Generator[str, None, Answer]:
         """Yields the first answer to a prompt in parts; returns it at the end."""
-        assert key.program is not None
         decoder = self.decoder(key.program).under(prompt.settings)
         parts = TextStream(self.tokenizers.target, prompt.ids, prompt.stop)
-        chunks = decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit)
-        for tokens in chunks:
+        for tokens in decoder.stream({"params": self.run.params}, prompt.ids, prompt.seed, limit=prompt.limit):
             yield parts.add(tokens)
             if parts.stopped:
                 break
         else:
             yield parts.finish()
-        return self.as_continuation(decoder, prompt, parts)
+        return as_continuation(decoder, prompt, parts)
 
     def attention(self, ids: AttentionIds) -> dict[str, Any]:
         """Returns the weights [layer, head, row, column], of cross attention if the model has it, and the labels of tokens."""
@@ -340,35 +317,37 @@ class ServedRuns:
         """Yields parts of a text; the generator returns the whole answer."""
         return self.by_name[key.run].stream(key, item)
 
-    def named(self, name: str) -> ServedRun:
-        """Returns the run with that name. Raises: Refusal if there is none."""
-        if name not in self.by_name:
+    def find(self, name: str | None, task: str | None) -> ServedRun:
+        """Returns the run with that name, or the first one, which does the task (None: any). Raises: Refusal without one."""
+        if name is not None and name not in self.by_name:
             message = f"there is no run {name!r}: there are {', '.join(self.by_name)}"
             raise Refusal(404, message, code="model_not_found", param="model")
-        return self.by_name[name]
+        for run in self.by_name.values():
+            if name in (None, run.name) and (task is None or task in run.tasks):
+                return run
+        tasks = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
+        who = "no run here can" if name is None else f"{name} does not"
+        raise Refusal(404, f"{who} {task}: choose another ({tasks})", code="model_not_found")
 
-    def reader(self, name: str | None, *, of_target: bool) -> ServedRun:
-        """Returns the run with that name; without a name the first that reads a target, or that reads none.
 
-        Of those that read a target, a run that translates comes before a language model.
-        """
-        if name is not None:
-            return self.named(name)
-        return min(
-            self.by_name.values(),
-            key=lambda run: (run.reads_target != of_target, of_target and "translate" not in run.tasks),
-        )
+def with_limit(settings: DecodeConfig, limit: int | None) -> tuple[DecodeConfig, int]:
+    """Returns settings under which an answer may have `limit` tokens, and the limit.
 
-    def find(self, name: str | None, task: str) -> ServedRun:
-        """Returns the run with that name, or the first one, which does the task. Raises: Refusal if there is none."""
-        if name is not None:
-            self.named(name)
-        able = [run for run in self.by_name.values() if name in (None, run.name) and task in run.tasks]
-        if not able:
-            does = "; ".join(f"{run.name}: {', '.join(run.tasks)}" for run in self.by_name.values())
-            who = "no run here can" if name is None else f"{name} does not"
-            raise Refusal(404, f"{who} {task}: choose another ({does})", code="model_not_found")
-        return able[0]
+    The length of the compiled program is that of the settings if it suffices, else a power of two: requests for different lengths
+    share a few programs.
+    """
+    if limit is None:
+        return settings, LARGEST
+    if settings.max_new_tokens is None or limit > settings.max_new_tokens:
+        settings = dataclasses.replace(settings, max_new_tokens=max(16, 1 << (limit - 1).bit_length()))
+    return settings, limit
+
+
+def as_continuation(decoder: Decoder, prompt: Prompt, parts: TextStream, score: float = 0.0) -> Answer:
+    """Returns the answer to a prompt, once all of its tokens have arrived."""
+    cut = parts.num_tokens >= decoder.max_length(prompt.ids, prompt.limit) and not parts.stopped
+    text = truncate_at_stop(parts.text(), prompt.stop)
+    return Answer(text, score, parts.num_tokens, "length" if cut else "stop")
 
 
 def succeeds(check: Callable[[], object]) -> bool:
