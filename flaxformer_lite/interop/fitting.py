@@ -3,16 +3,12 @@
 import contextlib
 from collections.abc import Iterable
 
-import jax
-import numpy as np
-
 from flaxformer_lite.config import Config
 from flaxformer_lite.interop.ctranslate2.export import unsupported_settings
 from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.export import first_fitting
-from flaxformer_lite.interop.name_map import from_params
+from flaxformer_lite.interop.name_map import from_params, placeholders
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model.transformer import parameter_shapes
 
 NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
@@ -38,8 +34,7 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
     hf has those of the nearest family. An older system is there if the model fits it.
     """
     model = config.model
-    # Only shapes matter: one byte a number, for models of a billion of them.
-    zeros = jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), parameter_shapes(model))
+    zeros = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     found = {}
     try:

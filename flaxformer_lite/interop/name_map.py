@@ -5,12 +5,12 @@ A system lists its names as data, our module and theirs: `{"encoder/layers/atten
 our parameters (`to_params`) and back (`from_params`).
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
@@ -20,6 +20,8 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.transformer import parameter_shapes
 
 Arrays = Mapping[str, np.ndarray]
+NARROW = ("float32", "float16", "bfloat16")
+"""Types of numbers that float32 holds exactly."""
 
 
 class Layout(Enum):
@@ -38,18 +40,6 @@ class Layout(Enum):
         return x if self is Layout.SAME else x.T if self is Layout.TRANSPOSED else x[None]
 
 
-class FusedSlice(NamedTuple):
-    """The slice `[start, stop)` along `axis` of their fused array that is one parameter of ours."""
-
-    axis: int
-    start: int
-    stop: int
-
-    def take(self, x: np.ndarray) -> np.ndarray:
-        """Returns the slice of a fused array."""
-        return np.moveaxis(np.moveaxis(x, self.axis, 0)[self.start : self.stop], 0, self.axis)
-
-
 class WeightName(NamedTuple):
     """A parameter of ours and its name in the other system."""
 
@@ -58,8 +48,8 @@ class WeightName(NamedTuple):
     names: tuple[str, ...]
     """Their name; of a parameter of a stack one name for each layer, first layer first."""
     layout: Layout = Layout.SAME
-    part: FusedSlice | None = None
-    """Our slice of their array, where they fuse several parameters; together the slices cover the array."""
+    part: slice | None = None
+    """Our slice of the last axis of their array in our layout, where they fuse several parameters, in the order of the list."""
 
     @property
     def stacked(self) -> bool:
@@ -117,10 +107,7 @@ def paths_of(key: str) -> list[str]:
 
 
 def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
-    """Returns the parameters of the model that the table names.
-
-    Raises: ValueError if two rows name the same parameter.
-    """
+    """Returns the parameters of the model that the table names."""
     shapes, found = our_shapes(model), []
     for key, theirs in names.items():
         modules = paths_of(key)
@@ -129,16 +116,12 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
             for path in (f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes):
                 layout = leaves.layout if path.endswith("/kernel") else Layout.SAME
                 name, layout = theirs if isinstance(theirs, Tensor) else (theirs + end, layout)
-                size = shapes[path][-1]
-                part = FusedSlice(0 if layout is Layout.TRANSPOSED else -1, start, start + size)
-                weight = WeightName(path, (name,), layout, None if len(modules) == 1 else part)
+                part = slice(start, start + shapes[path][-1]) if len(modules) > 1 else None
+                weight = WeightName(path, (name,), layout, part)
                 if weight.stacked:
                     weight = weight._replace(names=tuple(name.replace("{i}", str(i)) for i in range(shapes[path][0])))
                 found.append(weight)
-                start += size
-    rows = Counter(weight.path for weight in found)
-    if twice := listed("named by two rows", (path for path, number in rows.items() if number > 1)):
-        raise ValueError(f"{twice}: leave one of them out of the table")
+                start += shapes[path][-1]
     return found
 
 
@@ -172,29 +155,6 @@ def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str
     return next(((found, note) for found, note in renamings(weights) if found.keys() == wanted), (weights, ""))
 
 
-def in_common(missing: Iterable[str], left: Iterable[str]) -> str:
-    """Compares missing names with names in the file that end alike. Returns how their starts differ; empty if none end alike."""
-    by_end: dict[tuple[str, ...], list[list[str]]] = {}
-    for name in left:
-        by_end.setdefault(tuple(name.split(".")[-2:]), []).append(name.split("."))
-    pairs: Counter[tuple[str, str]] = Counter()
-    for name in missing:
-        ours = name.split(".")
-        alike = [(same_parts(ours, theirs), theirs) for theirs in by_end.get(tuple(ours[-2:]), ())]
-        if alike:
-            same, theirs = max(alike)
-            pairs[".".join([*ours[:-same], ""]), ".".join([*theirs[:-same], ""])] += 1
-    if not pairs:
-        return ""
-    (ours_start, theirs_start), number = pairs.most_common(1)[0]
-    return f"{number} of the missing names begin with {cut(repr(theirs_start))} in the file, and with {ours_start!r} in the model"
-
-
-def same_parts(a: Sequence[str], b: Sequence[str]) -> int:
-    """Returns the number of equal parts at the ends of two names."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(a[::-1], b[::-1], strict=False)))
-
-
 # Both directions ------------------------------------------------------------------------------------------------------
 
 
@@ -205,68 +165,45 @@ def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) 
         have a number that is not finite.
     """
     check_sizes(weights, model)
-    wanted = their_shapes(names, model)
-    complaints = [
-        listed("missing", (f"{name} {wanted[name]}" for name in wanted.keys() - weights.keys())),
-        listed("left over", (f"{name} {weights[name].shape}" for name in weights.keys() - wanted.keys())),
-        listed(
-            "not float32, float16 or bfloat16",
-            (f"{x} ({weights[x].dtype})" for x in wanted.keys() & weights.keys() if not narrow(weights[x].dtype)),
-        ),
+    wanted = {name: x.shape for name, x in from_params(placeholders(model), names).items()}
+    missing, left, present = (
+        wanted.keys() - weights.keys(),
+        weights.keys() - wanted.keys(),
+        wanted.keys() & weights.keys(),
+    )
+    wide = listed(
+        "not float32, float16 or bfloat16",
+        (f"{x} ({weights[x].dtype})" for x in present if weights[x].dtype.name not in NARROW),
+    )
+    others = [
+        listed("missing", (f"{name} {wanted[name]}" for name in missing)),
+        listed("left over", (f"{name} {weights[name].shape}" for name in left)),
         listed(
             "of another shape",
             (
-                f"{name} ({weights[name].shape}, the config needs {shape})"
-                for name, shape in wanted.items()
-                if name in weights and weights[name].shape != shape
+                f"{x} ({weights[x].shape}, the config needs {wanted[x]})"
+                for x in present
+                if weights[x].shape != wanted[x]
             ),
         ),
     ]
-    if found := [complaint for complaint in complaints if complaint]:
-        left = weights.keys() - wanted.keys()
-        why = in_common(wanted.keys() - weights.keys(), left) or "the weights and the config are of different models"
-        if found == [complaints[2]]:
-            why = "convert them"
-        elif any(".lora_" in name for name in left):
+    if found := [complaint for complaint in (*others, wide) if complaint]:
+        why = "convert them" if found == [wide] else "the weights and the config are of different models"
+        if any(".lora_" in name for name in left):
             why = "adapters are not read: merge them into the weights, as by PEFT's merge_and_unload"
         raise ValueError("; ".join(found) + f": {why}")
     if damaged := listed("with a NaN or an infinity", (name for name in wanted if not is_finite(weights[name]))):
         raise ValueError(f"{damaged}: the file is damaged, or its training failed; get another copy")
     params = {}
     for weight in names:
-        theirs = [np.asarray(weights[name], np.float32) for name in weight.names]
-        ours = [weight.layout.to_ours(x if weight.part is None else weight.part.take(x)) for x in theirs]
+        ours = [weight.layout.to_ours(np.asarray(weights[name], np.float32)) for name in weight.names]
+        ours = ours if weight.part is None else [x[..., weight.part] for x in ours]
         params[weight.path] = np.stack(ours) if weight.stacked else ours[0]
     return unflatten_dict(params, sep="/")
 
 
-def check_sizes(weights: Arrays, model: ModelConfig) -> None:
-    """Raises: ValueError where the model is larger than all arrays together, before anything of its size is made."""
-    numbers = sum(x.size for x in weights.values())
-    sizes = ("d_model", "num_heads", "d_ff", "vocab_size", "output_size", "num_token_types")
-    for names, most, what in (
-        (("num_encoder_layers", "num_decoder_layers"), len(weights), "arrays"),
-        (sizes, numbers, "numbers"),
-    ):
-        for name in names:
-            if (size := getattr(model, name)) > most:
-                raise ValueError(
-                    f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them"
-                )
-
-
-def narrow(dtype: np.dtype) -> bool:
-    """Returns whether float32 holds every number of this type exactly."""
-    return dtype.name in ("float32", "float16", "bfloat16")
-
-
-def is_finite(x: np.ndarray) -> bool:
-    """Returns whether every number is finite, without an array of flags."""
-    return x.size == 0 or bool(np.isfinite(x.min()) and np.isfinite(x.max()))
-
-
 def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.ndarray]:
-    """Returns their weights for our parameters: `to_params` backwards, bit for bit.
+    """Returns their weights for our parameters: `to_params` backwards, bit for bit. They may be views.
 
     Raises: ValueError that lists the parameters that the system has no name for, and those that are missing.
     """
@@ -275,51 +212,36 @@ def from_params(params: PyTree, names: Sequence[WeightName]) -> dict[str, np.nda
     complaints = [listed("without a name in that system", flat.keys() - paths), listed("missing", paths - flat.keys())]
     if found := [complaint for complaint in complaints if complaint]:
         raise ValueError("; ".join(found) + ": it cannot hold this model")
-    whole: dict[str, np.ndarray] = {}
-    pieces: dict[str, list[tuple[FusedSlice, np.ndarray]]] = {}
+    parts: dict[str, list[np.ndarray]] = {}
+    layouts = {name: weight.layout for weight in names for name in weight.names}
     for weight in names:
-        for name, array in zip(weight.names, per_layer(np.asarray(flat[weight.path]), weight), strict=True):
-            theirs = weight.layout.to_theirs(array)
-            if weight.part is None:
-                whole[name] = np.ascontiguousarray(theirs)
-            else:
-                pieces.setdefault(name, []).append((weight.part, theirs))
-    for name, found_pieces in pieces.items():
-        in_order = sorted(found_pieces, key=lambda piece: piece[0].start)
-        whole[name] = np.concatenate([array for _, array in in_order], in_order[0][0].axis)
-    return whole
+        array = np.asarray(flat[weight.path])
+        for name, x in zip(weight.names, array if weight.stacked else (array,), strict=True):
+            parts.setdefault(name, []).append(x)
+    whole = {name: found[0] if len(found) == 1 else np.concatenate(found, -1) for name, found in parts.items()}
+    return {name: layouts[name].to_theirs(x) for name, x in whole.items()}
 
 
-def per_layer(array: np.ndarray, weight: WeightName) -> Iterator[np.ndarray]:
-    """Yields the layers of a stacked parameter, or the parameter itself."""
-    yield from array if weight.stacked else (array,)
+def check_sizes(weights: Arrays, model: ModelConfig) -> None:
+    """Raises: ValueError where the model is larger than all arrays together, before anything of its size is made."""
+    numbers = sum(x.size for x in weights.values())
+    limits = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), (len(weights), "arrays"))
+    sizes = ("d_model", "num_heads", "d_ff", "vocab_size", "output_size", "num_token_types")
+    for name, (most, what) in (limits | dict.fromkeys(sizes, (numbers, "numbers"))).items():
+        if (size := getattr(model, name)) > most:
+            raise ValueError(
+                f"model.{name} is {size}, but the weights are {most:,} {what}: the config does not fit them"
+            )
 
 
-def their_shapes(names: Sequence[WeightName], model: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every array of theirs that the model needs.
+def is_finite(x: np.ndarray) -> bool:
+    """Returns whether every number is finite, without an array of flags."""
+    return x.size == 0 or bool(np.isfinite(x.min()) and np.isfinite(x.max()))
 
-    Raises: ValueError where a parameter of the model has no name, or a name has no parameter.
-    """
-    ours = our_shapes(model)
-    paths = {weight.path for weight in names}
-    complaints = [
-        listed("without a name in that system", ours.keys() - paths),
-        listed("not in the model", paths - ours.keys()),
-    ]
-    if found := [complaint for complaint in complaints if complaint]:
-        raise ValueError("; ".join(found) + ": it cannot hold this model")
-    theirs: dict[str, tuple[int, ...]] = {}
-    for weight in names:
-        shape = ours[weight.path][1:] if weight.stacked else ours[weight.path]
-        shape = weight.layout.to_theirs(np.broadcast_to(np.float32(0), shape)).shape
-        for name in weight.names:
-            if weight.part is not None:
-                stop = max(weight.part.stop, theirs.get(name, shape)[weight.part.axis])
-                axis = weight.part.axis % len(shape)
-                theirs[name] = (*shape[:axis], stop, *shape[axis + 1 :])
-            else:
-                theirs[name] = shape
-    return theirs
+
+def placeholders(model: ModelConfig) -> PyTree:
+    """Returns arrays with the shapes of the model's parameters that take no memory: each is one byte, broadcast."""
+    return jax.tree.map(lambda x: np.broadcast_to(np.int8(0), x.shape), parameter_shapes(model))
 
 
 def our_shapes(model: ModelConfig) -> dict[str, tuple[int, ...]]:

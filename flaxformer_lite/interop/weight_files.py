@@ -68,8 +68,9 @@ def write_weights(path: str, arrays: Mapping[str, np.ndarray]) -> None:
     """
     require_absent(Path(path), "file")
     with atomic_write(Path(path)) as unfinished, open(unfinished, "wb") as file:
+        arrays = {name: np.ascontiguousarray(x) for name, x in arrays.items()}
         if path.endswith(".safetensors"):
-            file.write(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}, {"format": "pt"}))
+            file.write(save(arrays, {"format": "pt"}))
         else:
             np.savez(file, **arrays)  # type: ignore[arg-type]  # its own option is called allow_pickle
 
