@@ -18,7 +18,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.store import check_store, check_tokenizers, list_stores, stores_of
-from flaxformer_lite.interop.fitting import exports_in_words, fitting_systems
+from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.parallel import MESH_AXES, MeshConfig
 from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
 from flaxformer_lite.run.description import describe as describe_run

@@ -1,15 +1,17 @@
 """Weights and settings of other systems, in and out.
 
 Both go by two-way tables: `option_table.py` pairs options of another system with our settings, `name_map.py` pairs arrays with our
-parameters, and `differences.py` tells what a system cannot express. `systems/` has the five older systems and `hf/` the families of
-Hugging Face, a file each: a template, a table of options, a table of weights. `ctranslate2/` writes folders for CTranslate2.
-`weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py` downloads models of the Hugging Face hub by name, and pushes
-them.
+parameters, and `differences.py` tells what a system cannot express. `importing.py` makes a run with them, `exporting.py` a folder
+or a file of a run; `check.py` compares what was written with the other system itself.
+
+`systems/` has the five older systems and `hf/` the families of Hugging Face, a file each: a template, a table of options, a table
+of weights. `ctranslate2/` writes folders for CTranslate2. `weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py`
+downloads models of the Hugging Face hub by name, and pushes them.
 """
 
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
+from flaxformer_lite.interop.importing import Imported, read_folder
 from flaxformer_lite.interop.name_map import WeightName, from_params, to_params
 from flaxformer_lite.interop.option_table import Entry, option, required
 from flaxformer_lite.interop.options import Options

@@ -1,28 +1,44 @@
-"""One run to a folder or a file of another system: `export_hf`, `export_ctranslate2`, `export_file`."""
+"""A run to a folder or a file of another system: `export_hf`, `export_ctranslate2`, `export_file`; which systems a model fits."""
 
 import contextlib
+import dataclasses
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import require_absent
 from flaxformer_lite.base.console import Progress, note, warn
-from flaxformer_lite.interop import FAMILIES, SYSTEMS, from_params
-from flaxformer_lite.interop.ctranslate2 import check as ctranslate2
-from flaxformer_lite.interop.ctranslate2 import export
-from flaxformer_lite.interop.hf import check as hf
-from flaxformer_lite.interop.hf.card import About
-from flaxformer_lite.interop.hf.export import export_run
-from flaxformer_lite.interop.hf.folder import copy_companions, read_json
+from flaxformer_lite.config import Config
+from flaxformer_lite.interop import check
+from flaxformer_lite.interop.ctranslate2 import export as ctranslate2
+from flaxformer_lite.interop.differences import CannotExpress, check_same
+from flaxformer_lite.interop.hf import sentence
+from flaxformer_lite.interop.hf.card import About, model_card
+from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
+from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
+from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.folder import copy_companions, read_json, write_folder
+from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
-from flaxformer_lite.interop.hub import FORM
-from flaxformer_lite.interop.hub import push as push_folder
+from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes, placeholders
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, write_weights
+from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text.kinds import copy_hub_files
 from flaxformer_lite.workdir.seal import check_origin
+
+KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
+"""Options that are copied from the folder that a run was imported from, unless the model decides them."""
+NAMES = {"hf": "Hugging Face", "ctranslate2": "CTranslate2"}
 
 
 def export_hf(
@@ -45,10 +61,10 @@ def export_hf(
 
     Raises: ValueError if no family can express the model, or `output` is there already.
     """
+    from flaxformer_lite.interop import hub  # with the library for it
+
     if push:
-        match = FORM.fullmatch(str(output))
-        if match is None or match[1] or match[3]:
-            raise ValueError(f"push is set, but the output is {output}: give the model's name on the hub, ORG/NAME")
+        hub.check_target(str(output))
     elif private:
         raise ValueError("private is set without push: set both or none")
     else:
@@ -57,21 +73,20 @@ def export_hf(
         raise ValueError(f"family is {family}: choose one of {', '.join(FAMILIES)}")
     with exporting(run, weights, "hf") as (loaded, origin), tempfile.TemporaryDirectory() as made:
         check_prompts_are_causal(loaded, "hf")
-        results = loaded.folder.results(loaded.step, weights or loaded.config.weights)
+        config = loaded.config
+        results = loaded.folder.results(loaded.step, weights or config.weights)
         notes: list[str] = []
-        folder, files = Path(output), Path(made, "tokenizer")
+        folder, files = Path(made, "model") if push else Path(output), Path(made, "tokenizer")
         files.mkdir()
         copied = copy_companions(loaded.folder.path / "huggingface", files) + copy_hub_files(loaded.folder.path, files)
         if not origin and set(copied) <= {"chat_template.jinja"}:
-            notes = write_tokenizers(files, loaded.tokenizers, loaded.config.model)
-        about = About(folder.name, loaded.step, results, license)
-        if push:
-            folder, about = Path(made, "model"), about._replace(name=str(output))
-        count, more = export_run(loaded.config, loaded.params, origin, files, family, folder, about)
+            notes = write_tokenizers(files, loaded.tokenizers, config.model, config.data.max_source_length)
+        about = About(str(output) if push else folder.name, loaded.step, results, license)
+        count, more = write_hf(config, loaded.params, origin, files, family, folder, about)
         with kept_if_good(folder):
-            hf.check_folder(folder, loaded.config.model, loaded.config.decode, loaded.params)
+            check.check_hf(folder, config.model, config.decode, loaded.params)
         if push:
-            push_folder(folder, str(output), private=private, keep_card=license is None)
+            hub.push(folder, str(output), private=private, keep_card=license is None)
     report(notes + more, count, loaded, output)
 
 
@@ -84,9 +99,9 @@ def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | No
     require_absent(folder, "folder")
     with exporting(run, weights, "ctranslate2") as (loaded, _):
         check_prompts_are_causal(loaded, "ctranslate2")
-        count, notes = export.export_run(loaded.config, loaded.params, loaded.tokenizers, folder)
+        count, notes = ctranslate2.export_run(loaded.config, loaded.params, loaded.tokenizers, folder)
         with kept_if_good(folder):
-            ctranslate2.check_folder(folder, loaded.config, loaded.params, loaded.tokenizers)
+            check.check_ctranslate2(folder, loaded.config, loaded.params, loaded.tokenizers)
             copy_hub_files(loaded.folder.path, folder)
     report(notes, count, loaded, output)
 
@@ -101,12 +116,12 @@ def export_file(
     """
     require_absent(Path(output), "file")
     with exporting(run, weights, system) as (loaded, origin):
-        theirs = SYSTEMS[system]
+        theirs, model = SYSTEMS[system], loaded.config.model
         chosen = origin.get("config", {}) if config is None else read_settings(config)
-        settings = theirs.config_for(loaded.config.model) | chosen
+        settings = theirs.config_for(model) | chosen
         arrays = from_params(loaded.params, theirs.name_map(settings))
-        if theirs.check is not None:
-            theirs.check(settings, arrays, loaded.config.model, loaded.params)
+        if system == "torch-transformer":
+            check.check_torch(settings, arrays, model, loaded.params)
         write_weights(str(output), arrays)
     report([], len(arrays), loaded, output)
 
@@ -126,7 +141,6 @@ def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tup
 
 
 def report(notes: list[str], count: int, loaded: Run, output: str | Path) -> None:
-    """Warns of what the other system cannot express, and notes what was written."""
     for line in notes:
         warn(line)
     note(f"{count} arrays of step {loaded.step} are in {output}")
@@ -150,3 +164,176 @@ def kept_if_good(folder: Path) -> Iterator[None]:
     except BaseException:
         shutil.rmtree(folder)
         raise
+
+
+# A Hugging Face folder ------------------------------------------------------------------------------------------------
+
+
+class Exported(NamedTuple):
+    """A model in their terms."""
+
+    config: dict[str, Any]
+    """`config.json`, without special ids."""
+    tensors: dict[str, np.ndarray]
+
+
+def write_hf(
+    config: Config,
+    params: PyTree,
+    origin: Mapping[str, Any],
+    files: Path,
+    model_type: str | None,
+    output: Path,
+    about: About,
+) -> tuple[int, list[str]]:
+    """Writes the folder with a model card. Returns the number of tensors, and notes for the user.
+
+    Args:
+        config: The config of the run.
+        params: Its parameters.
+        origin: `imported.json` of a run that was imported from such a folder; empty for another run.
+        files: A folder with the tokenizer's files, which are copied.
+        model_type: The family; None: that of the origin, or the first that can express the model.
+        output: The folder to write.
+        about: What the model card says of the run.
+
+    Raises: ValueError that lists the settings that the family cannot express.
+    """
+    model, theirs = config.model, origin.get("config", {})
+    if model_type is None and not theirs:
+        exported = first_fitting(model, params)
+    else:
+        family = family_of(model_type or theirs["model_type"])
+        same = family.model_type == theirs.get("model_type")
+        exported = export(model, params, family, origin["architecture"] if same else None)
+    kept = {name: theirs[name] for name in KEPT if name in theirs} | special_ids_of(config.decode, model)
+    options = kept | exported.config | class_names(config, theirs)
+    if config.objective.mask_id is not None:  # an id that the tokenizer's file does not know
+        options["mask_token_id"] = config.objective.mask_id
+    num_parameters = sum(x.size for x in jax.tree.leaves(params))
+    documents: dict[str, Any] = {
+        "config.json": options,
+        "README.md": model_card(about, config, origin, options, num_parameters, files),
+    }
+    notes = []
+    if model.num_decoder_layers and model.head is not None:
+        documents["generation_config.json"] = generation_config(config.decode, model, config.data.max_source_length)
+        notes = export_notes(config.decode)
+    if not (files / "modules.json").is_file():
+        documents |= sentence.documents(model, config.data.max_source_length)
+    write_folder(output, documents, exported.tensors, files)
+    return len(exported.tensors), notes
+
+
+def export(model: ModelConfig, params: PyTree, family: Family, architecture: str | None = None) -> Exported:
+    """Returns the model in the terms of a family. `architecture` is the class that it was imported as, if it was.
+
+    Raises: CannotExpress that lists the settings that the family cannot express.
+    """
+    architecture = architecture or family.architecture(model, ())
+    try:
+        config = {"model_type": family.model_type, "architectures": [architecture], "dtype": "float32"}
+        config |= label_maps([f"LABEL_{i}" for i in range(model.pooler.num_classes if model.pooler else 0)])
+        config |= family.options_for(model)
+        names = family.name_map(model, architecture)
+        try:
+            tensors = from_params(params, names)
+        except ValueError:
+            check_same(model, family.model_config(Options(config), empty_tensors(names)))
+            raise
+        found = family.model_config(Options(config), tensors)
+        check_same(model, dataclasses.replace(found, sentence_embedding=model.sentence_embedding))
+    except ValueError as error:
+        raise CannotExpress.of(family.model_type, error) from None
+    return Exported(config, family.saved_names(tensors, architecture))
+
+
+def first_fitting(model: ModelConfig, params: PyTree, families: Families = FAMILIES) -> Exported:
+    """Returns the model as the first family that can express it has it. Raises: CannotExpress with the nearest family's reason."""
+    errors: dict[str, CannotExpress] = {}
+    for name, family in families.items():
+        try:
+            return export(model, params, family)
+        except CannotExpress as error:
+            errors[name] = error
+    nearest = min(errors, key=lambda name: distance(model, families[name]))
+    raise CannotExpress(
+        f"no Hugging Face family has a model like this one; the nearest is {nearest}, but {errors[nearest].reason}. The families "
+        "are in docs/systems/huggingface.md; another family, if you choose one, gives its own reason",
+        errors[nearest].settings,
+    )
+
+
+def distance(model: ModelConfig, family: Family) -> int:
+    """Returns the number of parameters that only the model, or only the family's model that is like it, has."""
+    names = family.name_map(model, family.architecture(model, ()))
+    try:
+        there = family.model_config(Options(family.options_for(model)), empty_tensors(names))
+    except ValueError:
+        there = family.template
+    return len(our_shapes(model).keys() ^ our_shapes(there).keys())
+
+
+def empty_tensors(names: Sequence[WeightName]) -> dict[str, np.ndarray]:
+    """Returns a tensor without a number for each name, for a family that reads which tensors there are."""
+    return {name: np.zeros(0) for weight in names for name in weight.names}
+
+
+def class_names(config: Config, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the names of the classes: those of the objective, else the imported ones."""
+    num_classes = 0 if config.model.pooler is None else config.model.pooler.num_classes
+    if len(names := config.objective.class_names) == num_classes:
+        return label_maps(names)
+    maps = {name: theirs.get(name) for name in ("id2label", "label2id")}
+    return {name: found for name, found in maps.items() if isinstance(found, dict) and len(found) == num_classes > 0}
+
+
+def label_maps(names: Sequence[str]) -> dict[str, Any]:
+    """Returns `id2label` and `label2id`, which also state the number of classes; empty without classes."""
+    by_id = {str(i): name for i, name in enumerate(names)}
+    return {"id2label": by_id, "label2id": {name: i for i, name in enumerate(names)}} if names else {}
+
+
+# The systems that a model fits ----------------------------------------------------------------------------------------
+
+
+def fitting_systems(config: Config) -> list[str]:
+    """Returns the systems that a run's model can be exported to, as `export` calls them; for hf with the family."""
+    return [name for name, obstacles in export_obstacles(config).items() if not obstacles]
+
+
+def exports_in_words(config: Config) -> str:
+    """Returns a line such as `Hugging Face: no (norm); CTranslate2: yes`, with the settings that keep a model from a system."""
+    words = []
+    for name, obstacles in export_obstacles(config).items():
+        system, _, family = name.partition(" ")
+        said = f"no ({', '.join(obstacles)})" if obstacles else f"yes {family}".strip()
+        words.append(f"{NAMES.get(system, system)}: {said}")
+    return "; ".join(words)
+
+
+def export_obstacles(config: Config) -> dict[str, list[str]]:
+    """Returns the groups of settings that keep a model from a system; none for a system that it fits.
+
+    hf has those of the nearest family. An older system is there if the model fits it.
+    """
+    model, params = config.model, placeholders(config.model)
+    prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
+    found = {}
+    try:
+        family = first_fitting(model, params).config["model_type"]
+        found["hf" if prompts else f"hf ({family})"] = prompts
+    except CannotExpress as error:
+        found["hf"] = prompts + groups(error.settings) or ["model"]
+    endless = [] if config.decode.eos_ids else ["decode.eos_ids"]
+    found["ctranslate2"] = prompts + groups(ctranslate2.unsupported_settings(model)) + endless
+    for name, system in SYSTEMS.items():
+        with contextlib.suppress(ValueError):
+            from_params(params, system.name_map(system.config_for(model)))
+            found[name] = []
+    return found
+
+
+def groups(settings: Iterable[str]) -> list[str]:
+    """Returns the groups of a model's settings, each once: `positions` of `model.positions.layout`."""
+    return list(dict.fromkeys(path.split(".")[1] for path in settings))

@@ -121,6 +121,13 @@ def cached(name: HubName, reason: str) -> tuple[Path, str]:
     return folder, f"hf://{name.repo}@{folder.name}"
 
 
+def check_target(text: str) -> None:
+    """Raises: ValueError unless `text` is the name of a model that can be pushed to, ORG/NAME."""
+    match = FORM.fullmatch(text)
+    if match is None or match[1] or match[3]:
+        raise ValueError(f"push is set, but the output is {text}: give the model's name on the hub, ORG/NAME")
+
+
 def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
     """Pushes the files of a folder to ORG/NAME as one commit. Creates the repository if there is none.
 

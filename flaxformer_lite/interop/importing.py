@@ -1,11 +1,13 @@
-"""A run folder from the weights of another system: `import_hf` and `import_file`."""
+"""Weights of another system as a run: `import_hf` and `import_file`; `read_folder` reads a Hugging Face folder alone."""
 
+import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
@@ -14,17 +16,25 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.metrics import language_of
-from flaxformer_lite.interop import SYSTEMS, Imported, read_folder, to_params
-from flaxformer_lite.interop.hf.folder import copy_companions, read_json
+from flaxformer_lite.interop.hf.decoding import decode_config
+from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.folder import check_links, copy_companions, read_config, read_json, read_tensors
+from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
+from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.interop.hub import download, hub_name
-from flaxformer_lite.interop.name_map import WeightName, unwrapped
+from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params, unwrapped
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Tokenizers
 from flaxformer_lite.workdir import RunFolder
+
+NO_LIMIT = 1_000_000_000
+"""A longest text from this many tokens on means no limit: the library writes 10^30 for a tokenizer without one."""
 
 
 def import_hf(source: str | Path, run: str | Path) -> Path:
@@ -36,14 +46,47 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
 
     Raises: ValueError if the folder cannot be imported exactly, or `run` is there already.
     """
+    from flaxformer_lite.interop.hub import download, hub_name  # with the library for it
+
     output = RunFolder(run)
     require_absent(output.path)
     name = hub_name(str(source))
     folder, origin = (Path(source), str(source)) if name is None else download(name)
     with Progress() as progress:
         progress.update(f"importing {origin}")
-        params, names = write_folder(folder, origin, output)
-    report(params, names, output)
+        try:
+            found = read_folder(folder)
+            tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+        except ValueError as error:
+            raise with_path(str(folder), error) from None
+        config = Config(
+            model=found.model,
+            objective=objective(found, tokenizers),
+            data=data_config(found, tokenizers, str(output.path)),
+            decode=found.decode,
+            metrics=MetricConfig(language=target_language(folder, origin, found.model, found.config)),
+        )
+        imported = {
+            "system": "hf",
+            "weights": origin,
+            "config": found.config,
+            "generation": found.generation,
+            "architecture": found.architecture,
+        }
+        with atomic_write(output.path) as unfinished:
+            write_run(
+                *(RunFolder(unfinished), config, 0, found.params, f"imported from {origin}"),
+                tokenizers=tokenizers,
+                imported=imported,
+                add_files=lambda run: copy_companions(folder, run / "huggingface"),
+            )
+    for line in (*found.notes, *about_tokens):
+        note(line)
+    for tensor in found.skipped:
+        note(f"skipped {tensor}: a constant of this architecture, and its values are the expected ones")
+    if reason:
+        note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
+    report(found.params, found.names, output)
     return output.path
 
 
@@ -71,7 +114,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         limit = model.positions.max_positions or DataConfig.max_source_length
         data = DataConfig(tokenizer=None, max_source_length=limit, max_target_length=limit)
         origin = {"system": system, "weights": weights, "config": settings}
-        made = Config(model=model, data=data, decode=decode_config(settings))
+        made = Config(model=model, data=data, decode=special_ids(settings))
         with atomic_write(output.path) as unfinished:
             write_run(RunFolder(unfinished), made, 0, params, f"imported from {weights}", imported=origin)
         if renamed:
@@ -81,7 +124,6 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
 
 
 def report(params: PyTree, names: Sequence[WeightName], output: RunFolder) -> None:
-    """Notes what was imported."""
     count, arrays = sum(x.size for x in jax.tree.leaves(params)), sum(len(weight.names) for weight in names)
     note(f"{count:,} parameters in {arrays} arrays are in {output.path}")
 
@@ -91,8 +133,8 @@ def with_path(path: str, error: ValueError) -> ValueError:
     return error if path in str(error) else ValueError(f"{path}: {error}")
 
 
-def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
-    """Returns the special ids of the system's config, or this package's defaults."""
+def special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
+    """Returns the special ids of an older system's config, or this package's defaults."""
     theirs = {"pad_id": ("pad_idx", "src_pad_idx"), "bos_id": ("bos_idx",)}
     ids: dict[str, Any] = {ours: settings[name] for ours, names in theirs.items() for name in names if name in settings}
     if "eos_idx" in settings:
@@ -100,60 +142,133 @@ def decode_config(settings: Mapping[str, Any]) -> DecodeConfig:
     return DecodeConfig(**ids)
 
 
-# Hugging Face ---------------------------------------------------------------------------------------------------------
+# A Hugging Face folder as a model -------------------------------------------------------------------------------------
 
 
-def write_folder(folder: Path, source: str, output: RunFolder) -> tuple[PyTree, Sequence[WeightName]]:
-    """Imports a Hugging Face folder that came from `source`; returns the parameters, and the table of their names."""
+class Imported(NamedTuple):
+    """The contents of a folder, in our terms."""
+
+    model: ModelConfig
+    decode: DecodeConfig
+    params: PyTree
+    family: Family
+    architecture: str
+    """The class that the tensors make up."""
+    config: dict[str, Any]
+    """`config.json`."""
+    generation: dict[str, Any] | None
+    """`generation_config.json`; None: there is none."""
+    names: list[WeightName]
+    max_length: int | None
+    """The longest text that the model reads, in tokens; None: the folder states no limit."""
+    skipped: list[str]
+    """Tensors in the file that the model does not need."""
+    notes: list[str]
+    """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
+
+
+class Fitted(NamedTuple):
+    """A folder's tensors under the names of a family, and the model that they make up."""
+
+    model: ModelConfig
+    architecture: str
+    names: list[WeightName]
+    tensors: dict[str, np.ndarray]
+    """The tensors of the file that the model needs, and those that it does not know."""
+    skipped: list[str]
+    misfits: int
+    """The number of names that are missing or left over."""
+
+
+def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
+    """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
+    check_links(folder)
+    config, rules = read_config(folder), folder / "generation_config.json"
+    generation = read_json(rules) if rules.is_file() else None
+    family = family_of(config.get("model_type"), families)
+    found, renamed = fit_names(family, config, read_tensors(folder))
+    model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))
+    decode, notes = decode_config(config, generation, model, family.special)
     try:
-        found = read_folder(folder)
-        tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
+        params = to_params(found.tensors, found.names, model)
     except ValueError as error:
-        raise with_path(str(folder), error) from None
-    config = Config(
-        model=found.model,
-        objective=objective(found, tokenizers),
-        data=data_config(found, tokenizers, str(output.path)),
-        decode=found.decode,
-        metrics=MetricConfig(language=target_language(folder, source, found.model, found.config)),
+        raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
+    return Imported(
+        model=model,
+        decode=decode,
+        params=params,
+        family=family,
+        architecture=found.architecture,
+        config=config,
+        generation=generation,
+        names=found.names,
+        max_length=max_length(folder, config, model),
+        skipped=found.skipped,
+        notes=[renamed, *notes] if renamed else notes,
     )
-    origin = {
-        "system": "hf",
-        "weights": source,
-        "config": found.config,
-        "generation": found.generation,
-        "architecture": found.architecture,
-    }
-    with atomic_write(output.path) as unfinished:
-        write_run(
-            *(RunFolder(unfinished), config, 0, found.params, f"imported from {source}"),
-            tokenizers=tokenizers,
-            imported=origin,
-            add_files=lambda run: copy_companions(folder, run / "huggingface"),
-        )
-    for note_line in (*found.notes, *about_tokens):
-        note(note_line)
-    for name in found.skipped:
-        note(f"skipped {name}: a constant of this architecture, and its values are the expected ones")
-    if reason:
-        note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
-    return found.params, found.names
+
+
+def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tuple[Fitted, str]:
+    """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
+
+    Raises: ValueError that names an option that does not fit.
+    """
+    found: list[tuple[Fitted, str]] = []
+    complaints: list[ValueError] = []
+    for tensors, renamed in renamings(stored):
+        try:
+            one = fitted(family, config, family.full_names(tensors))
+        except ValueError as error:
+            complaints += [] if found else [error]
+            continue
+        if not one.misfits:
+            return one, renamed
+        found.append((one, renamed))
+    if complaints:
+        raise complaints[0]
+    return min(found, key=lambda pair: pair[0].misfits)
+
+
+def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
+    """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
+    options = Options(config)
+    model = family.model_config(options, tensors)
+    options.finish(HARMLESS, ONLY)
+    architecture = family.architecture(model, tensors.keys())
+    names = family.name_map(model, architecture)
+    wanted = {name for weight in names for name in weight.names}
+    needed, skipped = family.split_ignorable(tensors, wanted, model)
+    return Fitted(model, architecture, names, needed, skipped, misfits=len(needed.keys() ^ wanted))
+
+
+def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
+    """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
+    found = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
+    found += [model.positions.max_positions]
+    found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
+    found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
+    return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)
+
+
+# The settings of its run ----------------------------------------------------------------------------------------------
 
 
 def objective(found: Imported, tokenizers: Tokenizers | None) -> Objectives:
-    """Returns the objective that the model is for, with the class names of its config, and a mask that its tokenizer lacks."""
+    """Returns the objective that the model is for, with the class names of its config.
+
+    Where the tokenizer has no mask, as SentencePiece, it gets the id that the config states.
+    """
     num_classes = 0 if found.model.pooler is None else found.model.pooler.num_classes
-    labels = found.config.get("id2label")
+    labels, mask = found.config.get("id2label"), found.config.get("mask_token_id")
     names = [str(labels.get(str(i), i) if isinstance(labels, dict) else i) for i in range(num_classes)]
-    return default_objective(found.model, names, missing_mask(found, tokenizers))
-
-
-def missing_mask(found: Imported, tokenizers: Tokenizers | None) -> int | None:
-    """Returns the mask's id of a folder whose tokenizer has none, as SentencePiece; None: there is no such id."""
-    mask = found.config.get("mask_token_id")
-    if tokenizers is None or tokenizers.source.mask_id is not None or type(mask) is not int:
-        return None
-    return mask if tokenizers.source.vocab_size <= mask < found.model.vocab_size else None
+    if (
+        tokenizers is None
+        or tokenizers.source.mask_id is not None
+        or type(mask) is not int
+        or not tokenizers.source.vocab_size <= mask < found.model.vocab_size
+    ):
+        mask = None
+    return default_objective(found.model, names, mask)
 
 
 def target_language(folder: Path, source: str, model: ModelConfig, config: Mapping[str, Any]) -> str | None:

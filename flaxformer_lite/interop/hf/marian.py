@@ -11,7 +11,7 @@ from flaxformer_lite.interop.hf.bart import HEAD_BIAS, STACK_NAMES, STACKS, STAC
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
-from flaxformer_lite.interop.option_table import Draft, Entry, constant, only, option, replaced
+from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.positions import Sinusoidal
@@ -32,7 +32,7 @@ TABLE = (
     option("init_std", "initializer.stddev"),
     Entry(write=lambda model: {"share_encoder_decoder_embeddings": model.share_source_target}),
     Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target or model.share_target_output}),
-    constant("max_position_embeddings", 1024),  # any length is allowed: positions are computed
+    ignored("max_position_embeddings"),  # any length is allowed: positions are computed
     only("normalize_embedding", False),
     only("static_position_embeddings", True),
 )

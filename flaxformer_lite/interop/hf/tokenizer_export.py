@@ -13,10 +13,12 @@ from flaxformer_lite.text.marian import MarianTokenizer
 from flaxformer_lite.text.subwords import SentencePieceTokenizer
 
 
-def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig) -> list[str]:
-    """Writes the files into a folder. Returns notes for the user."""
+def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig, max_length: int) -> list[str]:
+    """Writes the files into a folder; `max_length` is that of a text, in tokens. Returns notes for the user."""
     if tokenizers is None:
-        return []
+        if model.positions.max_positions:
+            return []
+        return [f"data.max_source_length is {max_length}, which a folder without a tokenizer does not state"]
     source, target = tokenizers.source, tokenizers.target
     if isinstance(source, MarianTokenizer) and isinstance(target, MarianTokenizer):
         files = marian(source, target)
@@ -28,24 +30,26 @@ def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelCo
         files = pieces(source, model)
     else:
         return [f"the tokenizer is not in the folder: it is a {type(source).__name__}, which has no counterpart there"]
+    files["tokenizer_config.json"]["model_max_length"] = max_length
     for name, content in files.items():
-        (folder / name).write_bytes(content)
+        document = json.dumps(content, indent=2, ensure_ascii=False) + "\n" if isinstance(content, dict) else None
+        (folder / name).write_bytes(content if document is None else document.encode())
     return [sentence_piece_note(model)] if isinstance(source, SentencePieceTokenizer) else []
 
 
-def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, bytes]:
+def described(tokenizer: JsonTokenizer, model: ModelConfig) -> dict[str, Any]:
     """Returns the description for the tokenizers library, and the names of the special ids."""
     names = special_tokens(tokenizer, ROLES)
     inputs = ["input_ids", *(["token_type_ids"] if model.num_token_types else []), "attention_mask"]
     settings = names | {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": inputs}
     return {
         "tokenizer.json": tokenizer.description.encode(),
-        "tokenizer_config.json": as_json(settings),
-        "special_tokens_map.json": as_json(names),
+        "tokenizer_config.json": settings,
+        "special_tokens_map.json": names,
     }
 
 
-def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, bytes]:
+def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, Any]:
     """Returns the SentencePiece model, with the file name and class that add the special ids the model reads."""
     settings = special_tokens(tokenizer, {role: (role,) for role in ("pad", "unk", "bos", "eos")}) | {"legacy": False}
     # A decoder continues a text, unless it is there to classify it or to make a vector of it.
@@ -56,10 +60,10 @@ def pieces(tokenizer: SentencePieceTokenizer, model: ModelConfig) -> dict[str, b
         settings |= {"legacy": tokenizer.prefix, "added_tokens_decoder": tokens}
     if model.num_encoder_layers and model.num_decoder_layers:
         settings |= {"tokenizer_class": "T5Tokenizer", "extra_ids": 0}
-        return {"spiece.model": tokenizer.model, "tokenizer_config.json": as_json(settings)}
+        return {"spiece.model": tokenizer.model, "tokenizer_config.json": settings}
     settings |= {"add_bos_token": around[0], "add_eos_token": around[1]}
     settings |= {"tokenizer_class": "LlamaTokenizer"} if model.num_decoder_layers else {}
-    return {"tokenizer.model": tokenizer.model, "tokenizer_config.json": as_json(settings)}
+    return {"tokenizer.model": tokenizer.model, "tokenizer_config.json": settings}
 
 
 def sentence_piece_note(model: ModelConfig) -> str:
@@ -71,7 +75,7 @@ def sentence_piece_note(model: ModelConfig) -> str:
     return "the library reads spiece.model as it is read here if it is of the kind unigram"
 
 
-def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, bytes]:
+def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, Any]:
     """Returns both SentencePiece models, and one vocabulary or one for each side."""
     sides = [json.loads(side.to_bytes()) for side in (source, target)]
     separate = sides[0]["ids"] != sides[1]["ids"]
@@ -79,12 +83,10 @@ def marian(source: MarianTokenizer, target: MarianTokenizer) -> dict[str, bytes]
     files = {
         "source.spm": base64.b64decode(sides[0]["model"]),
         "target.spm": base64.b64decode(sides[1]["model"]),
-        "vocab.json": as_json(sides[0]["ids"]),
-        "tokenizer_config.json": as_json(
-            settings | {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-        ),
+        "vocab.json": sides[0]["ids"],
+        "tokenizer_config.json": settings | {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate},
     }
-    return files | ({"target_vocab.json": as_json(sides[1]["ids"])} if separate else {})
+    return files | ({"target_vocab.json": sides[1]["ids"]} if separate else {})
 
 
 def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> dict[str, Any]:
@@ -96,7 +98,3 @@ def special_tokens(tokenizer: Tokenizer, roles: dict[str, tuple[str, ...]]) -> d
         if ids[role] is not None
         for name in names
     }
-
-
-def as_json(document: dict[str, Any]) -> bytes:
-    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()

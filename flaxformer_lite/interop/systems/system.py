@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from jaxtyping import PyTree
-
 from flaxformer_lite.interop.differences import CannotExpress, check_same, resolved
 from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, WeightName, name_map
 from flaxformer_lite.interop.option_table import Table, read_table, write_table
@@ -26,11 +23,6 @@ class System:
     names: Callable[[ModelConfig, Options], Names]
     """Returns the table of names."""
     leaves: Leaves = PYTORCH
-    check: Callable[[Mapping[str, Any], Mapping[str, np.ndarray], ModelConfig, PyTree], bool] | None = None
-    """Compares the system itself, with its config and the weights to be written, with our model and its parameters.
-
-    Returns False if the system is not installed. Raises: ValueError if they differ. None: it cannot be compared.
-    """
 
     def model_config(self, config: Mapping[str, Any]) -> ModelConfig:
         """Returns our model for the system's config. Raises: ValueError that names an option that does not fit."""

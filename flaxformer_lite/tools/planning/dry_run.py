@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from flaxformer_lite.base.console import Progress, printable
 from flaxformer_lite.config import Config, to_json
 from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.interop.fitting import exports_in_words
+from flaxformer_lite.interop.exporting import exports_in_words
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import shard_bytes

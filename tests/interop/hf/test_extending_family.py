@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from flaxformer_lite.interop.hf.export import export, first_fitting
+from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family, tied_copies
-from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import ACTIVATION
+from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.option_table import Entry, only, option, required
 from flaxformer_lite.model.attention import DotProduct

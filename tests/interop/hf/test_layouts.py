@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from flaxformer_lite.interop import FAMILIES, SYSTEMS
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_file, read_json, read_tensors
-from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.interop.name_map import from_params, unwrapped
 from tests.support.hf_folders import DATA, imported, random_params
 from tests.support.quick import quick

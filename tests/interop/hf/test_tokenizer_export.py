@@ -60,7 +60,7 @@ def said_as_there(tokenizer: Tokenizer, model: ModelConfig) -> tuple[object, ...
 
 def there_and_back(folder: Path, tokenizers: Tokenizers, model: ModelConfig) -> tuple[list[str], Found]:
     folder.mkdir()
-    notes = write_tokenizers(folder, tokenizers, model)
+    notes = write_tokenizers(folder, tokenizers, model, 19)
     return notes, read_tokenizers(folder, {}, (1000, 1000))
 
 
@@ -118,7 +118,7 @@ def test_a_tokenizer_without_a_counterpart_is_noted(tmp_path: Path) -> None:
     alone = Tokenizers(SENTENCE_PIECE, SENTENCE_PIECE)
     (note,), found = there_and_back(tmp_path / "encoder", alone, TRAINED_HERE["bert"])
     assert "no SentencePiece model with an encoder alone" in note and found.tokenizers is not None
-    assert write_tokenizers(tmp_path, None, model) == []
+    assert write_tokenizers(tmp_path, None, model, 19) == []
 
 
 def test_a_run_with_the_tokenizer_of_another_takes_it_along(
@@ -164,7 +164,7 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
 ) -> None:
     """Law: after two generations of fine-tuning and an average, every file of the tokenizer is as it was imported."""
     for system in ("hf", "ctranslate2"):  # the weights are not the subject
-        monkeypatch.setattr(f"flaxformer_lite.interop.{system}.check.check_folder", lambda *arguments: None)
+        monkeypatch.setattr(f"flaxformer_lite.interop.check.check_{system}", lambda *arguments: None)
     model = dataclasses.replace(TRAINED_HERE["llama"], vocab_size=WORD_PIECES.vocab_size)
     data = DataConfig(tokenizer=SentencePiece(), max_source_length=19, max_target_length=19)
     tokenizers = Tokenizers(WORD_PIECES, WORD_PIECES)
@@ -173,6 +173,7 @@ def test_what_belongs_to_an_imported_tokenizer_travels_through_every_run_to_ever
     theirs = tmp_path / "theirs"
     type_command(monkeypatch, "export", "hf", tmp_path / "first", theirs)
     settings = json.loads((theirs / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == 19
     settings |= {"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "[chat]"}]}
     (theirs / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 17, "bos_token": "[CLS]"}))
     (theirs / "additional_chat_templates").mkdir()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, processors
 
+from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
 from flaxformer_lite.text import SpecialIds
@@ -165,6 +166,7 @@ def test_an_imported_marian_translates_text(
     texts = run.translate([row["text"] for row in rows], beam_size=1)
     assert texts == [target.decode(best.tokens) for best, *_ in answers] and any(texts)
     type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
+    assert read_folder(tmp_path / "out").max_length == run.config.data.max_source_length == 29
     for path in FILES.glob(f"{name}/*[!d].*"):
         assert path.name == "expected.json" or (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
 

@@ -1,0 +1,160 @@
+"""Compares what was written for another system with the model, where that system is installed: the answers to random inputs.
+
+Each function returns False if it could not compare. Raises: ValueError if the answers differ, or the system cannot read the files.
+"""
+
+import dataclasses
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Float, PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.inference.forward import arguments, forward
+from flaxformer_lite.interop.ctranslate2.export import token_names
+from flaxformer_lite.model import ModelConfig, Transformer
+from flaxformer_lite.text import Tokenizers
+
+ROWS, LENGTH = 3, 5
+"""Number and length of the random texts that both sides read."""
+TOLERANCE = 0.01
+"""Largest difference of two outputs, as a part of the largest one: far above rounding, far below what a lost parameter changes."""
+REPORT = "nothing was written; please report the model's settings"
+OUTPUTS = ("logits", "prediction_logits", "last_hidden_state")
+"""Hugging Face's names of what is compared, the first that a class has."""
+
+
+def check_hf(folder: Path, model: ModelConfig, decode: DecodeConfig, params: PyTree) -> bool:
+    """Compares a Hugging Face folder by transformers and PyTorch; False also for an architecture that the release does not know,
+    and a model that reads no tokens.
+    """
+    if not model.vocab_size:
+        return False
+    try:
+        import torch
+        import transformers
+    except ImportError:
+        return False
+    architecture = json.loads((folder / "config.json").read_bytes())["architectures"][0]
+    if not hasattr(transformers, architecture):
+        return False
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    source, target = model.vocab_sizes
+    # Sources end with EOS, where some classifiers read.
+    inputs = {"input_ids": [[*row, *decode.eos_ids[:1]] for row in texts(model, decode, source or target)]}
+    if arguments(model).get("decoder_input_ids"):
+        inputs["decoder_input_ids"] = [[decode.start_id, *row] for row in texts(model, decode, target)]
+    library = f"transformers {transformers.__version__}"
+    try:
+        reader = getattr(transformers, architecture).from_pretrained(str(folder)).float().eval()
+        with torch.no_grad():
+            found = reader(**{name: torch.tensor(rows) for name, rows in inputs.items()})
+    except Exception as error:
+        raise ValueError(f"{library} cannot use this folder ({first_line(error)}): {REPORT}") from None
+    name = next(name for name in OUTPUTS if getattr(found, name, None) is not None)
+    outputs = answers(model, decode, params, **inputs)
+    ours = outputs.last_hidden_state if name == "last_hidden_state" else outputs.logits
+    if not close(getattr(found, name).numpy(), ours):
+        raise ValueError(f"{library} answers otherwise with this model, by its {name}: {REPORT}")
+    return True
+
+
+def check_torch(
+    config: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model: ModelConfig, params: PyTree
+) -> bool:
+    """Compares weights of `torch.nn.Transformer` by itself, with its arguments as `config`."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    generator = np.random.default_rng(0)
+    source, target = (generator.normal(size=(2, length, model.d_model)).astype(np.float32) for length in (5, 4))
+    library = f"PyTorch {torch.__version__}"
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():  # of a faster path that some options have not
+            reader = torch.nn.Transformer(**{**config, "batch_first": True}).eval()
+            reader.load_state_dict({name: torch.tensor(x) for name, x in arrays.items()})
+            causal = reader.generate_square_subsequent_mask(target.shape[1])
+            theirs = reader(torch.tensor(source), torch.tensor(target), tgt_mask=causal).numpy()
+    except Exception as error:
+        raise ValueError(f"{library} cannot use these weights ({first_line(error)}): {REPORT}") from None
+    ours = answers(model, DecodeConfig(), params, inputs_embeds=source, decoder_inputs_embeds=target)
+    if not close(theirs, ours.last_hidden_state):
+        raise ValueError(f"{library} answers otherwise with these weights: {REPORT}")
+    return True
+
+
+def check_ctranslate2(folder: Path, config: Config, params: PyTree, tokenizers: Tokenizers | None) -> bool:
+    """Compares a folder by CTranslate2: the log-probabilities of answers to sources, or of each next token of texts."""
+    try:
+        import ctranslate2
+    except ImportError:
+        return False
+    model, decode = config.model, config.decode
+    source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
+    options = {"device": "cpu", "compute_type": "float32"}
+    sizes = model.vocab_sizes
+    rows, names = texts(model, decode, sizes[1]), token_names(target, sizes[1])
+    if model.num_encoder_layers:
+        sources, source_names = texts(model, decode, sizes[0]), token_names(source, sizes[0])
+        found = ctranslate2.Translator(str(folder), **options).score_batch(
+            named(sources, source_names), named(rows, names)
+        )
+        theirs = np.asarray([result.log_probs for result in found])
+        outputs = answers(
+            *(model, decode, params),
+            input_ids=sources if source is None else [source.as_source(row) for row in sources],
+            decoder_input_ids=[[decode.start_id, *row] for row in rows],
+        )
+        ours = log_probs(outputs.logits, [[*row, decode.eos_ids[0]] for row in rows])
+    else:
+        found = ctranslate2.Generator(str(folder), **options).forward_batch(named(rows, names))
+        following = [row[1:] for row in rows]
+        theirs = log_probs(np.asarray(found)[:, :-1], following)
+        ours = log_probs(answers(model, decode, params, input_ids=rows).logits[:, :-1], following)
+    if not np.allclose(ours, theirs, rtol=TOLERANCE, atol=2 * TOLERANCE):
+        difference = float(np.abs(ours - theirs).max())
+        raise ValueError(
+            f"CTranslate2 answers otherwise with this model: log-probabilities differ by up to {difference:.3g}: {REPORT}"
+        )
+    return True
+
+
+def texts(model: ModelConfig, decode: DecodeConfig, size: int) -> list[list[int]]:
+    """Returns random token ids below `size`, none of them special, no longer than a sliding window."""
+    special = {decode.pad_id, decode.bos_id, *decode.eos_ids, *decode.suppress_ids}
+    usual = sorted(set(range(size)) - special) or [0]
+    length = LENGTH if model.sliding_window is None else min(LENGTH, model.sliding_window.size)
+    return np.random.default_rng(size).choice(usual, (ROWS, length)).tolist()
+
+
+def named(rows: list[list[int]], names: Sequence[str]) -> list[list[str]]:
+    return [[names[i] for i in row] for row in rows]
+
+
+def answers(model: ModelConfig, decode: DecodeConfig, params: PyTree, **inputs: Any) -> Any:
+    """Returns the model's outputs, computed in float32 on any device."""
+    reader = Transformer(dataclasses.replace(model.for_use, dtype="float32"))
+    with jax.default_matmul_precision("highest"):
+        return forward(reader, {"params": params}, decode, **inputs)
+
+
+def log_probs(logits: Float[np.ndarray, "B T V"], ids: list[list[int]]) -> Float[np.ndarray, "B T"]:
+    """Returns the log-probability of each id."""
+    return np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), np.asarray(ids)[..., None], -1)[..., 0]
+
+
+def close(theirs: np.ndarray, ours: np.ndarray) -> bool:
+    """Returns whether two outputs are equal but for rounding."""
+    return theirs.shape == ours.shape and bool(np.abs(theirs - ours).max() <= TOLERANCE * np.abs(ours).max())
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
