@@ -57,9 +57,8 @@ CORE = {
     "training/step.py": ["training/test_step.py"],
     "training/throughput.py": ["training/test_throughput.py"],
     "training/loop_state.py": ["training/test_loop_state.py"],
-    "workdir/retention.py": ["workdir/test_retention.py"],
     "workdir/folder.py": ["workdir/test_folder.py"],
-    "workdir/digests.py": ["workdir/test_digests.py"],
+    "workdir/manifest.py": ["workdir/test_manifest.py"],
     "workdir/checkpoints.py": ["workdir/test_checkpoints.py"],
 }
 """The modules that are changed, and the tests that must see it."""

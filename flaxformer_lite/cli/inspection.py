@@ -31,10 +31,8 @@ from flaxformer_lite.workdir import (
     parameter_digest,
     restore_weights,
 )
-from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import finite
-from flaxformer_lite.workdir.orbax import why_damaged
-from flaxformer_lite.workdir.seal import ORIGIN, check_origin, check_seal
+from flaxformer_lite.workdir.manifest import check_seal, steps_in, why_damaged
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -156,8 +154,6 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
     config = folder.config()  # without it, nothing is known
     sealed = complaint(lambda: check_seal(folder.path, config, resumed=True))
     parts = {"config.json and tokenizers, by the newest checkpoint": sealed}
-    if (folder.path / ORIGIN).is_file():
-        parts[ORIGIN] = complaint(lambda: check_origin(folder.path))
     if config.data.tokenizer is not None:
         parts["tokenizers"] = complaint(lambda: folder.load_tokenizers(config.data, config.model.vocab_sizes))
     steps = steps_in(folder.checkpoints)

@@ -34,7 +34,6 @@ from flaxformer_lite.interop.weight_files import read_settings, write_weights
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text.kinds import copy_hub_files
-from flaxformer_lite.workdir.seal import check_origin
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
 """Options that are copied from the folder that a run was imported from, unless the model decides them."""
@@ -128,15 +127,11 @@ def export_file(
 
 @contextlib.contextmanager
 def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Shows that a run is being exported; yields it, loaded, and its `imported.json` if it was imported from that system, else {}.
-
-    Raises: ValueError if `imported.json` is not the one that the run was made with.
-    """
+    """Shows that a run is being exported; yields it, loaded, and its `imported.json` if that is of the same system, else {}."""
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights)
         origin = read_json(loaded.folder.path / "imported.json")
-        check_origin(loaded.folder.path)
         yield loaded, origin if origin.get("system") == system else {}
 
 

@@ -55,7 +55,7 @@ def kept_before(run: TrainingRun, step: int) -> str:
 def can_roll_back(run: TrainingRun, first: int) -> bool:
     """Returns whether a rollback is left, and there is a checkpoint from before step `first`."""
     left = len(run.loop_state.rollbacks) < run.config.train.max_rollbacks
-    return left and run.checkpoints.latest_regular(first) is not None
+    return left and len(run.checkpoints.newest_regular(1, before=first)) > 0
 
 
 def roll_back(run: TrainingRun, wrong: RollBack, runner: Runner) -> None:
@@ -67,8 +67,7 @@ def roll_back(run: TrainingRun, wrong: RollBack, runner: Runner) -> None:
     """
     run.folder.keep_lock()
     checkpoints = run.checkpoints
-    start = checkpoints.latest_regular(wrong.first)  # an interim one depends on when the run was stopped
-    assert start is not None
+    (start,) = checkpoints.newest_regular(1, before=wrong.first)  # an interim one depends on when the run was stopped
     checkpoints.delete_after(start)
     _, run.state, meta = checkpoints.restore(runner.abstract_state, start)
     run.step, run.loop_state = start, LoopState(**meta)

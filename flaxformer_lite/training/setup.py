@@ -24,7 +24,7 @@ from flaxformer_lite.training.runners import Runner, check_runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
-from flaxformer_lite.workdir.seal import sealed_config
+from flaxformer_lite.workdir.manifest import sealed_config
 
 
 class Setup(NamedTuple):

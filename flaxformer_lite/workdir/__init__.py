@@ -1,17 +1,21 @@
 """The run folder on disk: config.json, metrics, samples and checkpoints.
 
-`folder.py` has the files of a run and its lock, `samples.py` the names and the layout of its answers. `checkpoints.py` saves and
-restores states through Orbax (`orbax.py`); `retention.py` chooses which checkpoints are kept, `digests.py` detects damaged files,
-and `seal.py` detects other settings or tokenizers than a checkpoint was trained with. `weights.py` selects parameters: last, best,
-ema, averaged, or those of a run to start from. `mirror.py` reads run folders at URLs, and keeps a copy of a run there while it
-trains.
+`folder.py` has the files of a run and its lock, `samples.py` the names and the layout of its answers. `checkpoints.py` saves,
+keeps and restores states through Orbax (`orbax.py`); `manifest.py` detects damaged files, and other settings or tokenizers than a
+checkpoint was trained with. `weights.py` selects parameters: last, best, ema, averaged, or those of a run to start from.
+`mirror.py` reads run folders at URLs, and keeps a copy of a run there while it trains.
 """
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.digests import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import mirroring, open_run, start_from_mirror
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
+from flaxformer_lite.workdir.weights import (
+    abstract_params,
+    open_checkpoints,
+    parameter_digest,
+    restore_weights,
+    warm_start,
+)
 
 __all__ = [
     "Checkpoints",

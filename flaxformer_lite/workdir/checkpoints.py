@@ -1,17 +1,11 @@
 """Checkpoints of a run: a thin class around Orbax's CheckpointManager.
 
-A checkpoint is a folder named by its step:
-
-    checkpoints/40/state/...             the arrays, written by Orbax
-    checkpoints/40/state/digests.json    SHA-256 of each of these files
-    checkpoints/40/meta/meta.json        meta, metrics, the seal of the run (`seal.py`), and the type of every leaf
-
-A checkpoint is *valid* if all its files are as they were written, otherwise *damaged*. It is *interim* if it was saved only
-because the run was stopped, otherwise *regular*.
+A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *valid* if all its files are as they were written,
+otherwise *damaged*. It is *interim* if it was saved only because the run was stopped, otherwise *regular*.
 
 Orbax writes into a temporary folder and renames it at the end, so a step exists completely or not at all. Orbax detects no
 flipped bit in the array data, which carries no checksum, and reports damaged files by tracebacks from other threads. So the
-files are compared with their digests before Orbax reads them. Both JSON files are sealed (`digests.py`).
+files are compared with their digests before Orbax reads them.
 """
 
 import contextlib
@@ -20,8 +14,10 @@ import functools
 import itertools
 import json
 import logging
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,9 +32,44 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted
 from flaxformer_lite.base.sealed_files import DamageError, sealed
-from flaxformer_lite.workdir.digests import META, difference, leaf_types, read_document
-from flaxformer_lite.workdir.orbax import has_vanished, make_manager, read_tree, why_damaged
-from flaxformer_lite.workdir.retention import Retention
+from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, why_damaged
+from flaxformer_lite.workdir.orbax import make_manager, read_tree
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Rules on which checkpoints are kept: the newest step, the newest regular ones, and the best ones.
+
+    Args:
+        keep_latest: number of newest regular checkpoints to keep, at least 1.
+        keep_best: number of best checkpoints to keep besides.
+        best_metric: the name in `metrics` that ranks checkpoints; None ranks none.
+        best_mode: whether the smallest ("min") or the largest ("max") value is the best.
+    """
+
+    keep_latest: int
+    keep_best: int
+    best_metric: str | None
+    best_mode: Literal["min", "max"]
+
+    def ranked(self, manifests: dict[int, dict[str, Any]]) -> list[int]:
+        """Returns the regular steps that have the metric and no NaN for it, the best first; of equals the earliest."""
+        sign = 1 if self.best_mode == "min" else -1
+        values = {
+            step: sign * (manifests[step].get("metrics") or {}).get(self.best_metric, math.nan)
+            for step in regular(manifests)
+        }
+        return sorted((step for step, value in values.items() if not math.isnan(value)), key=values.__getitem__)
+
+    def kept(self, manifests: dict[int, dict[str, Any]]) -> set[int]:
+        """Returns which steps to keep."""
+        newest = sorted(manifests)[-1:]
+        return {*newest, *regular(manifests)[-self.keep_latest :], *self.ranked(manifests)[: self.keep_best]}
+
+
+def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
+    """Returns the steps that are not interim, ascending."""
+    return sorted(step for step, manifest in manifests.items() if not manifest.get("interim"))
 
 
 class Checkpoints:
@@ -72,23 +103,22 @@ class Checkpoints:
         warn: Callable[[str], None] | None = None,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
-        self._folder = Path(folder).absolute()
-        self._retention, self._damaged = retention, retention.damaged
-        self._read_only, self._shared, self._seal = read_only, shared, functools.cache(seal)
+        self._folder, self._retention = Path(folder).absolute(), retention
+        self._shared, self._seal = shared, functools.cache(seal)
         self._warn = warn or logging.getLogger("flaxformer_lite").warning
+        self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._valid: set[int] = set()  # steps whose files were compared with their digests
-        self._rejected: dict[int, str] = {}  # why the caller cannot use a step
+        self._damaged: dict[int, str] = {}  # why a step is damaged
+        self._reported: set[int] = set()  # the damaged steps that the user knows of
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
+        self._closed = self._failed = False
         self._quiet = Quiet("orbax")
-        self._failed = False
         logging.getLogger("absl").addFilter(self._quiet)
-        self._manager: ocp.CheckpointManager | None = make_manager(
-            self._folder, self._retention.kept, read_only, shared
-        )
+        self._orbax: ocp.CheckpointManager = make_manager(self._folder, self._kept, read_only, shared)
         for step in self._orbax.all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
-                self._retention.record(step, read_document(self._folder, step))
+                self._manifests[step] = read_manifest(self._folder, step)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -119,37 +149,32 @@ class Checkpoints:
             interim: whether the run saves this step only because it is stopped.
 
         Raises:
-            ValueError: the folder is open for reading only; `best_metric` is missing from `metrics`; the step exists, and this
-                process neither saved nor restored it.
+            ValueError: the step exists, and this process neither saved nor restored it.
             OSError: this save could not start, or the one before failed in the background.
         """
-        if self._read_only:
-            raise ValueError(f"{self._folder} is open for reading only: open it with read_only=False to save")
-        if metrics is not None:
-            metric = self._retention.best_metric
-            metrics = {name: float(value) for name, value in metrics.items()}
-            if metric is not None and metric not in metrics:
-                names = ", ".join(sorted(metrics))
-                raise ValueError(f'best_metric is "{metric}": the evaluation has only {names}; choose one')
         if not self._shared:
             state = gather_to_first(state)
             if jax.process_index() > 0:
                 return
-        content = {"meta": meta, "metrics": metrics, "interim": interim, "leaves": leaf_types(state)}
-        content["seal"] = self._seal()
+        values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
+        content = {
+            "meta": meta,
+            "metrics": values,
+            "interim": interim,
+            "leaves": leaf_types(state),
+            "seal": self._seal(),
+        }
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
         try:
             self.wait()
         except TimeoutError as error:  # the state of that step is gone; this one is the next try
             self._warn(f"{error}: saving step {step} instead")
         if step in self._damaged and step in self._orbax.all_steps():
-            self._orbax.delete(step)
-            del self._damaged[step]
-            self._rejected.pop(step, None)
+            self._delete(step)
         if step in self._orbax.all_steps():
             self._replace(step, content)
         else:
-            self._retention.record(step, content)
+            self._manifests[step] = content
             self._saved = step
             items = ocp.args.Composite(state=ocp.args.PyTreeSave(state), meta=ocp.args.JsonSave(sealed(content)))
             # Without force, Orbax silently skips a step below its latest, as after falling back from a damaged one.
@@ -181,17 +206,19 @@ class Checkpoints:
     def reject(self, step: int, reason: str) -> None:
         """Counts `step` as damaged from now on, for a reason that its files do not show: the one before it is used instead."""
         self._valid.discard(step)
-        self._rejected[step] = reason
+        self._damaged[step] = reason
 
     def delete_after(self, step: int) -> None:
         """Deletes all checkpoints after `step`, so that the run can save these steps again with other numbers."""
         self.wait()
         for later in [other for other in self._orbax.all_steps() if other > step]:
-            self._orbax.delete(later)
-            self._valid.discard(later)
-            self._known.discard(later)
-            self._damaged.pop(later, None)
-            self._rejected.pop(later, None)
+            self._delete(later)
+
+    def _delete(self, step: int) -> None:
+        self._orbax.delete(step)
+        self._valid.discard(step)
+        self._known.discard(step)
+        self._damaged.pop(step, None)
 
     def restore_params(
         self, abstract_params: PyTree, step: int, *, field: Literal["params", "ema"] = "params"
@@ -210,30 +237,22 @@ class Checkpoints:
 
         The mean is summed in at least float32.
 
-        Raises:
-            ValueError: `n` is below 1; there are fewer than `n` such checkpoints; the trees differ.
+        Raises: ValueError if there are fewer than `n` such checkpoints, or the trees differ.
         """
-        if n < 1:
-            raise ValueError(f"cannot average {n} checkpoints: the number must be at least 1")
         steps = self.newest_regular(n)
         if len(steps) < n:
+            listed = (
+                f" ({'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, sorted(steps)))})" if steps else ""
+            )
             remedy = f"average at most {len(steps)}, or use weights last" if len(steps) > 1 else "use weights last"
             raise ValueError(
-                f"cannot average {counted(n, 'checkpoint')} of {self._folder}: {self.describe_regular(steps)}; {remedy}"
+                f"cannot average {counted(n, 'checkpoint')} of {self._folder}: the run has "
+                f"{counted(len(steps), 'valid checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
             )
         total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
         for step in steps:
             total = jax.tree.map(jnp.add, total, self._read_field(step, "params", abstract_params))
         return steps[0], jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, abstract_params)
-
-    def newest_regular(self, n: int) -> list[int]:
-        """Returns the newest `n` valid steps that are not interim, or fewer if there are fewer, the newest first."""
-        self.wait()
-        return list(itertools.islice(self._valid_steps(self._retention.regular(self._orbax.all_steps())), max(n, 0)))
-
-    def describe_regular(self, steps: Sequence[int]) -> str:
-        """Returns a message of how many checkpoints there are to average, those of `steps`."""
-        return self._retention.describe(steps, self._orbax.all_steps())
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
@@ -253,34 +272,31 @@ class Checkpoints:
             raise ValueError(f"no checkpoint to restore in {self._folder}: {damaged}")
         return step
 
-    def latest_regular(self, before: int) -> int | None:
-        """Returns the newest valid step before `before` that is not interim, or None; warns of newer ones that are damaged."""
+    def newest_regular(self, n: int, before: float = math.inf) -> list[int]:
+        """Returns the newest `n` valid regular steps before `before`, or fewer if there are fewer, the newest first."""
         self.wait()
-        regular = self._retention.regular(self._orbax.all_steps())
-        return next(self._valid_steps(step for step in regular if step < before), None)
+        steps = regular(self._with_manifests(self._orbax.all_steps()))
+        return list(itertools.islice(self._valid_steps(step for step in steps if step < before), n))
 
     def best(self) -> int | None:
         """Returns the best step by `best_metric` among the checkpoints with that metric, or None."""
-        return next(iter(self._retention.ranked(self.steps())), None)
+        return next(iter(self._retention.ranked(self._with_manifests(self.steps()))), None)
 
     def metrics(self, step: int) -> dict[str, float] | None:
         """Returns the metrics saved with `step`, or None if it was saved without. Raises ValueError if not there."""
         self._require(step)
-        return self._retention.metrics.get(step)
+        return self._manifests.get(step, {}).get("metrics")
 
     def interim(self, step: int) -> bool:
         """Returns whether `step` was saved only because the run was stopped. Raises ValueError if it is not there."""
         self._require(step)
-        return step in self._retention.interim
+        return bool(self._manifests.get(step, {}).get("interim"))
 
     def meta(self, step: int) -> dict[str, Any]:
-        """Returns the meta saved with `step`. Raises ValueError if it is not there or not readable."""
+        """Returns the meta saved with `step`. Raises ValueError if it is not there or damaged."""
         self.wait()
-        self._require(step)
-        try:
-            meta: dict[str, Any] = read_document(self._folder, step)["meta"]
-        except DamageError as damage:
-            raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {damage}") from None
+        self._require_valid(step)
+        meta: dict[str, Any] = read_manifest(self._folder, step)["meta"]
         return meta
 
     def wait(self) -> None:
@@ -290,8 +306,9 @@ class Checkpoints:
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
             self._failed = True
             reason = str(error).partition("\n")[0]
-            before = [step for step in self._orbax.all_steps() if step != self._saved]
-            if has_vanished(self._folder, before):  # each part of Orbax and TensorStore has its own words for that
+            before = [self._folder / str(step) for step in self._orbax.all_steps() if step != self._saved]
+            # Each part of Orbax and TensorStore has its own words for that. A save may have made the folder anew.
+            if not self._folder.is_dir() or (before and not any(folder.is_dir() for folder in before)):
                 reason = f"{os.strerror(errno.ENOENT)}: the folder was moved, deleted or unmounted"
             self._orbax.reload()  # its list lacks steps that it has not deleted yet
             kind = TimeoutError if isinstance(error, TimeoutError) else OSError
@@ -299,21 +316,22 @@ class Checkpoints:
 
     def close(self) -> None:
         """Waits until the checkpoint in progress is complete and closes the folder. A second call does nothing."""
-        if self._manager is None:
+        if self._closed:
             return
+        self._closed = True
         try:
             self.wait()
         finally:
-            self._manager.close()
-            self._manager = None
+            self._orbax.close()
             if not self._failed:  # threads of a save that failed may still log, with tracebacks
                 logging.getLogger("absl").removeFilter(self._quiet)
 
-    @property
-    def _orbax(self) -> ocp.CheckpointManager:
-        if self._manager is None:
-            raise ValueError(f"the checkpoints in {self._folder} are closed: open them again")
-        return self._manager
+    def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
+        return {step: self._manifests.get(step, {}) for step in steps}
+
+    def _kept(self, steps: list[int]) -> set[int]:
+        """Returns which of all steps to keep. Orbax calls it after each save."""
+        return self._retention.kept(self._with_manifests(step for step in steps if step not in self._damaged))
 
     def _replace(self, step: int, content: dict[str, Any]) -> None:
         """Replaces meta and metrics of a checkpoint, atomically."""
@@ -321,18 +339,17 @@ class Checkpoints:
             raise ValueError(
                 f"checkpoint {step} is in {self._folder} already, from another run: save in another folder"
             )
-        self._require_same_tree(step, content["leaves"], "")
         if content["metrics"] is None:
-            content["metrics"] = self._retention.metrics.get(step)
-        content["interim"] = content["interim"] and step in self._retention.interim
-        self._retention.record(step, content)
+            content["metrics"] = self.metrics(step)
+        content["interim"] = content["interim"] and self.interim(step)
+        self._manifests[step] = content
         if self._shared:  # after a rollback the others may still read the meta that is replaced
             multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} to be replaced")
         if jax.process_index() == 0:
             write_whole(self._folder / str(step) / "meta" / META, json.dumps(sealed(content)))
         if self._shared:
             multihost_utils.sync_global_devices(f"flaxformer_lite checkpoint {step} replaced")
-        for other in set(self.steps()) - self._retention.kept(self.steps()):
+        for other in set(self.steps()) - self._kept(self.steps()):
             self._orbax.delete(other)
 
     def _require(self, step: int) -> None:
@@ -347,7 +364,7 @@ class Checkpoints:
             raise ValueError(f"checkpoint {step} in {self._folder} is damaged: {self._damaged[step]}")
 
     def _require_same_tree(self, step: int, wanted: dict[str, str], prefix: str) -> None:
-        leaves = read_document(self._folder, step)["leaves"]
+        leaves = read_manifest(self._folder, step)["leaves"]
         stored = {path: leaf for path, leaf in leaves.items() if path.startswith(prefix)}
         if stored != wanted:
             what = difference(stored, wanted)
@@ -355,30 +372,28 @@ class Checkpoints:
 
     def _is_valid(self, step: int) -> bool:
         """Returns whether every file is as it was written: in a shared folder the first process compares them for all, once."""
-        if step in self._valid:
-            return True
-        reason = self._rejected.get(step)
-        if reason is None and (jax.process_index() == 0 or not self._shared):
-            reason = why_damaged(self._folder, step)
-        damaged = np.array(reason is not None)
-        if multihost_utils.broadcast_one_to_all(damaged) if self._shared else damaged:
-            self._damaged[step] = reason or "according to the first process"
-        else:
-            self._damaged.pop(step, None)
-            self._valid.add(step)
+        if step not in self._valid and step not in self._damaged:
+            reason = None
+            if jax.process_index() == 0 or not self._shared:
+                reason = why_damaged(self._folder, step)
+            damaged = np.array(reason is not None)
+            if multihost_utils.broadcast_one_to_all(damaged) if self._shared else damaged:
+                self._damaged[step] = reason or "according to the first process"
+            else:
+                self._valid.add(step)
         return step in self._valid
 
     def _valid_steps(self, steps: Iterable[int]) -> Iterator[int]:
         """Yields the valid steps, newest first, with one warning for each damaged one in between."""
         skipped: list[int] = []
         for step in sorted(steps, reverse=True):
-            reported = step in self._damaged
             if not self._is_valid(step):
-                skipped += [] if reported else [step]
+                skipped.append(step)
                 continue
-            for bad in skipped if jax.process_index() == 0 else []:
+            for bad in sorted(set(skipped) - self._reported, reverse=True) if jax.process_index() == 0 else []:
                 reason = self._damaged[bad]
                 self._warn(f"checkpoint {bad} in {self._folder} is damaged ({reason}); using checkpoint {step} instead")
+            self._reported.update(skipped)
             skipped.clear()
             yield step
 

@@ -49,9 +49,8 @@ from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.store import train_tokenizers
 from flaxformer_lite.text.kinds import HUB_FILES, FromRun, load_tokenizers
 from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.workdir.digests import steps_in
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES, sealed_config, steps_in
 from flaxformer_lite.workdir.samples import Sample, evaluation_files, format_samples
-from flaxformer_lite.workdir.seal import TOKENIZER_FILES, sealed_config
 
 MOST_ANSWERS = 20
 """Evaluations in training whose samples and hypotheses are kept; those of a checkpoint that is there are kept besides."""

@@ -32,9 +32,8 @@ from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.config.serialize import from_json
-from flaxformer_lite.workdir.digests import DIGESTS, META, steps_in, unsealed
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.orbax import why_damaged
+from flaxformer_lite.workdir.manifest import DIGESTS, META, read_document, steps_in, why_damaged
 
 MARKER = f"meta/{META}"
 """The file of a checkpoint that is written last."""
@@ -485,7 +484,7 @@ def whole_steps(folder: Path, names: list[str]) -> list[int]:
     def is_whole(step: int) -> bool:
         state = f"checkpoints/{step}/state"
         try:
-            return all(f"{state}/{name}" in there for name in unsealed(folder / state / DIGESTS))
+            return all(f"{state}/{name}" in there for name in read_document(folder / state / DIGESTS))
         except DamageError:
             return False
 

@@ -10,8 +10,7 @@ import jax
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.sealed_files import DamageError
-from flaxformer_lite.workdir.digests import META, check_digests, read_document, write_digests
+from flaxformer_lite.workdir.manifest import META, write_digests
 
 SAVE_SECONDS = 100 * 365 * 86_400
 """The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
@@ -95,18 +94,3 @@ def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, pa
     restore_args = ocp.checkpoint_utils.construct_restore_args(target)
     arguments = ocp.args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=partial)
     return manager.restore(step, args=ocp.args.Composite(state=arguments)).state
-
-
-def has_vanished(folder: Path, before: list[int]) -> bool:
-    """Returns whether the folder is gone, or is one that a save has made anew, without the checkpoints `before` that save."""
-    return not folder.is_dir() or (bool(before) and not any((folder / str(step)).is_dir() for step in before))
-
-
-def why_damaged(folder: Path, step: int) -> str | None:
-    """Returns why a checkpoint is damaged, in a few words; None if it is valid."""
-    try:
-        read_document(folder, step)
-        check_digests(folder / str(step) / "state")
-    except DamageError as damage:
-        return str(damage)
-    return None

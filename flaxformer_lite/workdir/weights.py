@@ -2,23 +2,26 @@
 
 import fnmatch
 import functools
+import hashlib
+import sys
 
 import jax
+import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import counted, warn
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.model.transformer import parameter_shapes
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
-from flaxformer_lite.workdir.checkpoints import Checkpoints
+from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.manifest import check_seal, seal
 from flaxformer_lite.workdir.mirror import open_run
-from flaxformer_lite.workdir.retention import Retention
-from flaxformer_lite.workdir.seal import check_seal, seal
 
 
 def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> Checkpoints:
@@ -42,6 +45,27 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         seal=functools.partial(seal, folder.path, config),
         warn=warn,
     )
+
+
+def parameter_digest(params: PyTree) -> str:
+    """Returns the SHA-256, as 64 hexadecimal digits, over all parameters.
+
+    The hash runs over the leaves in the order of their paths (compared as strings). A path is the names from the root
+    to the leaf joined by "/", as in "encoder/layers/attention/query/kernel". Each leaf contributes, in UTF-8, the line
+
+        PATH SPACE DTYPE SPACE SIZES NEWLINE
+
+    where DTYPE is the NumPy name ("float32", "bfloat16") and SIZES the shape in decimal joined by "," (nothing for a
+    scalar), and then its elements in row-major order, each little-endian. A float32 matrix of 3 rows and 5 columns
+    called "out/kernel" contributes the 23 bytes "out/kernel float32 3,5\\n" and 60 bytes of numbers.
+    """
+    leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
+    digest = hashlib.sha256()
+    for path in sorted(leaves):
+        array = leaves[path] if sys.byteorder == "little" else leaves[path].byteswap()
+        digest.update(f"{path} {array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
@@ -88,11 +112,13 @@ def available(checkpoints: Checkpoints, weights: str) -> str:
     kind, _, number = weights.partition(":")
     if kind != "average":
         return weights
-    steps = checkpoints.newest_regular(int(number))
-    if len(steps) == int(number) or not checkpoints.steps():  # without any, the message of last fits
-        return weights if steps else "last"
-    instead = f"average:{len(steps)}" if len(steps) > 1 else "last"
-    warn(f"weights is {weights!r}, but {checkpoints.describe_regular(steps)}: weights {instead!r} is used")
+    count = len(checkpoints.newest_regular(int(number)))
+    if count == int(number) or not checkpoints.steps():  # without any, the message of last fits
+        return weights if count else "last"
+    instead = f"average:{count}" if count > 1 else "last"
+    warn(
+        f"weights is {weights!r}, but the run has {counted(count, 'checkpoint')} to average: weights {instead!r} is used"
+    )
     return instead
 
 

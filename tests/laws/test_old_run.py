@@ -12,8 +12,8 @@ import flaxformer_lite
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import FORMAT
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.workdir.digests import parameter_digest
-from flaxformer_lite.workdir.seal import sealed_config
+from flaxformer_lite.workdir import parameter_digest
+from flaxformer_lite.workdir.manifest import sealed_config
 from tests.support.paths import FIXTURES
 from tests.support.quick import quick
 

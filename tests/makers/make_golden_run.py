@@ -13,7 +13,7 @@ from pathlib import Path
 import flaxformer_lite
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.training.loop import train
-from flaxformer_lite.workdir.digests import parameter_digest
+from flaxformer_lite.workdir import parameter_digest
 from tests.support.experiments import tiny_config, with_train
 
 

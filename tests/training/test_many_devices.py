@@ -24,8 +24,7 @@ from flaxformer_lite.tools.planning.hlo_parser import parse
 from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.retention import Retention
+from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from tests.support import needs
 from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT

@@ -15,7 +15,7 @@ from flaxformer_lite.run import load
 from flaxformer_lite.training import loop, setup
 from flaxformer_lite.training.runners import make_runner
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.workdir.digests import parameter_digest
+from flaxformer_lite.workdir import parameter_digest
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support.experiments import rows, saved, tiniest_config, use_one_device, with_train
 from tests.support.mirrors import FlakyFileSystem

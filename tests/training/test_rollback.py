@@ -13,7 +13,7 @@ from tests.support.experiments import tiny_config, with_train
 
 
 def run_of(**train: Any) -> Any:
-    checkpoints = Mock(steps=lambda: [4], latest_regular=lambda before: 4 if before > 4 else None)
+    checkpoints = Mock(steps=lambda: [4], newest_regular=lambda n, before: [4] if before > 4 else [])
     return SimpleNamespace(
         loop_state=LoopState(data=""),
         config=with_train(tiny_config(), **train),

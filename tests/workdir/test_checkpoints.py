@@ -26,10 +26,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from flaxformer_lite.workdir import checkpoints as checkpoint_module
-from flaxformer_lite.workdir.checkpoints import Checkpoints
-from flaxformer_lite.workdir.digests import unsealed
-from flaxformer_lite.workdir.orbax import CheckedTree, why_damaged
-from flaxformer_lite.workdir.retention import Retention
+from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
+from flaxformer_lite.workdir.manifest import read_document, why_damaged
+from flaxformer_lite.workdir.orbax import CheckedTree
 from tests.support.paths import ROOT
 
 
@@ -176,8 +175,6 @@ def test_after_wait_another_process_can_read_it(tmp_path):
         with open_checkpoints(tmp_path, read_only=True) as reader:
             assert_same(reader.restore(state_at(0))[1], state_at(3))
             assert reader.best() == 3
-            with pytest.raises(ValueError, match=f"^{tmp_path} is open for reading only"):
-                reader.save(4, state_at(4), {})
 
 
 def test_a_tree_that_does_not_fit_is_an_error_that_names_the_leaf_and_no_damage(tmp_path):
@@ -215,11 +212,9 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
             checkpoints.save(step, state, {})
         newest, average = checkpoints.average(abstract(states[2].params), 3)
         assert newest == 7
-        message = rf"^cannot average 5 checkpoints of {tmp_path}: the run has 4 valid checkpoints \(steps 2, 3, 5, 7\); average"
+        message = rf"^cannot average 5 checkpoints of {tmp_path}: the run has 4 valid checkpoints \(steps 2, 3, 5, 7\), without"
         with pytest.raises(ValueError, match=message):
             checkpoints.average(abstract(states[2].params), 5)
-        with pytest.raises(ValueError, match=r"^cannot average 0 checkpoints: the number must be at least 1"):
-            checkpoints.average(abstract(states[2].params), 0)
     for path, found in jax.tree_util.tree_leaves_with_path(average):
         leaves = [dict(jax.tree_util.tree_leaves_with_path(states[step].params))[path] for step in (3, 5, 7)]
         mean = np.mean([np.asarray(leaf, np.float64) for leaf in leaves], axis=0)
@@ -231,6 +226,18 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
 
 
 # --- what is kept ---
+
+
+def test_the_newest_and_the_best_are_kept():
+    """Oracle: by hand, for the newest two and the best one. Step 6 is interim; of equals the earliest is the best."""
+    losses = {1: 1.0, 2: 2.0, 3: float("nan"), 4: 1.0, 5: None, 6: 0.1}
+    manifests = {s: {"metrics": None if x is None else {"loss": x}, "interim": s == 6} for s, x in losses.items()}
+    rules = Retention(keep_latest=2, keep_best=1, best_metric="loss", best_mode="min")
+    assert rules.kept(manifests) == {1, 4, 5, 6} and rules.ranked(manifests) == [1, 4, 2]
+    highest = dataclasses.replace(rules, best_mode="max")
+    assert highest.kept(manifests) == {2, 4, 5, 6} and highest.ranked(manifests) == [2, 1, 4]
+    unranked = dataclasses.replace(rules, keep_best=0, best_metric=None)
+    assert unranked.kept(manifests) == {4, 5, 6} and unranked.ranked(manifests) == []
 
 
 @pytest.mark.parametrize(
@@ -289,7 +296,7 @@ def test_an_average_leaves_interim_checkpoints_out(tmp_path):
     with open_checkpoints(tmp_path, read_only=True) as checkpoints:
         newest, average = checkpoints.average(state_at(0).params, 2)
         message = (
-            r"the run has 2 valid checkpoints \(steps 2, 3\), without that of step 5, saved because the run was stopped; "
+            r"the run has 2 valid checkpoints \(steps 2, 3\), without one that was saved because it was stopped; "
             r"average at most 2, or use weights last$"
         )
         with pytest.raises(ValueError, match=message):
@@ -321,9 +328,6 @@ def test_a_checkpoint_without_metrics_is_never_the_best(tmp_path):
         checkpoints.save(4, state_at(4), {}, {"loss": 2.0})
         checkpoints.save(5, state_at(5), {}, {"loss": 2.0})
         assert checkpoints.best() == 4, "of equals the earliest"
-        with pytest.raises(ValueError, match=r'^best_metric is "loss": the evaluation has only accuracy, bleu; '):
-            checkpoints.save(6, state_at(6), {}, {"bleu": 1.0, "accuracy": 0.5})
-        assert checkpoints.latest() == 5
     with open_checkpoints(tmp_path, keep_best=0, best_metric=None) as checkpoints:
         assert checkpoints.best() is None
 
@@ -357,7 +361,7 @@ def test_replacing_metrics_leaves_no_moment_without_a_whole_checkpoint(tmp_path)
 
     def watch():
         while not stop.is_set():
-            seen.add(unsealed(tmp_path / "1" / "meta" / "meta.json")["meta"]["count"])
+            seen.add(read_document(tmp_path / "1" / "meta" / "meta.json")["meta"]["count"])
 
     with open_checkpoints(tmp_path) as checkpoints:
         checkpoints.save(1, state_at(1), {"count": 0})
@@ -455,7 +459,7 @@ def test_the_newest_whole_of_several_is_used_for_everything(folder):
         assert (checkpoints.steps(), checkpoints.latest(), checkpoints.best()) == ([1], 1, 1)
         assert_same(checkpoints.average(params, 1)[1], state_at(1).params)
         with pytest.raises(
-            ValueError, match=rf"^cannot average 2 checkpoints of {folder}: .* 1 valid checkpoint \(step 1\); use"
+            ValueError, match=rf"^cannot average 2 checkpoints of {folder}: .* 1 valid checkpoint \(step 1\), .*; use"
         ):
             checkpoints.average(params, 2)
         with pytest.raises(ValueError, match=r"^checkpoint 3 in .* is damaged"):
@@ -582,19 +586,6 @@ def test_a_full_disk_is_an_error_of_the_next_call_and_the_next_save_works(tmp_pa
     errors = [record for record in caplog.records if record.name == "absl"]
     assert errors
     assert all(record.levelname == "ERROR" and not record.exc_info for record in errors)
-
-
-def test_a_save_that_fails_because_its_folder_has_vanished_says_so(tmp_path, monkeypatch):
-    """As after an unmount: what is there was made anew by the save, without the checkpoints before."""
-    with open_checkpoints(tmp_path / "run") as checkpoints:
-        for step in (1, 2):
-            checkpoints.save(step, state_at(step), {})
-            checkpoints.wait()
-        shutil.rmtree(tmp_path / "run" / "1")
-        with monkeypatch.context() as broken:
-            broken.setattr(type(checkpoints._orbax), "wait_until_finished", Mock(side_effect=ValueError("odd words")))
-            with pytest.raises(OSError, match=r"the folder was moved, deleted or unmounted$"):
-                checkpoints.wait()
 
 
 # --- other processes ---
@@ -739,7 +730,7 @@ def test_a_damaged_step_that_was_deleted_is_whole_once_it_is_saved_anew(tmp_path
             checkpoints.save(step, state_at(step), {}, interim=step == 4)
         checkpoints.wait()
         next((tmp_path / "3").rglob("meta.json")).write_text("{")
-        assert [checkpoints.latest_regular(before) for before in (5, 4, 3, 2, 1)] == [2, 2, 2, 1, None]
+        assert [checkpoints.newest_regular(1, before) for before in (5, 4, 3, 2, 1)] == [[2], [2], [2], [1], []]
         checkpoints.delete_after(2)
         checkpoints.save(3, state_at(3), {})
-        assert checkpoints.steps() == [1, 2, 3] and checkpoints.latest_regular(9) == 3
+        assert checkpoints.steps() == [1, 2, 3] and checkpoints.newest_regular(1) == [3]

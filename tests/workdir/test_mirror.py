@@ -16,8 +16,8 @@ from filelock import FileLock
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config.serialize import to_json
 from flaxformer_lite.workdir import mirror
-from flaxformer_lite.workdir.digests import steps_in
 from flaxformer_lite.workdir.folder import RunFolder
+from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.mirror import (
     Mirror,
     RemoteRun,
@@ -29,7 +29,6 @@ from flaxformer_lite.workdir.mirror import (
     start_from_mirror,
     step_of,
 )
-from flaxformer_lite.workdir.orbax import why_damaged
 from tests.support.experiments import tiny_config, with_train
 from tests.support.mirrors import FlakyFileSystem, write_checkpoint, write_run
 from tests.support.quick import quick

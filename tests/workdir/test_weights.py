@@ -1,11 +1,14 @@
-"""Hand-worked cases of starting from another run's parameters: what fits is taken, what does not is named."""
+"""Hand-worked cases of starting from another run's parameters, and the documented bytes of their digest."""
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
@@ -13,7 +16,13 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.run import write_run
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params, open_checkpoints, restore_weights, warm_start
+from flaxformer_lite.workdir.weights import (
+    abstract_params,
+    open_checkpoints,
+    parameter_digest,
+    restore_weights,
+    warm_start,
+)
 from tests.support.experiments import tiny_config, use_one_device, with_train
 
 
@@ -103,10 +112,9 @@ def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
         )
 
     expected = {
-        5: (5, 5.0, "weights is 'average:3', but the run has 0 valid checkpoints, without that of step 5, saved because the run "
-                    "was stopped: weights 'last' is used"),
-        6: (6, 6.0, "weights is 'average:3', but the run has 1 valid checkpoint (step 6): weights 'last' is used"),
-        8: (8, 7.0, "weights is 'average:3', but the run has 2 valid checkpoints (steps 6, 8): weights 'average:2' is used"),
+        5: (5, 5.0, "weights is 'average:3', but the run has 0 checkpoints to average: weights 'last' is used"),
+        6: (6, 6.0, "weights is 'average:3', but the run has 1 checkpoint to average: weights 'last' is used"),
+        8: (8, 7.0, "weights is 'average:3', but the run has 2 checkpoints to average: weights 'average:2' is used"),
         10: (10, 8.0, ""),
     }  # fmt: skip
     for step, result in expected.items():
@@ -120,3 +128,34 @@ def test_a_setting_averages_the_checkpoints_there_are_a_choice_does_not(
             ):
                 used("average:3")
     assert used("average:3") == expected[10]
+
+
+def test_the_parameter_digest_is_the_documented_one():
+    kernel = np.random.default_rng(0).standard_normal((3, 5)).astype("<f4")
+    bias = np.arange(7, dtype=ml_dtypes.bfloat16)
+    count = np.array(11, dtype="<i4")
+    written_out = (
+        b"decoder/bias bfloat16 7\n"
+        + bias.view("<u2").tobytes()
+        + b"encoder/attention/kernel float32 3,5\n"
+        + kernel.tobytes()
+        + b"encoder/count int32 \n"
+        + count.tobytes()
+    )
+    params = {
+        "encoder": {"count": jnp.array(count), "attention": {"kernel": jnp.array(kernel)}},
+        "decoder": {"bias": jnp.array(bias)},
+    }
+    assert parameter_digest(params) == hashlib.sha256(written_out).hexdigest()
+
+
+def test_the_parameter_digest_orders_by_the_whole_path():
+    # "a-b" < "a/c" as strings, although the name "a" comes before "a-b".
+    params = {"a": {"c": np.zeros(2, "<f4")}, "a-b": np.ones(3, "<f4")}
+    written_out = b"a-b float32 3\n" + b"\x00\x00\x80\x3f" * 3 + b"a/c float32 2\n" + bytes(8)
+    assert parameter_digest(params) == hashlib.sha256(written_out).hexdigest()
+
+
+def test_the_parameter_digest_does_not_depend_on_the_layout_in_memory():
+    kernel = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    assert parameter_digest({"kernel": np.asfortranarray(kernel)}) == parameter_digest({"kernel": kernel})

@@ -21,7 +21,7 @@ from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.setup import first_state, mesh_for, read_loop_state
 from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key
 from flaxformer_lite.workdir import RunFolder, open_checkpoints
-from flaxformer_lite.workdir.seal import check_seal
+from flaxformer_lite.workdir.manifest import check_seal
 
 
 def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:

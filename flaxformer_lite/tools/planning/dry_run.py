@@ -23,7 +23,7 @@ from flaxformer_lite.training import MeshRunner, TrainTask
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.setup import describe_data, describe_devices, mesh_for
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.seal import TOKENIZER_FILES
+from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
 MOST_PIECES = 60
 """The most tokens of a text that are shown."""

@@ -21,7 +21,7 @@ from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.training import loop
-from flaxformer_lite.workdir.digests import unsealed
+from flaxformer_lite.workdir.manifest import read_document
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
 from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
@@ -229,7 +229,7 @@ def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, ca
     with Processes(write_config_file(tmp_path / "tiny.json", config), run, cache, 2, 1) as processes:
         assert processes.ends() == [0, 0], processes.said(0)
     assert last_row(run)["chrf"] == pytest.approx(expected["chrf"]) != 0
-    assert unsealed(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
+    assert read_document(run / "checkpoints" / "6" / "meta" / "meta.json")["metrics"]["chrf"] == last_row(run)["chrf"]
 
 
 # Ends ------------------------------------------------------------------------------------------------------------------

@@ -1,22 +1,69 @@
-"""Oracle: every single flipped bit of a tokenizer; edits of a config made by hand, and whether they decide an answer."""
+"""Oracles: the law that any change of a file is noticed; edits of a config made by hand, and whether they decide an answer."""
 
 import random
 import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from flaxformer_lite.base.sealed_files import DamageError
 from flaxformer_lite.config.serialize import from_json
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.seal import check_origin, check_seal, sealed_config
+from flaxformer_lite.workdir.manifest import (
+    check_digests,
+    check_seal,
+    difference,
+    leaf_types,
+    sealed_config,
+    write_digests,
+)
 from flaxformer_lite.workdir.weights import open_checkpoints
 from tests.support.experiments import tiny_config, with_train
 from tests.support.paths import FIXTURES
 
 CONFIG = tiny_config()
+
+
+def test_leaf_types_and_their_difference_name_paths_dtypes_and_shapes():
+    stored = leaf_types({"out": {"kernel": jnp.zeros((3, 5))}, "old": np.zeros((), np.int32)})
+    assert stored == {"out/kernel": "float32[3,5]", "old": "int32[]"}
+    wanted = leaf_types({"out": {"kernel": jnp.zeros((3, 7))}, "new": jnp.zeros(2)})
+    assert difference(stored, wanted) == (
+        "new is not in it, wanted float32[2], old is int32[], wanted is none, "
+        "out/kernel is float32[3,5], wanted float32[3,7]"
+    )
+    many = {f"leaf_{i}": "float32[]" for i in range(5)}
+    assert difference(many, {}).endswith(" and 2 more") and difference(many, {}).count("wanted") == 3
+    assert difference(many, {"leaf_0": "float32[]"}).endswith(" and 1 more")
+
+
+def test_a_folder_notices_a_flipped_bit_and_a_missing_file(tmp_path):
+    folder, copy = tmp_path / "folder", tmp_path / "copy"
+    (folder / "below").mkdir(parents=True)
+    generator = np.random.default_rng(0)
+    for name, size in {"a": 997, "below/b": 13, "empty": 0}.items():
+        (folder / name).write_bytes(generator.bytes(size))
+    write_digests(folder)
+    check_digests(folder)
+    for _ in range(20):
+        name, size = (("a", 997), ("below/b", 13))[generator.integers(2)]
+        shutil.copytree(folder, copy)
+        data = bytearray((copy / name).read_bytes())
+        data[generator.integers(size)] ^= 1 << generator.integers(8)
+        (copy / name).write_bytes(data)
+        with pytest.raises(DamageError, match=f"^{name} is not as it was written$"):
+            check_digests(copy)
+        shutil.rmtree(copy)
+    (folder / "empty").unlink()
+    with pytest.raises(DamageError, match=r"^empty: No such file or directory$"):
+        check_digests(folder)
+    (folder / "digests.json").unlink()
+    with pytest.raises(DamageError, match=r"^digests\.json: No such file or directory$"):
+        check_digests(folder)
 
 
 @pytest.fixture(scope="module")
@@ -81,13 +128,12 @@ def test_the_files_of_an_imported_run_are_sealed_too(tmp_path: Path):
         shutil.copytree(files, run / "huggingface")
 
     write_run(folder, CONFIG, 0, {"x": jnp.zeros(3)}, "a test", imported={"system": "hf"}, add_files=add_files)
-    checks = {"huggingface/tokenizer.json": open_for, "huggingface/1_Pooling/config.json": open_for}
-    for name, check in {**checks, "imported.json": check_origin}.items():
-        check(folder.path)
+    open_for(folder.path)
+    for name in ("huggingface/tokenizer.json", "huggingface/1_Pooling/config.json", "imported.json"):
         text = (folder.path / name).read_text()
         (folder.path / name).write_text(text + " ")
         with pytest.raises(ValueError, match=rf"{name} is not the file that checkpoint 0 was trained with"):
-            check(folder.path)
+            open_for(folder.path)
         (folder.path / name).write_text(text)
 
 

@@ -1,0 +1,181 @@
+"""The manifest of a checkpoint: what it is, and whether its files and those of the run are as they were when it was written.
+
+    checkpoints/40/meta/meta.json        meta, metrics, whether it is interim, the type of every leaf, and the seal of the run
+    checkpoints/40/state/digests.json    SHA-256 of each file in `state/`
+
+Both files hold their own digest (`base/sealed_files.py`).
+
+The *seal* has the settings and the SHA-256 of the tokenizer files that the checkpoint was trained with; of an imported run also
+of the copied files of the other system, which `export` and chat templates use. A flipped bit in `config.json` or in a tokenizer,
+or an edit by hand, would otherwise load as another model, which answers wrongly. Checkpoints of older releases have no seal;
+nothing is compared with them.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.sealed_files import DamageError, read_sealed, sealed
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.config.differences import describe_differences, differences
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.serialize import from_json, to_json
+
+META = "meta.json"
+DIGESTS = "digests.json"
+
+TOKENIZER_FILES = ("tokenizer.*", "target_tokenizer.*")
+SEALED_FILES = (*TOKENIZER_FILES, "imported.json", "huggingface/**/*")
+
+TRAINING_ONLY = (
+    *("train.", "optimizer.", "data.train", "data.eval", "data.held_out", "data.tokens_per_batch"),
+    *("data.rows_multiple", "model.dropout.", "model.initializer.", "model.scan_unroll", "model.remat"),
+    "model.attention.implementation",
+)
+"""Settings that decide no answer of a trained model."""
+
+CHOICES = ("decode.", "model.dtype")
+"""Settings that a user may edit in the `config.json` of a trained run: an edit is reported and holds."""
+
+
+def steps_in(checkpoints: Path) -> list[int]:
+    """Returns the steps of the complete checkpoints in a folder, ascending; none if there is no folder."""
+    return sorted(int(step.name) for step in checkpoints.glob("*") if step.name.isdecimal())
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Returns the content of a sealed JSON file. Raises: DamageError if it is missing or not as it was written."""
+    try:
+        return read_sealed(path)
+    except OSError as error:
+        raise DamageError(f"{path.name}: {error.strerror}") from None
+
+
+def read_manifest(checkpoints: Path, step: int) -> dict[str, Any]:
+    """Returns the content of `meta.json` of a checkpoint, in the folder of all checkpoints. Raises: DamageError."""
+    return read_document(checkpoints / str(step) / "meta" / META)
+
+
+def why_damaged(checkpoints: Path, step: int) -> str | None:
+    """Returns why a checkpoint is damaged, in a few words; None if all its files are as they were written."""
+    try:
+        read_manifest(checkpoints, step)
+        check_digests(checkpoints / str(step) / "state")
+    except DamageError as damage:
+        return str(damage)
+    return None
+
+
+def write_digests(folder: Path) -> None:
+    """Writes the SHA-256 of every file in a folder and below to `digests.json`."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    (folder / DIGESTS).write_text(json.dumps(sealed(file_digests(folder, names))), encoding="utf-8")
+
+
+def check_digests(folder: Path) -> None:
+    """Compares all files with what `write_digests` wrote. Raises: DamageError if one is missing or has changed."""
+    expected = read_document(folder / DIGESTS)
+    try:
+        found = file_digests(folder, expected)
+    except OSError as error:
+        raise DamageError(f"{Path(error.filename or folder).name}: {error.strerror}") from None
+    for name in expected:
+        if found[name] != expected[name]:
+            raise DamageError(f"{name} is not as it was written")
+
+
+def file_digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Returns the SHA-256 of files, by their paths in the folder."""
+
+    def digest(name: str) -> tuple[str, str]:
+        with (folder / name).open("rb") as file:
+            return name, hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor() as pool:  # hashlib lets other threads run meanwhile
+        return dict(pool.map(digest, names))
+
+
+def leaf_types(tree: PyTree) -> dict[str, str]:
+    """Returns the type of every leaf by its path: {"params/out/kernel": "float32[3,5]", ...}."""
+    return {
+        path: f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
+        for path, leaf in leaves_by_path(tree).items()
+    }
+
+
+def difference(stored: dict[str, str], wanted: dict[str, str]) -> str:
+    """Returns, in one line, how two trees of `leaf_types` differ, with at most three leaves."""
+    lines = [
+        f"{path} is {stored.get(path, 'not in it')}, wanted {wanted.get(path, 'is none')}"
+        for path in sorted(stored.keys() | wanted.keys())
+        if stored.get(path) != wanted.get(path)
+    ]
+    return ", ".join(lines[:3]) + (f" and {len(lines) - 3} more" if len(lines) > 3 else "")
+
+
+def seal(folder: Path, config: Config) -> dict[str, Any]:
+    """Returns the seal of the run in `folder`, as JSON."""
+    return {"config": json.loads(to_json(config)), "tokenizers": sealed_digests(folder)}
+
+
+def sealed_digests(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every sealed file of a run, by its path in the folder."""
+    files = sorted(file for pattern in SEALED_FILES for file in folder.glob(pattern) if file.is_file())
+    return file_digests(folder, [file.relative_to(folder).as_posix() for file in files])
+
+
+def newest_seal(checkpoints: Path) -> tuple[int, Config, dict[str, str]] | None:
+    """Returns the newest checkpoint with a readable seal, and its config and digests; None if there is none."""
+    for step in steps_in(checkpoints)[::-1]:
+        try:
+            found = read_manifest(checkpoints, step).get("seal")
+        except DamageError:
+            continue
+        if found is not None:
+            return step, from_json(json.dumps(found["config"]), f"checkpoint {step}"), found["tokenizers"]
+    return None
+
+
+def sealed_config(checkpoints: Path) -> Config | None:
+    """Returns the config that the newest checkpoint was trained with; None where no checkpoint has one."""
+    found = newest_seal(checkpoints)
+    return None if found is None else found[1]
+
+
+def check_seal(folder: Path, config: Config, *, resumed: bool, with_changes: bool = False) -> None:
+    """Compares the config and the sealed files of a run with the newest seal.
+
+    Args:
+        resumed: whether training continues, which needs all settings as they were; else those are compared that decide answers.
+        with_changes: whether training continues with other settings, those that may change if that is asked for.
+
+    Raises: ValueError that names the file or the settings that differ.
+    """
+    found = newest_seal(folder / "checkpoints")
+    if found is None:
+        return
+    step, before, digests = found
+    different = differences(before, config, on_request=with_changes)
+    if not resumed:
+        different = {path: pair for path, pair in different.items() if not path.startswith(TRAINING_ONLY)}
+        if chosen := {path: different.pop(path) for path in list(different) if path.startswith(CHOICES)}:
+            warn(f"{folder / 'config.json'} was edited after the training: {describe_differences(chosen)}")
+    if different:
+        raise ValueError(
+            f"{folder / 'config.json'} differs from the settings that checkpoint {step} was trained with: "
+            f"{describe_differences(different)}. Restore them"
+        )
+    here = sealed_digests(folder)
+    for name, digest in digests.items():
+        if here.get(name) != digest:
+            what = "is not the file that" if name in here else "is missing, but"
+            raise ValueError(
+                f"{folder / name} {what} checkpoint {step} was trained with: restore it from a copy or a mirror of the run"
+            )
