@@ -221,7 +221,7 @@ def plan(options: argparse.Namespace, folder: Path) -> Figures:
     mesh, config, kernels = one_device(), experiment(options), []
     step = train_step(config, mesh, plan_bucket(config))
     with report_choices(kernels.append):
-        compiled, _, refusal = compile_step(step)
+        compiled, refusal = compile_step(step)
     if compiled is None:
         sys.exit(refusal)
     batch = random_data(config).batch(0)

@@ -6,7 +6,7 @@ No TPU is needed, but libtpu: pip install "flaxformer-lite[tpu]". Each sublayer 
 parameters, forward alone and with the gradient by parameters and input. The columns:
 
   accessed  bytes by the compiler's cost analysis, which also counts arrays that stay on the chip
-  HBM       bytes to and from memory, counted in the compiled program (flaxformer_lite/tools/planning/traffic.py)
+  HBM       bytes to and from memory, counted in the compiled program (flaxformer_lite/tools/planning/program.py)
   temp      bytes of temporaries, by the compiler
   copies    operations that only copy or transpose, alone or in a fused kernel of their own
   GFLOP     of the matrix products in the compiled program
@@ -199,7 +199,7 @@ def measure(form: Form, shape: Shape, chip: str, device: Any, *, backward: bool)
         "hbm_bytes": program.hbm_bytes,
         "temporary_bytes": compiled.memory_analysis().temp_size_in_bytes,
         "copies": num_copies(text),
-        "flops": program.flops,
+        "flops": cost["flops"],
         "compile_seconds": time.perf_counter() - started,
     }
 

@@ -18,11 +18,6 @@ PARTS = """HloModule parts, is_scheduled=true
   ROOT %minus = f32[256,256]{1,0} negate(%n)
 }
 
-%kernel_0 (k: f32[256,256]) -> f32[256,256] {
-  %k = f32[256,256]{1,0} parameter(0)
-  ROOT %attended = f32[256,256]{1,0} custom-call(%k), custom_call_target="tpu_custom_call"
-}
-
 %scattered (s: f32[256,256]) -> f32[64,256] {
   %s = f32[256,256]{1,0} parameter(0)
   ROOT %rs = f32[64,256]{1,0} reduce-scatter(%s), replica_groups={{0,1,2,3}}, dimensions={0}, to_apply=%add

@@ -7,18 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-TYPES: dict[float, tuple[str, ...]] = {
-    0: ("token",),
-    0.5: ("s4", "u4"),
-    1: ("pred", "s8", "u8", "f8e4m3fn", "f8e5m2"),
-    2: ("s16", "u16", "bf16", "f16"),
-    4: ("s32", "u32", "f32"),
-    8: ("s64", "u64", "f64", "c64"),
-}
-BYTES = {name: size for size, names in TYPES.items() for name in names}
-"""Bytes of one element, by type."""
-
-KERNEL = 'custom_call_target="tpu_custom_call"'
+SMALL_TYPES = {"token": 0, "s4": 0.5, "u4": 0.5, "pred": 1, "s8": 1, "u8": 1, "f8e4m3fn": 1, "f8e5m2": 1}
+BYTES = SMALL_TYPES | dict.fromkeys(("s16", "u16", "bf16", "f16"), 2) | dict.fromkeys(("s64", "u64", "f64", "c64"), 8)
+"""Bytes of one element, by type; other types have 4."""
 
 
 class ArrayType(NamedTuple):

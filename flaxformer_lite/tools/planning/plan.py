@@ -1,7 +1,7 @@
 """The memory, operations and time of a step on a TPU slice: the real step, compiled by the TPU's own compiler.
 
-There are three kinds of figures, and each names its source: sums over the shards of one device, figures of the compiler or counted
-in its program, and times computed from those and from the published figures of the chip.
+There are four kinds of figures, and each names its source: sums over the shards of one device, operations by formula, figures of
+the compiler or counted in its program, and times computed from those and from the published figures of the chip.
 """
 
 import re
@@ -106,7 +106,7 @@ def decode_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """Figures of the compiler for one device's part of the step, and figures counted in its program."""
+    """Figures of the compiler for one device's part of the step, in bytes, and totals of its program."""
 
     argument_bytes: int
     """Arguments, with the padding of their layouts."""
@@ -115,18 +115,7 @@ class Compilation:
     """Outputs that reuse the memory of arguments."""
     temporary_bytes: int
     code_bytes: int
-    flops_once: float
-    """From the compiler's cost analysis, which counts the body of a loop once."""
-    flops: float
-    """Operations of the matrix products in the program, loops multiplied, without kernels."""
-    kernels: int
-    """Calls of handwritten kernels, such as attention's. Their products are not in `flops`."""
-    hbm_bytes: float
-    """Bytes of HBM that the program reads and writes, loops multiplied."""
-    loops: dict[str, int | None]
-    """Trips of each loop; None: unknown, counted once."""
-    parameter_bytes: float
-    """Arguments of the program, without padding."""
+    program: Program
 
     @property
     def needed_bytes(self) -> int:
@@ -159,22 +148,10 @@ class Plan:
     attention: tuple[str, ...]
     """The attention kernels in use, and why."""
     compiled: Compilation | None
-    kernel_flops: float
-    """Operations of the program's attention kernels on all devices, estimated by formula; 0 without kernels."""
     exchanges: list[Exchange]
-    compute_seconds: float | None
-    """Time of the products in the program and of `kernel_flops`."""
-    kernel_seconds: float | None
-    """Time of `kernel_flops`, included in `compute_seconds`."""
-    memory_seconds: float | None
-    interconnect_seconds: float | None
+    seconds: dict[str, float]
+    """The least time of computing `model_flops`, of HBM traffic and of the interconnect; empty if the step does not fit."""
     sources: tuple[str, ...]
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The least time of computing, of memory traffic and of communication."""
-        times = (self.compute_seconds, self.memory_seconds, self.interconnect_seconds)
-        return {name: t for name, t in zip(("compute", "HBM", "interconnect"), times, strict=True) if t is not None}
 
     @property
     def bound(self) -> str | None:
@@ -197,10 +174,15 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
     per_chip, chip = slice_.devices_per_chip, slice_.chip
     choices: list[str] = []
     with report_choices(choices.append):
-        compiled, program, refusal = compile_step(step)
-    exchanges = [] if program is None else sum_collectives(program, mesh, slice_)
-    kernel_flops = step.operations.attention if program is not None and program.kernels else 0.0
-    kernel_seconds = kernel_flops / slice_.chips / chip.flops
+        compiled, refusal = compile_step(step)
+    exchanges, seconds = [], {}
+    if compiled is not None:
+        exchanges = sum_collectives(compiled.program, mesh, slice_)
+        seconds = {
+            "compute": sum(step.operations) / slice_.chips / chip.flops,
+            "HBM": compiled.program.hbm_bytes * per_chip / chip.hbm_bandwidth,
+            "interconnect": sum(exchange.seconds for exchange in exchanges),
+        }
     return Plan(
         topology=topology,
         chips=slice_.chips,
@@ -218,18 +200,14 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         attention_flops=step.operations.attention,
         attention=tuple(choices),
         compiled=compiled,
-        kernel_flops=kernel_flops,
         exchanges=exchanges,
-        compute_seconds=None if program is None else program.flops * per_chip / chip.flops + kernel_seconds,
-        kernel_seconds=None if program is None else kernel_seconds,
-        memory_seconds=None if program is None else program.hbm_bytes * per_chip / chip.hbm_bandwidth,
-        interconnect_seconds=None if program is None else sum(exchange.seconds for exchange in exchanges),
+        seconds=seconds,
         sources=chip.source,
     )
 
 
-def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | None]:
-    """Returns the compiler's figures and its program, or its message if the step does not fit."""
+def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
+    """Returns the compiler's figures, or its message if the step does not fit."""
     lowered = step.function.lower(*step.arguments)
     try:
         compiled = lowered.compile()
@@ -237,22 +215,17 @@ def compile_step(step: Step) -> tuple[Compilation | None, Program | None, str | 
         found = re.search(r"Ran out of memory[^\n]*", str(error))
         if found is None:
             raise
-        return None, None, found.group()
-    memory, cost, program = compiled.memory_analysis(), compiled.cost_analysis(), read_program(compiled.as_text())
+        return None, found.group()
+    memory = compiled.memory_analysis()
     compilation = Compilation(
         argument_bytes=memory.argument_size_in_bytes,
         output_bytes=memory.output_size_in_bytes,
         alias_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
         code_bytes=memory.generated_code_size_in_bytes,
-        flops_once=cost["flops"],
-        flops=program.flops,
-        kernels=program.kernels,
-        hbm_bytes=program.hbm_bytes,
-        loops=program.loops,
-        parameter_bytes=program.parameter_bytes,
+        program=read_program(compiled.as_text()),
     )
-    return compilation, program, None
+    return compilation, None
 
 
 # A plan for a terminal, and as JSON -----------------------------------------------------------------------------------
@@ -292,14 +265,8 @@ def in_words(plan: Plan) -> str:
         "operations of all devices" + " " * 20 + "TFLOP",
         f"  {'model, by formula':<39} {tera(plan.model_flops)}",
         f"  {'  of which queries with keys and values':<39} {tera(plan.attention_flops)}",
-        f"  {'products in the compiled program':<39} {tera(compiled.flops * plan.devices)}",
-        f"  {'cost analysis, loops counted once':<39} {tera(compiled.flops_once * plan.devices)}",
     ]
-    if compiled.kernels:
-        lines.append(
-            f"  {compiled.kernels:,} calls of kernels on each device are not in the last two; their time is estimated by formula"
-        )
-    if None in compiled.loops.values():
+    if None in compiled.program.loops.values():
         lines.append("  some loops have an unknown number of trips: they count once")
     lines += ["", "data exchanged by a device, in the compiled program"]
     lines += [
@@ -307,10 +274,7 @@ def in_words(plan: Plan) -> str:
         for e in plan.exchanges
     ] or ["  nothing"]
     lines += ["", "least time, by published figures" + " " * 28 + "ms"]
-    rows = list(plan.seconds.items())
-    if plan.kernel_seconds:
-        rows.insert(1, ("  of which attention kernels (estimated by formula)", plan.kernel_seconds))
-    lines += [f"  {name:<51} {seconds * 1e3:>10,.3f}" for name, seconds in rows]
+    lines += [f"  {name:<51} {seconds * 1e3:>10,.3f}" for name, seconds in plan.seconds.items()]
     times = list(plan.seconds.values())
     lines += [
         f"bound by {plan.bound}; {max(times) * 1e3:,.3f} ms per step if they overlap, else {sum(times) * 1e3:,.3f}",

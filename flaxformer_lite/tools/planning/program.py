@@ -1,4 +1,4 @@
-"""The work of a compiled program: its matrix products, its memory traffic and its collectives.
+"""The work of a compiled program: its memory traffic and its collectives.
 
 The compiler's own totals count the body of a loop once, whatever its trips. Here the text of the optimised program is walked from
 its entry, and the body of a loop counts once for each trip.
@@ -10,18 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import numpy as np
-
-from flaxformer_lite.tools.planning.hlo_parser import (
-    KERNEL,
-    Computation,
-    Groups,
-    Instruction,
-    parse,
-    replica_groups,
-    root_of,
-)
-from flaxformer_lite.tools.planning.traffic import traffic
+from flaxformer_lite.tools.planning.hlo_parser import Computation, Groups, Instruction, parse, replica_groups, root_of
 
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 
@@ -39,30 +28,15 @@ class Collective(NamedTuple):
 
 @dataclass
 class Program:
-    """The work of one step, loops multiplied."""
+    """The work of one step on one device, loops multiplied."""
 
-    flops: float = 0
-    """Operations of matrix products and convolutions on one device."""
-    kernels: int = 0
-    """Calls of handwritten kernels, such as attention's. Their products are not in `flops`."""
     hbm_bytes: float = 0
-    """Bytes that one device reads from and writes to HBM."""
+    """Bytes that are read from HBM and written to it."""
     collectives: list[Collective] = field(default_factory=list)
     parameter_bytes: float = 0
     """Size of the program's arguments, without the padding of their layouts."""
     loops: dict[str, int | None] = field(default_factory=dict)
     """Trips of each loop; None: unknown, counted once."""
-
-    def add(self, part: "Program") -> None:
-        """Adds the work of a part of the step."""
-        self.flops += part.flops
-        self.kernels += part.kernels
-        self.hbm_bytes += part.hbm_bytes
-        self.collectives += part.collectives
-        self.loops |= part.loops
-
-
-# Instructions to totals ------------------------------------------------------------------------------------------------
 
 
 def read_program(text: str) -> Program:
@@ -74,11 +48,7 @@ def read_program(text: str) -> Program:
         computation, part = computations[name], Program()
         for i in computation.values():
             kind = i.opcode.removesuffix("-start")
-            if i.opcode in ("convolution", "dot"):
-                part.flops += trips * product_flops(i, computation)
-            elif i.opcode == "custom-call" and KERNEL in i.attributes:
-                part.kernels += trips
-            elif kind in COLLECTIVES and not repeated(i, pieces):
+            if kind in COLLECTIVES and not repeated(i, pieces):
                 part.collectives.append(read_collective(i, kind, name, computation, trips))
             if not fused:
                 part.hbm_bytes += trips * traffic(i, computation, computations)
@@ -87,18 +57,22 @@ def read_program(text: str) -> Program:
                 if i.opcode == "while":
                     part.loops[i.name] = times
                 called.append(walk(inner, trips * (times or 1), fused or is_fusion))
-            if (
-                i.opcode == "conditional"
-            ):  # one branch is run: count the one with more products, or else with more traffic
-                called = [max(called, key=lambda branch: (branch.flops, branch.hbm_bytes))]
+            if i.opcode == "conditional":  # one branch is run: count the one with more traffic
+                called = [max(called, key=lambda branch: branch.hbm_bytes)]
             for inner_part in called:
-                part.add(inner_part)
+                part.hbm_bytes += inner_part.hbm_bytes
+                part.collectives += inner_part.collectives
+                part.loops |= inner_part.loops
         return part
 
     program = walk(entry, 1, False)
-    parameters = [i for i in computations[entry].values() if i.opcode == "parameter"]
-    program.parameter_bytes = sum(t.bytes for i in parameters for t in i.types)
+    program.parameter_bytes = sum(
+        t.bytes for i in computations[entry].values() if i.opcode == "parameter" for t in i.types
+    )
     return program
+
+
+# Loops ------------------------------------------------------------------------------------------------------------------
 
 
 def calls(
@@ -142,51 +116,6 @@ def constant(name: str, computation: Computation) -> int | None:
     return None if found is None else int(found)
 
 
-def product_flops(i: Instruction, computation: Computation) -> float:
-    """Returns 2 for each multiplication of a matrix product or convolution; padding does not count."""
-    left, right = (computation[name].types[0].shape for name in i.operands[:2])
-    out = i.types[0].shape
-    if i.opcode == "dot":
-        contracted = [int(d) for d in (i.attribute(r"lhs_contracting_dims=\{([\d,]*)\}") or "").split(",") if d]
-        return 2 * math.prod(out) * math.prod(left[d] for d in contracted)
-    labels = i.attribute(r"dim_labels=([^\s,]+)") or ""
-    of_left, of_right, of_out = re.split(r"_|->", labels)
-    pairs = 1
-    for dimension, window in enumerate(windows(i)):
-        n_in, n_out = left[of_left.index(str(dimension))], out[of_out.index(str(dimension))]
-        pairs *= window.pairs(n_in, n_out)
-    channels = right[of_right.index("i")] * right[of_right.index("o")]
-    return 2 * out[of_out.index("b")] * channels * pairs
-
-
-class Window(NamedTuple):
-    """The window of a convolution along one dimension."""
-
-    size: int
-    stride: int
-    pad: int
-    base: int
-    step: int
-
-    def pairs(self, n_in: int, n_out: int) -> int:
-        """Returns the number of pairs of a window position and an input element, padding excluded."""
-        at = np.arange(n_out)[:, None] * self.stride + np.arange(self.size)[None] * self.step - self.pad
-        return int(((at >= 0) & (at % self.base == 0) & (at // self.base < n_in)).sum())
-
-
-def windows(i: Instruction) -> Iterator[Window]:
-    """Yields the window of each dimension that a convolution slides along."""
-    text = i.attribute(r"window=\{([^}]*)\}") or ""
-    parts = dict(part.split("=") for part in text.split() if "=" in part)
-    sizes = [int(size) for size in parts.get("size", "").split("x") if size]
-
-    def numbers(name: str, default: int) -> list[int]:
-        return [int(n.split("_")[0]) for n in parts[name].split("x")] if name in parts else [default] * len(sizes)
-
-    rows = (sizes, numbers("stride", 1), numbers("pad", 0), numbers("lhs_dilate", 1), numbers("rhs_dilate", 1))
-    yield from map(Window._make, zip(*rows, strict=True))
-
-
 # Collectives -----------------------------------------------------------------------------------------------------------
 
 
@@ -210,3 +139,128 @@ def read_collective(i: Instruction, kind: str, name: str, computation: Computati
     if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # as the TPU compiler writes it: each device keeps its slice of the sum
     return Collective(kind, payload, groups, trips)
+
+
+# Traffic ----------------------------------------------------------------------------------------------------------------
+
+NO_TRAFFIC = {
+    *("parameter", "constant", "get-tuple-element", "tuple", "bitcast", "partition-id", "replica-id", "iota"),
+    *("while", "conditional", "call", "call-start", "async-start", "after-all"),
+    *("optimization-barrier", "add-dependency"),
+}
+"""Operations without traffic of their own; the computations that they run are counted by themselves."""
+NOTES = {"AllocateBuffer", "CreateBuffer", "ConcatBitcast", "PrepareAsyncCallStart", "PrepareAsyncCallDone"}
+NOTES |= {"AssumeGatherIndicesInBound", "GatherScatterIndicesBitpacked", "LayoutConstraint"}
+"""The TPU compiler's own custom calls, without traffic. Others read and write, such as `TopK`."""
+
+
+def traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
+    """Returns the bytes of HBM that one operation reads and writes; memory on the chip costs nothing."""
+    if i.opcode in NO_TRAFFIC or i.opcode.endswith(("-done", "-update")):
+        return 0
+    if i.opcode == "custom-call" and i.attribute(r'custom_call_target="([^"]*)"') in NOTES:
+        return 0
+    if i.opcode == "copy-start":
+        return sum(t.hbm_bytes for t in i.types[:2])
+    if i.opcode in ("slice-start", "dynamic-slice-start"):
+        source, result = i.types[0], i.types[1]
+        return (result.bytes if source.space == 0 else 0) + result.hbm_bytes
+    if i.opcode == "fusion":
+        return fusion_traffic(i, computation, computations)
+    operands = [(index, t) for index, name in enumerate(i.operands) if len(t := computation[name].types) == 1]
+    read = sum(min(part_read(i, index, computation), t.bytes) for index, (t,) in operands if t.space == 0)
+    results = i.types
+    if i.opcode.endswith("-start") and i.opcode != "all-reduce-start":
+        results = i.types[
+            len(operands) : 2 * len(operands)
+        ]  # the operands, the results, and the state shared with the other half
+    return read + min(part_written(i, computation), sum(t.hbm_bytes for t in results))
+
+
+def part_read(i: Instruction, index: int, computation: Computation) -> float:
+    """Returns the bytes that an operation reads of operand `index` if it reads only a part; else infinity."""
+    if i.opcode in ("dynamic-slice", "slice", "gather") and index == 0:
+        return sum(t.bytes for t in i.types)
+    if i.opcode == "dynamic-update-slice" and index == 0:
+        return 0
+    if i.opcode == "scatter" and index < len(i.operands) // 2:  # tables, indices, a table's updates
+        return sum(t.bytes for t in computation[i.operands[index + len(i.operands) // 2 + 1]].types)
+    return math.inf
+
+
+def part_written(i: Instruction, computation: Computation) -> float:
+    """Returns the bytes that an operation writes if it updates a part of its operand in place; else infinity."""
+    if i.opcode == "dynamic-update-slice":
+        return sum(t.bytes for t in computation[i.operands[1]].types)
+    if i.opcode == "scatter":
+        return sum(t.bytes for name in i.operands[len(i.operands) // 2 + 1 :] for t in computation[name].types)
+    return math.inf
+
+
+def fusion_traffic(i: Instruction, computation: Computation, computations: dict[str, Computation]) -> float:
+    """Returns the traffic of a fused kernel: only the slice of an array that it slices, only the update of one that it updates."""
+    body, total = computations[called_by(i)], 0.0
+    for name, operand in zip(parameters(body), i.operands, strict=True):
+        whole = computation[operand].types
+        if len(whole) == 1 and whole[0].space == 0:
+            total += min(read_bytes(name, body, computations), whole[0].bytes)
+    root = root_of(body)
+    results = root.operands if root.opcode == "tuple" else [root.name] * len(i.types)
+    for written, name in zip(i.types, results, strict=True):
+        if written.space == 0:
+            total += min(written_bytes(name, body, computations), written.bytes)
+    return total
+
+
+def read_bytes(name: str, body: Computation, computations: dict[str, Computation]) -> float:
+    """Returns the bytes that a fused computation reads of an argument, summed over its uses; infinity if one use reads all."""
+    total = 0.0
+    for user in body.values():
+        for index, operand in enumerate(user.operands):
+            if operand != name or user.opcode == "tuple":
+                continue
+            if is_view(user):
+                total += read_bytes(user.name, body, computations)
+            elif user.opcode == "fusion":
+                inner = computations[called_by(user)]
+                total += read_bytes(parameters(inner)[index], inner, computations)
+                if view_source(root_of(inner).name, inner) == parameters(inner)[index]:
+                    total += read_bytes(user.name, body, computations)
+            else:
+                total += part_read(user, index, body)
+    return total
+
+
+def written_bytes(name: str, body: Computation, computations: dict[str, Computation]) -> float:
+    """Returns the bytes that a fused computation writes of one of its results; infinity if it writes all of it."""
+    i = body[name]
+    if i.opcode == "bitcast":
+        return written_bytes(i.operands[0], body, computations)
+    if i.opcode == "fusion" and len(i.types) == 1:
+        inner = computations[called_by(i)]
+        return written_bytes(root_of(inner).name, inner, computations)
+    return part_written(i, body)
+
+
+def is_view(i: Instruction) -> bool:
+    """Returns whether the result is the operand's memory: a bitcast, or a fused kernel that only states this alias."""
+    is_alias = i.opcode == "fusion" and "output_to_operand_aliasing={{}: (0, {})}" in i.attributes
+    return i.opcode == "bitcast" or (is_alias and len(i.operands) == 1)
+
+
+def view_source(name: str, body: Computation) -> str:
+    """Returns the value that a chain of views starts from; the value itself if it is not a view."""
+    return view_source(body[name].operands[0], body) if is_view(body[name]) else name
+
+
+def called_by(fusion: Instruction) -> str:
+    """Returns the name of the computation that a fused kernel runs."""
+    name = fusion.attribute(r"calls=%?([^\s,}]+)")
+    assert name is not None
+    return name
+
+
+def parameters(body: Computation) -> list[str]:
+    """Returns the names of a computation's parameters, in order."""
+    found = [i for i in body.values() if i.opcode == "parameter"]
+    return [i.name for i in sorted(found, key=lambda i: int(i.attribute(r"^\((\d+)\)") or 0))]

@@ -1,5 +1,5 @@
-"""Oracles: sums over shards and layouts worked out apart from the compiler; a plan worked out by hand; the textbook count of
-operations against the products in the compiled program. The compiler is the TPU's own; no TPU is needed.
+"""Oracles: sums over shards and layouts worked out apart from the compiler; a plan worked out by hand. The compiler is the TPU's
+own; no TPU is needed.
 """
 
 import argparse
@@ -76,21 +76,10 @@ def padded_bytes(program: str) -> int:
 def test_the_shards_are_exactly_the_arguments_of_the_program(compiled: dict[str, tuple[Plan, str]], name: str):
     plan, text = compiled[name]
     assert plan.compiled is not None
-    assert plan.compiled.parameter_bytes == sum(plan.shard_bytes.values())
+    assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
     assert plan.compiled.argument_bytes == padded_bytes(text)
-
-
-@pytest.mark.slow
-@needs.libtpu
-@pytest.mark.parametrize("name", ["char_lm", "tiny_mlm"])
-def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tuple[Plan, str]], name: str):
-    """Loops are multiplied; the cost analysis, which counts the body of a loop once, is far lower."""
-    plan, _ = compiled[name]
-    assert plan.compiled is not None
     layers = load_config(f"configs/{name}.py").model
-    assert layers.num_encoder_layers + layers.num_decoder_layers in plan.compiled.loops.values()
-    assert plan.compiled.flops * plan.devices == pytest.approx(plan.model_flops, rel=0.05)
-    assert plan.compiled.flops_once * plan.devices < 0.8 * plan.model_flops
+    assert layers.num_encoder_layers + layers.num_decoder_layers in plan.compiled.program.loops.values()
 
 
 @pytest.mark.slow
@@ -98,7 +87,7 @@ def test_products_in_the_program_are_those_of_the_formula(compiled: dict[str, tu
 def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
     one = compiled["tiny_mlm"][0]
-    assert one.exchanges == [] and one.interconnect_seconds == 0
+    assert one.exchanges == [] and one.seconds["interconnect"] == 0
     gathered = [e for e in plan.exchanges if e.kind == "all-gather" and e.axes == "fsdp"]
     assert gathered and gathered[0].bytes > plan.shard_bytes["parameters"]
     summed = [e for e in plan.exchanges if e.kind in ("all-reduce", "reduce-scatter") and "data" in e.axes]
@@ -112,7 +101,7 @@ def test_parameters_are_cut_over_fsdp_and_summed_over_data(compiled: dict[str, t
 def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
     plan, _ = compiled["char_lm"]
     text, report = in_words(plan), json.loads(json.dumps(as_json(plan)))
-    for word in ("fits", "by formula", "loops counted once", "all-gather", "bound by", "https://"):
+    for word in ("fits", "by formula", "all-gather", "bound by", "https://"):
         assert word in text
     for name, length in (("char_lm", 64), ("tiny_mlm", 32)):
         reason = f"'splash' was not used, since {length} queries or keys are fewer than 256"
@@ -156,7 +145,7 @@ def test_every_config_compiles(path: Path):
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
     assert plan["fits"], plan["refusal"]
-    assert plan["compiled"]["parameter_bytes"] == sum(plan["shard_bytes"].values())
+    assert plan["compiled"]["program"]["parameter_bytes"] == sum(plan["shard_bytes"].values())
 
 
 @needs.libtpu
@@ -174,7 +163,7 @@ def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
     config = load_config("configs/char_lm.py", ["--model.scan-unroll", "1", "--data.rows-multiple", "256"])
     plan = make_plan(config, topology, parse_mesh(mesh))
     assert plan.compiled is not None and plan.fits
-    assert plan.compiled.parameter_bytes == sum(plan.shard_bytes.values())
+    assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
     assert plan.devices == (2 if topology.startswith("tpu7x") else 1) * plan.chips
     if plan.mesh["fsdp"] > 1:  # at once or shard by shard; the norms' parameters, which are not cut, are few
         kinds = ("all-gather", "collective-permute")
@@ -197,8 +186,7 @@ def test_a_decode_step_compiles():
     config = load_config("configs/quickstart.py", ["--model.scan-unroll", "1"])
     plan = make_plan(config, "v5e:2x2", MeshConfig(data=4), decode=True)
     assert plan.compiled is not None and plan.fits and "cache" in plan.shard_bytes
-    assert plan.compiled.parameter_bytes == sum(plan.shard_bytes.values())
-    assert plan.compiled.flops * plan.devices == pytest.approx(plan.model_flops, rel=0.1)
+    assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
 
 
 @pytest.mark.parametrize(
@@ -345,7 +333,6 @@ ENTRY %main (x: f32[500,1000], w: f32[1000,3000]) -> f32[500,3000] {
   %w = f32[1000,3000]{1,0} parameter(1)
   %y = f32[500,3000]{1,0:S(1)} dot(%x, %w), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   %c = f32[500,1000]{1,0:S(1)} copy(%x)
-  %attended = f32[500,1000]{1,0:S(1)} custom-call(%c), custom_call_target="tpu_custom_call"
   %two = f32[1000,1000]{1,0:S(1)} all-gather(%c), channel_id=4, replica_groups={{0,1},{2,3}}, dimensions={0}
   %four = f32[2000,1000]{1,0:S(1)} all-gather(%c), channel_id=5, replica_groups={{0,1,2,3}}, dimensions={0}
   %reduced = f32[500,1000]{1,0:S(1)} all-reduce(%c), channel_id=6, replica_groups={{0,2},{1,3}}, to_apply=%add
@@ -368,11 +355,7 @@ def planned_by_hand(topology: str, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Returns the plan of a step that compiles to that program, on chips in the order of their coordinates."""
     memory = {"argument_size_in_bytes": 5, "output_size_in_bytes": 3, "alias_size_in_bytes": 2}
     memory |= {"temp_size_in_bytes": 7, "generated_code_size_in_bytes": 11}
-    compiled = SimpleNamespace(
-        as_text=lambda: STEP,
-        memory_analysis=lambda: SimpleNamespace(**memory),
-        cost_analysis=lambda: {"flops": 13.0},
-    )
+    compiled = SimpleNamespace(as_text=lambda: STEP, memory_analysis=lambda: SimpleNamespace(**memory))
     function = SimpleNamespace(lower=lambda: SimpleNamespace(compile=lambda: compiled))
     step = Step(function, (), {}, Operations(weights=12e9, attention=8e9))
     monkeypatch.setattr(plan_module, "train_step", lambda *_: step)
@@ -391,12 +374,8 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
     """v5e: 197 TFLOP/s, 819 GB/s of HBM, 50 GB/s a link; an axis of the mesh has one link, both together two."""
     plan = planned_by_hand("v5e:2x2", monkeypatch)
     assert plan.compiled is not None and plan.compiled.needed_bytes == 5 + (3 - 2) + 7 + 11
-    assert plan.compiled.flops == 3e9 and plan.compiled.flops_once == 13 and plan.compiled.kernels == 1
-    assert plan.compiled.hbm_bytes == 2e6 + 12e6 + 2e6
-    assert (plan.model_flops, plan.kernel_flops) == (20e9, 8e9)
-    assert plan.compute_seconds == pytest.approx((3e9 + 2e9) / 197e12)
-    assert plan.kernel_seconds == pytest.approx(2e9 / 197e12)
-    assert plan.memory_seconds == pytest.approx(16e6 / 819e9)
+    assert plan.compiled.program.hbm_bytes == 2e6 + 12e6 + 2e6 and plan.model_flops == 20e9
+    assert plan.seconds == pytest.approx({"compute": 5e9 / 197e12, "HBM": 16e6 / 819e9, "interconnect": 395e-6})
     found = {(e.kind, e.axes): (e.count, e.bytes, round(e.seconds * 1e6, 6)) for e in plan.exchanges}
     assert found == {
         ("all-gather", "fsdp"): (1, 4e6, 40),  # half of 4 MB over one link
@@ -409,14 +388,8 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
         ("all-to-all", "data"): (1, 2e6, 20),
         ("collective-permute", "fsdp"): (1, 2e6, 40),
     }
-    assert plan.interconnect_seconds == pytest.approx(395e-6) and plan.bound == "interconnect"
-    words, report = in_words(plan), as_json(plan)
-    assert (
-        re.search(r"of which attention kernels \(estimated by formula\) +0\.010", words)
-        and "1 calls of kernels" in words
-    )
-    assert re.search(r"compute +0\.025\n", words) and re.search(r"HBM +0\.020\n", words)
-    assert report["kernel_flops"] == 8e9 and report["compiled"]["flops"] == 3e9
+    assert plan.bound == "interconnect"
+    assert re.search(r"compute +0\.025\n", words := in_words(plan)) and re.search(r"HBM +0\.020\n", words)
 
 
 @needs.libtpu
@@ -424,5 +397,5 @@ def test_of_a_chip_that_is_two_devices_each_has_half(monkeypatch: pytest.MonkeyP
     """tpu7x: 2307 TFLOP/s, 7380 GB/s and 192 GiB a chip."""
     plan = planned_by_hand("tpu7x:2x2x1", monkeypatch)
     assert (plan.chips, plan.devices, plan.hbm_bytes) == (4, 8, 96 * 2**30)
-    assert plan.compute_seconds == pytest.approx((3e9 + 1e9) * 2 / 2307e12)
-    assert plan.memory_seconds == pytest.approx(16e6 * 2 / 7380e9)
+    assert plan.seconds["compute"] == pytest.approx(20e9 / 4 / 2307e12)
+    assert plan.seconds["HBM"] == pytest.approx(16e6 * 2 / 7380e9)
