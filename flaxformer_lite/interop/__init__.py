@@ -1,6 +1,6 @@
 """Weights and settings of other systems, in and out.
 
-Both go by two-way tables: `option_table.py` pairs options of another system with our settings, `name_map.py` pairs arrays with our
+Both go by two-way tables: `options.py` pairs options of another system with our settings, `name_map.py` pairs arrays with our
 parameters, and `differences.py` tells what a system cannot express. `importing.py` makes a run with them, `exporting.py` a folder
 or a file of a run; `check.py` compares what was written with the other system itself.
 
@@ -13,8 +13,7 @@ from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family
 from flaxformer_lite.interop.importing import Imported, read_folder
 from flaxformer_lite.interop.name_map import WeightName, from_params, to_params
-from flaxformer_lite.interop.option_table import Entry, option, required
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Entry, Options, option, required
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.systems.system import System
 

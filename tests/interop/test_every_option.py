@@ -15,8 +15,7 @@ from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf import decoding
 from flaxformer_lite.interop.hf.folder import read_json, read_tensors
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.option_table import read_table, write_table
-from flaxformer_lite.interop.options import Options, equal
+from flaxformer_lite.interop.options import Options, equal, read_table, write_table
 from tests.support.hf_folders import DATA, imported
 from tests.support.paths import ROOT
 

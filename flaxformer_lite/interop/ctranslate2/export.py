@@ -16,7 +16,7 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.interop.ctranslate2.files import Specification, vocabulary_files, write_folder
 from flaxformer_lite.interop.ctranslate2.variables import ACTIVATION_NUMBERS, is_multi_query, norm_places, variables
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.option_table import lookup
+from flaxformer_lite.interop.options import lookup
 from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
 from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
 from flaxformer_lite.model.positions import (

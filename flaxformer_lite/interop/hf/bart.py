@@ -17,8 +17,7 @@ from flaxformer_lite.interop.hf.family import (
 )
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Layout, Names, Tensor, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm

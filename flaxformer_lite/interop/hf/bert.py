@@ -9,8 +9,7 @@ from flaxformer_lite.interop.differences import CannotExpress
 from flaxformer_lite.interop.hf.family import Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Kind, option
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Kind, Options, option
 from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm

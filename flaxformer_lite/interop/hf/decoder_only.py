@@ -7,8 +7,7 @@ from typing import Any
 from flaxformer_lite.interop.hf.family import ClassNames, tensors_equal
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Tensor
-from flaxformer_lite.interop.option_table import Draft, Entry, Table, option, read_table, required, write_table
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, Table, option, read_table, required, write_table
 from flaxformer_lite.model import ModelConfig, Pooler, Rotary
 from flaxformer_lite.model.config import SlidingWindow
 from flaxformer_lite.model.positions import LinearScaling, Llama3Scaling, YarnScaling

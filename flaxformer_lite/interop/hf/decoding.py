@@ -10,8 +10,7 @@ from typing import Any, Literal
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.inference import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.options import GENERATION, SPECIAL_IDS, SpecialIds
-from flaxformer_lite.interop.option_table import Kind, option, read_table, write_table
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Kind, Options, option, read_table, write_table
 from flaxformer_lite.model import ModelConfig
 
 NEUTRAL: dict[str, Any] = {

@@ -10,8 +10,7 @@ from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ClassNames, Family, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry, only, option
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, only, option
 from flaxformer_lite.model import LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.positions import FixedTable
 

@@ -14,8 +14,7 @@ import numpy as np
 from flaxformer_lite.interop.differences import resolved
 from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import PYTORCH, Arrays, Leaves, Names, WeightName, name_map
-from flaxformer_lite.interop.option_table import Draft, Table, read_table, write_table
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Options, Table, read_table, write_table
 from flaxformer_lite.model import ModelConfig
 
 

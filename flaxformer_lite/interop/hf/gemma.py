@@ -18,8 +18,17 @@ from flaxformer_lite.interop.hf.decoder_only import (
 )
 from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
-from flaxformer_lite.interop.option_table import OPTIONAL_NUMBER, Draft, Entry, Kind, ignored, only, option, replaced
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import (
+    OPTIONAL_NUMBER,
+    Draft,
+    Entry,
+    Kind,
+    Options,
+    ignored,
+    only,
+    option,
+    replaced,
+)
 from flaxformer_lite.model import LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.model.config import Residual
 from flaxformer_lite.model.layers import Activation

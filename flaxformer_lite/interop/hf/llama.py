@@ -22,8 +22,7 @@ from flaxformer_lite.interop.hf.decoder_only import (
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, tied_copies
 from flaxformer_lite.interop.hf.options import GATED_ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import Names, prefixed
-from flaxformer_lite.interop.option_table import OPTIONAL_INTEGER, Draft, Entry, Kind, option, replaced, required
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import OPTIONAL_INTEGER, Draft, Entry, Kind, Options, option, replaced, required
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, ModelConfig, Normal, RMSNorm, Rotary
 from flaxformer_lite.model.config import SlidingWindow
 

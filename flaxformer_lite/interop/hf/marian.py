@@ -11,8 +11,7 @@ from flaxformer_lite.interop.hf.bart import HEAD_BIAS, STACK_NAMES, STACKS, STAC
 from flaxformer_lite.interop.hf.family import Family, IgnorableTensor
 from flaxformer_lite.interop.hf.options import SpecialIds
 from flaxformer_lite.interop.name_map import Arrays
-from flaxformer_lite.interop.option_table import Draft, Entry, ignored, only, option, replaced
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option, replaced
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.positions import Sinusoidal
 

@@ -3,8 +3,7 @@
 from typing import Any, NamedTuple
 
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.option_table import Kind, choice
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Kind, Options, choice
 from flaxformer_lite.model.layers import Activation
 
 ACTIVATIONS: dict[str, Activation] = {

@@ -11,8 +11,7 @@ from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options
 from flaxformer_lite.model import LanguageModelHead, Learned, ModelConfig, Pooler
 
 CLASSES = ClassNames("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification")

@@ -12,8 +12,7 @@ from typing import Any
 from flaxformer_lite.interop.hf.family import Family, first_of, never_read, tensors_equal, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATIONS, GATED, THEIR_ACTIVATIONS, SpecialIds, architecture_of
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry, ignored, option
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, option
 from flaxformer_lite.model import DotProduct, LanguageModelHead, ModelConfig, RMSNorm
 from flaxformer_lite.model.positions import RelativeBias
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from flaxformer_lite.interop.hf import bert
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
-from flaxformer_lite.interop.option_table import choice, required
+from flaxformer_lite.interop.options import choice, required
 from flaxformer_lite.interop.systems.bert_attention import BERT_ACTIVATIONS
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model import DotProduct, LanguageModelHead, Pooler

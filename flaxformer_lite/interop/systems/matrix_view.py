@@ -7,8 +7,7 @@ any such large negative score has weight 0, and equal scores are uniform.
 from typing import Any
 
 from flaxformer_lite.interop.name_map import Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry, constant, required
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Options, constant, required
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model import DropoutRates, LanguageModelHead, LayerNorm, Learned, ModelConfig
 from flaxformer_lite.model.attention import SharedProjection

@@ -4,7 +4,7 @@
 """
 
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, Tensor, prefixed
-from flaxformer_lite.interop.option_table import constant, required
+from flaxformer_lite.interop.options import constant, required
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.interop.systems.torch_transformer import DECODER_NORMS, ENCODER_NORMS, NORM_FIRST
 from flaxformer_lite.model import DotProduct, DropoutRates, ModelConfig

@@ -4,8 +4,7 @@
 """
 
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
-from flaxformer_lite.interop.option_table import Entry, choice, required
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Entry, Options, choice, required
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
 from flaxformer_lite.model.positions import NoPositions

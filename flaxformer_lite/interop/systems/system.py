@@ -6,8 +6,7 @@ from typing import Any
 
 from flaxformer_lite.interop.differences import CannotExpress, check_same, resolved
 from flaxformer_lite.interop.name_map import PYTORCH, Leaves, Names, WeightName, name_map
-from flaxformer_lite.interop.option_table import Table, read_table, write_table
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Options, Table, read_table, write_table
 from flaxformer_lite.model import ModelConfig
 
 

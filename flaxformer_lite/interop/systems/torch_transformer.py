@@ -5,8 +5,7 @@ are one fused array, in this order.
 """
 
 from flaxformer_lite.interop.name_map import Names, prefixed
-from flaxformer_lite.interop.option_table import Draft, Entry, Kind, choice, constant, option
-from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, choice, constant, option
 from flaxformer_lite.interop.systems.system import System
 from flaxformer_lite.model import PRE_NORM, DotProduct, DropoutRates, LayerNorm, ModelConfig
 from flaxformer_lite.model.config import Residual

@@ -18,7 +18,7 @@ from flaxformer_lite.interop.hf.family import Family, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION
 from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.interop.name_map import prefixed
-from flaxformer_lite.interop.option_table import Entry, only, option, required
+from flaxformer_lite.interop.options import Entry, only, option, required
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig
 from flaxformer_lite.model.layers import DropoutRates

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from flaxformer_lite.interop.option_table import (
+from flaxformer_lite.interop.options import (
     OPTIONAL_NUMBER,
     Draft,
     Entry,
+    Options,
     choice,
     constant,
     ignored,
@@ -20,7 +21,6 @@ from flaxformer_lite.interop.option_table import (
     required,
     write_table,
 )
-from flaxformer_lite.interop.options import Options
 
 
 @dataclass(frozen=True)
