@@ -15,9 +15,11 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from flaxformer_lite.base.bounds import cut
+
+T = TypeVar("T")
 
 
 class Options:
