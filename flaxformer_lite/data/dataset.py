@@ -19,9 +19,8 @@ from flaxformer_lite.data.mixture import Mixture
 from flaxformer_lite.data.records import Example, Lengths, Pair, RowMaker, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays, TokenShard
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer, Tokenizers
-from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.special_ids import BOS, cut, cut_warning
 from flaxformer_lite.text.subword_sampling import SubwordSampler
-from flaxformer_lite.text.token_ids import cut, cut_warning
 
 AHEAD = 4
 """Batches that are made before they are asked for."""

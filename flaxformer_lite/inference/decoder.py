@@ -27,7 +27,7 @@ from flaxformer_lite.inference.greedy import decode_chunk, greedy, greedy_answer
 from flaxformer_lite.inference.sampling import RowSampling, sample_keys
 from flaxformer_lite.inference.search import Decoded, SearchInputs, SearchSettings
 from flaxformer_lite.model import ModelConfig, Transformer
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.special_ids import check_token_ids
 
 
 class Hypothesis(NamedTuple):

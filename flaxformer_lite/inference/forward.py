@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.model.inputs import Outputs, shifted
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.special_ids import check_token_ids
 
 
 class ForwardArguments(TypedDict, total=False):

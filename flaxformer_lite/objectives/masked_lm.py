@@ -19,8 +19,7 @@ from flaxformer_lite.objectives.base import BaseObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
-from flaxformer_lite.text.special_ids import EOS
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)

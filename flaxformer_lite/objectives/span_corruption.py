@@ -17,8 +17,7 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.base import BaseObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
-from flaxformer_lite.text.special_ids import EOS
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)

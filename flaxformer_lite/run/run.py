@@ -44,8 +44,8 @@ from flaxformer_lite.run.text_predictor import (
     check_list,
 )
 from flaxformer_lite.text import Tokenizers
-from flaxformer_lite.text.token_ids import TooLong, check_token_ids, cut, cut_warning
-from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
+from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights

@@ -15,8 +15,8 @@ from flaxformer_lite.inference.encoder import predict_class_logits, predict_embe
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.inputs import check_one_stack
 from flaxformer_lite.text import EncodedText, Tokenizer
-from flaxformer_lite.text.token_ids import cut, cut_warning
-from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.text.special_ids import cut, cut_warning
+from flaxformer_lite.text.tokenizer import UnknownText
 
 MASK = "[MASK]"
 """The sign for a masked token in a text, whatever the tokenizer calls it."""

@@ -35,7 +35,8 @@ class AddedPieces(SentencePieceTokenizer):
 
     Args:
         model: The SentencePiece model.
-        added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too.
+        added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too. An
+            attribute too.
         special: Ids that the folder names, by role (pad, unk, bos, eos, mask); the model's own where it names none.
         around: Whether BOS begins a text, and whether EOS ends it.
         prefix: Whether the text after an added token begins with the model's dummy prefix, or only a text's beginning.
@@ -54,23 +55,21 @@ class AddedPieces(SentencePieceTokenizer):
         super().__init__(model)
         self._special, self.around, self.prefix = dict(special), around, prefix
         self._pieces_of_model = self.vocab_size
-        self._added = {i: {name: added[i][name] for name in ("content", *FLAGS)} for i in sorted(added)}
-        self.vocab_size = max(self.vocab_size, *(i + 1 for i in self._added), 0)
+        self.added = {i: {name: added[i][name] for name in ("content", *FLAGS)} for i in sorted(added)}
+        self.vocab_size = max(self.vocab_size, *(i + 1 for i in self.added), 0)
         for role, i in special.items():
             setattr(self, f"{role}_id", i)
         self._inner = sentencepiece.SentencePieceProcessor()
         self._inner.LoadFromSerializedProto(model if prefix else model + NO_DUMMY_PREFIX)
         # Its only other token is the text between two added tokens.
         self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
-        self._splitter.add_tokens([AddedToken(**token) for token in self._added.values()])
-        self._ids = {self._splitter.token_to_id(token["content"]): i for i, token in self._added.items()}
+        self._splitter.add_tokens([AddedToken(**token) for token in self.added.values()])
+        self._ids = {self._splitter.token_to_id(token["content"]): i for i, token in self.added.items()}
         roles = (self.unk_id, self.bos_id, self.eos_id, self.mask_id, special.get("pad"))
-        self._dropped = {i for i, token in self._added.items() if token["special"]} | {
-            i for i in roles if i is not None
-        }
+        self._dropped = {i for i, token in self.added.items() if token["special"]} | {i for i in roles if i is not None}
 
     def has_piece(self, i: int) -> bool:
-        return i < self._pieces_of_model or i in self._added
+        return i < self._pieces_of_model or i in self.added
 
     def _parts(self, texts: Sequence[str]) -> list[list[Part]]:
         found = self._splitter.encode_batch(list(texts), add_special_tokens=False)
@@ -81,9 +80,6 @@ class AddedPieces(SentencePieceTokenizer):
             ]
             for text, row in zip(texts, found, strict=True)
         ]
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         rows = self._parts(texts)
@@ -110,10 +106,10 @@ class AddedPieces(SentencePieceTokenizer):
         return text
 
     def _piece(self, i: int) -> str:
-        return str(self._added[i]["content"]) if i in self._added else super()._piece(i)
+        return str(self.added[i]["content"]) if i in self.added else super()._piece(i)
 
     def scored_pieces(self) -> dict[int, tuple[str, float]]:
-        return {i: piece for i, piece in super().scored_pieces().items() if i not in self._added}
+        return {i: piece for i, piece in super().scored_pieces().items() if i not in self.added}
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns one text, or two, each between the special ids that the folder adds."""
@@ -131,15 +127,10 @@ class AddedPieces(SentencePieceTokenizer):
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
         return self.special._replace(bos=self.bos_id if self.around[0] else None, eos=None).with_bos_eos(tokens)
 
-    @property
-    def added(self) -> Mapping[int, Mapping[str, Any]]:
-        """The text and the flags of the added tokens, by id."""
-        return self._added
-
     def to_bytes(self) -> bytes:
         fields = {"special": self._special, "around": self.around, "prefix": self.prefix}
         model = base64.b64encode(self.model).decode()
-        return json.dumps({"kind": "added_pieces", "added": self._added, **fields, "model": model}).encode()
+        return json.dumps({"kind": "added_pieces", "added": self.added, **fields, "model": model}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":

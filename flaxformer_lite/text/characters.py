@@ -20,8 +20,8 @@ class CharacterTokenizer(Tokenizer):
         self._ids = {character: i for i, character in enumerate(characters, len(SPECIALS))}
         self.vocab_size = len(self._characters)
 
-    def encode(self, text: str) -> list[int]:
-        return [self._ids.get(character, UNK) for character in text]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(character, UNK) for character in text] for text in texts]
 
     def _text(self, ids: list[int]) -> str:
         return "".join(map(self._piece, ids))
@@ -36,10 +36,8 @@ class CharacterTokenizer(Tokenizer):
     @classmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         (characters,) = json_fields(content, "characters", characters=list)
-        if not all(isinstance(c, str) and len(c) == 1 for c in characters):
-            raise ValueError('"characters" has items that are not characters: each must be a string of length 1')
-        if len(set(characters)) < len(characters):
-            raise ValueError('"characters" has a character twice: each may occur once')
+        if not all(isinstance(c, str) and len(c) == 1 for c in characters) or len({*characters}) < len(characters):
+            raise ValueError('"characters" has other items: each must be a string of length 1, and there once')
         return cls(characters)
 
 
@@ -49,8 +47,8 @@ class ByteTokenizer(Tokenizer):
     extension = ".bytes.json"
     vocab_size = len(SPECIALS) + 256
 
-    def encode(self, text: str) -> list[int]:
-        return [byte + len(SPECIALS) for byte in text.encode()]
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[byte + len(SPECIALS) for byte in text.encode()] for text in texts]
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""

@@ -19,19 +19,15 @@ from flaxformer_lite.base.remote_files import is_url, matching_urls, open_filesy
 
 LONGEST_LINE = 2**28
 """In bytes: the longest text that is held as one."""
+ReadProgress = Callable[[float], None]
+"""Called now and then with the fraction of the input that has been read."""
+BadLine = Callable[[int, str], None]
+"""Called with the number of a line that is not UTF-8, counted from 1, and the reason; the line then counts as an empty one."""
 
 
 def most_unpacked(packed: int) -> int:
     """Returns how many bytes a compressed file of `packed` bytes may hold; more is a file made to fill the memory."""
     return max(2**28, 100 * packed)
-
-
-ReadProgress = Callable[[float], None]
-"""Called now and then with the fraction of the input that has been read."""
-
-
-BadLine = Callable[[int, str], None]
-"""Called with the number of a line that is not UTF-8, counted from 1, and the reason; the line then counts as an empty one."""
 
 
 def ignore_progress(fraction: float) -> None:
@@ -55,17 +51,17 @@ def matching_files(path: str) -> list[str]:
 
 def file_versions(path: str) -> list[str]:
     """Returns for each matching file its name, size and time of change, as text: another text if the file has changed."""
-    return [_version(file) for file in matching_files(path)]
 
+    def version(file: str) -> str:
+        if is_url(file):
+            filesystem, name = open_filesystem(file)
+            with reading(file):
+                return f"{file} {filesystem.checksum(name)}"
+        check_file(file)
+        found = os.stat(file)
+        return f"{file} {found.st_size} {found.st_mtime_ns}"
 
-def _version(path: str) -> str:
-    if is_url(path):
-        filesystem, name = open_filesystem(path)
-        with reading(path):
-            return f"{path} {filesystem.checksum(name)}"
-    check_file(path)
-    found = os.stat(path)
-    return f"{path} {found.st_size} {found.st_mtime_ns}"
+    return [version(file) for file in matching_files(path)]
 
 
 def line_chunks(
@@ -79,51 +75,42 @@ def line_chunks(
     Raises: ValueError for a file that is missing, a folder, unreadable, damaged, or, without `bad_line`, not UTF-8 (with the line
         number).
     """
+    check_file(path)
+    damage: tuple[type[Exception], ...] = ()
+    kind, unpacked = "", 0
     with contextlib.ExitStack() as stack:
-        raw, size = _open(path, stack)
-        stream, kind, errors = _decompressed(raw, str(path))
-        chunks, unpacked = stream_lines(stream, str(path), bad_line), 0
-        while True:
-            try:
-                lines = next(chunks, None)
-            except errors as error:
-                raise ValueError(f"{path}: damaged {kind} file ({error}); download or create it again") from error
-            except OSError as error:
-                raise ValueError(f"{path}: cannot be read ({error})") from error
-            if lines is None:
-                return
-            unpacked += sum(map(len, lines)) + len(lines)
-            if kind and unpacked > (most := most_unpacked(raw.tell())):
-                raise ValueError(
-                    f"{path}: more than {most:,} bytes in the first {raw.tell():,} of this {kind} file: unpack it"
-                )
-            yield lines
-            progress(raw.tell() / size if size else 1.0)
+        try:
+            raw, size = _open(path, stack)
+            stream, kind, damage = _decompressed(raw, str(path))
+            for lines in stream_lines(stream, str(path), bad_line):
+                unpacked += sum(map(len, lines)) + len(lines)
+                if kind and unpacked > (most := most_unpacked(raw.tell())):
+                    raise ValueError(
+                        f"{path}: more than {most:,} bytes in the first {raw.tell():,} of this {kind} file: unpack it"
+                    )
+                yield lines
+                progress(raw.tell() / size if size else 1.0)
+        except damage as error:
+            raise ValueError(f"{path}: damaged {kind} file ({error}); download or create it again") from error
+        except OSError as error:
+            raise ValueError(f"{path}: cannot be read ({error})") from error
 
 
 def _open(path: str | Path, stack: contextlib.ExitStack) -> tuple[io.BufferedReader, int]:
-    """Returns an open file, which the stack closes, and its size. Raises: ValueError."""
-    if is_url(path):
-        filesystem, name = open_filesystem(str(path))
-        with reading(str(path)):
-            size = int(filesystem.size(name) or 0)
-            file = stack.enter_context(filesystem.open(name, "rb"))
-        stack.enter_context(reading(str(path)))
-        return io.BufferedReader(file), size
-    path = Path(path)
-    check_file(path)
-    try:
-        return stack.enter_context(open(path, "rb")), path.stat().st_size
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from error
+    """Returns an open file, which the stack closes, and its size."""
+    if not is_url(path):
+        return stack.enter_context(open(path, "rb")), os.stat(path).st_size
+    filesystem, name = open_filesystem(str(path))
+    with reading(str(path)):
+        size = int(filesystem.size(name) or 0)
+        file = stack.enter_context(filesystem.open(name, "rb"))
+    stack.enter_context(reading(str(path)))
+    return io.BufferedReader(file), size
 
 
 def _decompressed(raw: io.BufferedReader, path: str) -> tuple[Any, str, tuple[type[Exception], ...]]:
     """Returns the stream of the file's text, its compression, and the errors that mean damage."""
-    try:
-        start = raw.peek(16)
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error})") from error
+    start = raw.peek(16)
     if start.startswith(b"\x1f\x8b"):
         return gzip.GzipFile(fileobj=raw), "gzip", (OSError, EOFError, zlib.error)
     if re.match(rb"BZh[1-9]1AY&SY", start):
@@ -142,29 +129,25 @@ def _decompressed(raw: io.BufferedReader, path: str) -> tuple[Any, str, tuple[ty
 
 
 class _ZstdStream:
-    """The text of a zstd file. The package's own reader takes a file that was cut for a whole one.
-
-    A block of 4 bytes holds up to 128 KiB of text, so few are decompressed at a time.
-    """
+    """The text of a zstd file. The package's own reader takes a file that was cut for a whole one."""
 
     def __init__(self, raw: io.BufferedReader, decompressor: Any) -> None:
         self._raw, self._decompressor = raw, decompressor
         self._frame: Any = None
 
     def read1(self, size: int) -> bytes:
-        text = b""
-        while not text:
-            packed = self._raw.read1(min(size, 2**10))
-            if not packed:
-                if self._frame is not None and not self._frame.eof:
-                    raise EOFError("it ends inside a frame")
-                return b""
-            while packed:
-                if self._frame is None or self._frame.eof:
-                    self._frame = self._decompressor.decompressobj()
-                text += self._frame.decompress(packed)
-                packed = self._frame.unused_data
-        return text
+        packed = text = b""
+        # A block of 4 bytes holds up to 128 KiB of text, so few are decompressed at a time.
+        while packed := packed or self._raw.read1(min(size, 2**10)):
+            if self._frame is None or self._frame.eof:
+                self._frame = self._decompressor.decompressobj()
+            text += self._frame.decompress(packed)
+            packed = self._frame.unused_data
+            if text and not packed:
+                return text
+        if self._frame is not None and not self._frame.eof:
+            raise EOFError("it ends inside a frame")
+        return b""
 
 
 def stream_lines(
@@ -194,32 +177,24 @@ def stream_lines(
 
 
 def _lines(content: bytes, name: str, before: int, bad_line: BadLine | None) -> list[str]:
-    """Returns the lines of the bytes, which follow `before` other lines.
-
-    Raises: ValueError if they are not UTF-8, without `bad_line`.
-    """
-    marked = codecs.BOM_UTF8 in content
+    """Returns the lines of the bytes, which follow `before` other lines. Raises: ValueError as `stream_lines`."""
     try:
         lines = content.decode().split("\n")
-    except UnicodeDecodeError as error:
-        if bad_line is None:
-            line = before + content.count(b"\n", 0, error.start) + 1
-            raise ValueError(f"{name}:{line}: {_not_utf8(error)}") from None
-        lines = [_good(line, number, bad_line) for number, line in enumerate(content.split(b"\n"), before + 1)]
-    lines = [line.lstrip("\ufeff").removesuffix("\r") if marked else line.removesuffix("\r") for line in lines]
+    except UnicodeDecodeError:
+        lines = []
+        for number, line in enumerate(content.split(b"\n"), before + 1):
+            try:
+                lines.append(line.decode())
+            except UnicodeDecodeError as error:
+                reason = f"not UTF-8 (byte 0x{line[error.start]:02x}); convert it, for example with iconv"
+                if bad_line is None:
+                    raise ValueError(f"{name}:{number}: {reason}") from None
+                bad_line(number, reason)
+                lines.append("")
+    if codecs.BOM_UTF8 in content:
+        lines = [line.lstrip("\ufeff") for line in lines]
+    lines = [line.removesuffix("\r") for line in lines]
     return lines[:-1] if lines[-1] == "" else lines
-
-
-def _good(line: bytes, number: int, bad_line: BadLine) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        bad_line(number, _not_utf8(error))
-        return ""
-
-
-def _not_utf8(error: UnicodeDecodeError) -> str:
-    return f"not UTF-8 (byte 0x{error.object[error.start]:02x}); convert it, for example with iconv"
 
 
 def check_file(path: str | Path) -> None:
@@ -232,14 +207,11 @@ def check_file(path: str | Path) -> None:
             raise ValueError(f"{path}: a folder, not a file; name a file in it")
         path.stat()
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such file{_perhaps(path)}") from None
+        if not path.parent.is_dir():
+            raise ValueError(
+                f"{path}: no such file, nor a folder {path.parent} (looked for from {Path.cwd()})"
+            ) from None
+        similar = suggest(path.name, [file.name for file in path.parent.iterdir()], 3)
+        raise ValueError(f"{path}: no such file{similar or f' in {path.parent.absolute()}'}") from None
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error})") from error
-
-
-def _perhaps(path: Path) -> str:
-    """Returns a hint after "no such file": similar names in the folder, or that the folder is missing too."""
-    if not path.parent.is_dir():
-        return f", nor a folder {path.parent} (looked for from {Path.cwd()})"
-    names = [file.name for file in path.parent.iterdir()]
-    return suggest(path.name, names, 3) or f" in {path.parent.absolute()}"

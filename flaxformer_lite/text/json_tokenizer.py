@@ -1,7 +1,6 @@
 """Tokenizers of the `tokenizers` library, described by a `tokenizer.json`: WordPiece, byte-level BPE and others."""
 
 import contextlib
-import functools
 import itertools
 import json
 import operator
@@ -113,10 +112,6 @@ class JsonTokenizer(Tokenizer):
         return cls(plain.description, SpecialIds(**ids))  # type: ignore[arg-type]
 
     @one_error()
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-    @one_error()
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
 
@@ -169,15 +164,11 @@ class JsonTokenizer(Tokenizer):
         some = self._some_text()
         for text, pair in ((some, None), (some, some)):
             whole = self._tokenizer.encode(text, pair)
-            items = [TemplateItem(*item) for item in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True)]
-            # A text may be several tokens: its first token stands for it.
-            found.append(
-                [
-                    item
-                    for i, item in enumerate(items)
-                    if item.text is None or item.text not in [p.text for p in items[:i]]
-                ]
-            )
+            items: list[TemplateItem] = []
+            for side, token, kind in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True):
+                if side is None or all(side != item.text for item in items):  # the first token of a text stands for it
+                    items.append(TemplateItem(side, token, kind))
+            found.append(items)
         return found[0], found[1]
 
     def _some_text(self) -> str:
@@ -208,7 +199,7 @@ class JsonTokenizer(Tokenizer):
             return super().word_starts(ids)
         return [not self._piece(i).startswith(self._continuing_prefix) for i in ids]
 
-    @functools.cached_property
+    @cached_property
     def _continuing_prefix(self) -> str | None:
         """The sign of WordPiece before a token within a word; None for other kinds."""
         model = json.loads(self.description)["model"]

@@ -1,6 +1,7 @@
 """Marian's tokenizers: a SentencePiece model cuts text into pieces, and a vocabulary of its own numbers them."""
 
 import base64
+import itertools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -46,26 +47,19 @@ class MarianTokenizer(Tokenizer):
         self.pad_id, self.eos_id, self.bos_id = ids[pad], ids[eos], None
         self._unknown = self.unk_id = ids[unk]
 
-    def encode(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+    def _pieces_of(self, texts: Sequence[str]) -> list[list[str]]:
         codes = [found[0] if (found := LANGUAGE.match(text)) else "" for text in texts]
         rest = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
         batch: list[list[str]] = self._processor.encode(rest, out_type=str)
-        return [
-            [self._ids.get(piece, self._unknown) for piece in ([code, *pieces] if code else pieces)]
-            for code, pieces in zip(codes, batch, strict=True)
-        ]
+        return [[code, *pieces] if code else pieces for code, pieces in zip(codes, batch, strict=True)]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(piece, self._unknown) for piece in pieces] for pieces in self._pieces_of(texts)]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the pieces of the texts that the vocabulary lacks, in order."""
-        found = []
-        for text in texts:
-            code = match[0] if (match := LANGUAGE.match(text)) else ""
-            pieces = [code, *self._processor.encode(text[len(code) :], out_type=str)]
-            found += [piece.strip("▁") for piece in pieces if piece.strip("▁") and piece not in self._ids]
-        return found
+        pieces = itertools.chain.from_iterable(self._pieces_of([*texts]))
+        return [piece.strip("▁") for piece in pieces if piece.strip("▁") and piece not in self._ids]
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the pieces. SentencePiece keeps "▁" in pieces of the other side, so it is replaced here."""

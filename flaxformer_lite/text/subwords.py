@@ -1,6 +1,7 @@
 """Subwords by SentencePiece."""
 
 import io
+import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from annotated_types import Ge, Le
 
 from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
-from flaxformer_lite.text.tokenizer import Tokenizer, sample_lines, training_lines
+from flaxformer_lite.text.tokenizer import Tokenizer, training_lines
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -34,10 +35,6 @@ class SentencePieceTokenizer(Tokenizer):
         )
         # Every model has an id for unknown text. It fills the rows of a model without padding, where nothing reads it.
         self.pad_id = int(self.unk_id or 0) if pad is None else pad
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._processor.encode(text)
-        return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         batch: list[list[int]] = self._processor.encode(list(texts))
@@ -116,12 +113,12 @@ class SentencePiece(Checked, at="data.tokenizer"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(len(symbol.split()) != 1 or symbol.split()[0] != symbol for symbol in self.user_symbols):
+        symbols = self.user_symbols
+        if any(symbol.split() != [symbol] for symbol in symbols) or len({*symbols}) < len(symbols):
             raise ValueError(
-                f"data.tokenizer.user_symbols is {self.user_symbols!r}: each must be a text without white space, such as '<sep>'"
+                f"data.tokenizer.user_symbols is {symbols!r}: each must be a text without white space, such as '<sep>', and be "
+                "there once"
             )
-        if len(set(self.user_symbols)) < len(self.user_symbols):
-            raise ValueError(f"data.tokenizer.user_symbols is {self.user_symbols!r}: each must be there once")
 
     def train(self, lines: Iterable[str], vocab_size: int) -> SentencePieceTokenizer:
         """Trains a tokenizer with exactly `vocab_size` ids; the same lines in the same order give the same tokenizer.
@@ -130,15 +127,13 @@ class SentencePiece(Checked, at="data.tokenizer"):
         """
         lines = sample_lines(training_lines(lines, vocab_size), self.sample_characters)
         model = io.BytesIO()
-        chosen: dict[str, Any] = {
-            "byte_fallback": self.byte_fallback,
-            "split_digits": self.split_digits,
-            "user_defined_symbols": list(self.user_symbols),
-        }
+        # An option at its default is left out: the model has a copy of all that were given.
+        chosen: dict[str, Any] = {name: True for name in ("byte_fallback", "split_digits") if getattr(self, name)}
+        if self.user_symbols:
+            chosen["user_defined_symbols"] = list(self.user_symbols)
         try:
             sentencepiece.SentencePieceTrainer.train(
-                # An option at its default is left out: the model has a copy of all that were given.
-                **{name: value for name, value in chosen.items() if value},
+                **chosen,
                 sentence_iterator=iter(lines),
                 model_writer=model,
                 vocab_size=vocab_size,
@@ -154,15 +149,30 @@ class SentencePiece(Checked, at="data.tokenizer"):
                 minloglevel=2,  # errors only
             )
         except RuntimeError as error:
-            raise _training_error(error, vocab_size) from error
+            reason = f"SentencePiece cannot be trained on this text ({error})"
+            if too_high := re.search(r"set it to a value <= (\d+)", str(error)):
+                reason = f"the training text is too small for it; the largest possible is {too_high[1]}"
+            if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
+                reason = f"the characters of the training text alone need {too_low[1]}; set it to that or more"
+            raise ValueError(f"model.vocab_size is {vocab_size}: {reason}") from error
         return SentencePieceTokenizer(model.getvalue())
 
 
-def _training_error(error: RuntimeError, vocab_size: int) -> ValueError:
-    """Translates an error of SentencePiece into one about the user's setting `model.vocab_size`."""
-    got = f"model.vocab_size is {vocab_size}:"
-    if too_high := re.search(r"set it to a value <= (\d+)", str(error)):
-        return ValueError(f"{got} the training text is too small for it; the largest possible is {too_high[1]}")
-    if too_low := re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error)):
-        return ValueError(f"{got} the characters of the training text alone need {too_low[1]}; set it to that or more")
-    return ValueError(f"{got} SentencePiece cannot be trained on this text ({error})")
+def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
+    """Returns all lines, or a random sample of at most so many characters; always the same one of the same lines.
+
+    Every line has the same chance, and no more than the sample is held. A single longer line is returned whole.
+    """
+    generator, share, characters = random.Random(0), 1.0, 0
+    kept: list[tuple[float, str]] = []
+    for line in lines:
+        draw = generator.random()
+        if draw >= share:
+            continue
+        kept.append((draw, line))
+        characters += len(line)
+        while characters > most_characters and len(kept) > 1:
+            share /= 2
+            kept = [(draw, line) for draw, line in kept if draw < share] or kept[:1]
+            characters = sum(len(line) for _, line in kept)
+    return [line for _, line in kept]

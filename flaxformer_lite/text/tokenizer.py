@@ -1,29 +1,35 @@
-"""The base class of tokenizers, and the code that all kinds share.
-
-A tokenizer reports its own special ids (`special`), so no other code asks which kind it is.
-"""
+"""The base class of tokenizers. It reports its own special ids (`special`), so no other code asks which kind it is."""
 
 import json
 import operator
-import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
 from flaxformer_lite.base.atomic_files import atomic_write
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds
-from flaxformer_lite.text.token_ids import check_token_ids
+from flaxformer_lite.text.special_ids import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIALS,
+    UNK,
+    EncodedText,
+    SpecialIds,
+    check_token_ids,
+)
 
 MOST_IDS = 2**24
 """Larger vocabularies are refused: some readers make a list as long as the largest id."""
+MAX_LISTED, MAX_REPORTED = 10, 10_000
+"""Unknown parts of texts that one warning lists, and that are remembered."""
 
 
 class Tokenizer(ABC):
     """A trained tokenizer. `encode` adds no special ids, `decode` drops them.
 
-    A new kind sets `extension`, `vocab_size`, and any special id that differs from the default. It implements `encode`,
+    A new kind sets `extension`, `vocab_size`, and any special id that differs from the default. It implements `encode_batch`,
     `_text`, `_piece`, `to_bytes` and `from_bytes`. `TOKENIZER_CLASSES` in kinds.py lists it, so that a saved one is loaded.
     """
 
@@ -39,6 +45,27 @@ class Tokenizer(ABC):
     eos_id: int | None = EOS
     mask_id: int | None = None
 
+    @abstractmethod
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Returns the ids of every text, without special ids other than UNK. Those of a library are computed on all cores."""
+
+    @abstractmethod
+    def _text(self, ids: list[int]) -> str:
+        """Returns the text of ids that are not special."""
+
+    @abstractmethod
+    def _piece(self, i: int) -> str:
+        """Returns the label of an id."""
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """Returns the content of the tokenizer's file."""
+
+    @classmethod
+    @abstractmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        """Returns the tokenizer saved by `to_bytes`. Raises: ValueError, TypeError or RuntimeError for a damaged file."""
+
     @property
     def special(self) -> SpecialIds:
         """The ids that stand for no text."""
@@ -49,17 +76,19 @@ class Tokenizer(ABC):
         """The largest id that a text may get: of the pieces, the special ids and the template."""
         return max(self.vocab_size - 1, *(i for i in self.special[:5] if i is not None))
 
-    def has_piece(self, i: int) -> bool:
-        """Returns whether an id stands for a piece of text."""
-        return i < self.vocab_size
+    def encode(self, text: str) -> list[int]:
+        """Returns the ids of a text, without special ids other than UNK."""
+        return self.encode_batch([text])[0]
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Returns the text of the ids; special ids, UNK included, are dropped. Raises: IndexError past the vocabulary."""
+        special = self.special[:5]
+        return self._text([i for i in map(operator.index, ids) if i not in special])
 
     def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
         """Returns BOS, the first text, EOS and, for a pair, the second text and EOS."""
-        special = self.special
-        tokens = special.with_bos_eos(first)
-        if second is None:
-            return EncodedText(tokens, [0] * len(tokens))
-        more = special._replace(bos=None).with_bos_eos(second)
+        tokens = self.special.with_bos_eos(first)
+        more = [] if second is None else self.special._replace(bos=None).with_bos_eos(second)
         return EncodedText(tokens + more, [0] * len(tokens) + [1] * len(more))
 
     def truncated(self, texts: Sequence[Sequence[int]], max_length: int) -> EncodedText:
@@ -79,43 +108,26 @@ class Tokenizer(ABC):
         """Returns how many tokens of a text `as_source` may be given for at most `max_length` tokens with special ones."""
         return max_length - len(self.as_source([]))
 
-    @abstractmethod
-    def encode(self, text: str) -> list[int]:
-        """Returns the ids of a text, without special ids other than UNK."""
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Returns the ids of every text, in order. Tokenizers of a library compute them on all cores."""
-        return [self.encode(text) for text in texts]
-
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the parts of the texts that the vocabulary lacks, in order: here characters, each once."""
-        characters = dict.fromkeys(character for text in texts for character in text)
-        return [character for character in characters if self.unk_id in self.encode(character)]
+        characters = list(dict.fromkeys(character for text in texts for character in text))
+        return [c for c, ids in zip(characters, self.encode_batch(characters), strict=True) if self.unk_id in ids]
 
-    def decode(self, ids: Iterable[SupportsIndex]) -> str:
-        """Returns the text of the ids; special ids, UNK included, are dropped. Raises: IndexError past the vocabulary."""
-        special = self.special[:5]
-        return self._text([i for i in map(operator.index, ids) if i not in special])
-
-    @abstractmethod
-    def _text(self, ids: list[int]) -> str:
-        """Returns the text of ids that are not special."""
-
-    def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
-        """Returns a readable label for each id, special ids included, for example for the axes of an attention plot."""
-        return [self._piece(i) for i in map(operator.index, ids)]
+    def has_piece(self, i: int) -> bool:
+        """Returns whether an id stands for a piece of text."""
+        return i < self.vocab_size
 
     def piece(self, i: int, other: str = "") -> str:
         """Returns the label of an id, `other` for one that stands for no piece."""
         return self._piece(i) if self.has_piece(i) else other
 
+    def pieces(self, ids: Iterable[SupportsIndex]) -> list[str]:
+        """Returns a readable label for each id, special ids included, for example for the axes of an attention plot."""
+        return [self._piece(i) for i in map(operator.index, ids)]
+
     def with_pieces(self, ids: Iterable[int]) -> list[int]:
         """Returns the ids that stand for a piece: a model may have more."""
         return [i for i in ids if self.has_piece(i)]
-
-    @abstractmethod
-    def _piece(self, i: int) -> str:
-        """Returns the label of an id."""
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Returns whether each token begins a word: the first one, and each that begins with one of `word_signs`.
@@ -127,15 +139,6 @@ class Tokenizer(ABC):
         special = self.special[:5]
         white = [i not in special and self._text([i]).isspace() for i in ids]
         return [here or before for here, before in zip(white, [True, *white], strict=False)]
-
-    @abstractmethod
-    def to_bytes(self) -> bytes:
-        """Returns the content of the tokenizer's file."""
-
-    @classmethod
-    @abstractmethod
-    def from_bytes(cls, content: bytes) -> "Tokenizer":
-        """Returns the tokenizer saved by `to_bytes`. Raises: ValueError, TypeError or RuntimeError for a damaged file."""
 
     def save(self, folder: Path, stem: str = "tokenizer") -> Path:
         """Writes the tokenizer into the folder, completely or not at all, and returns its file. Creates the folder if needed."""
@@ -157,8 +160,7 @@ class Tokenizers:
 
         two: whether the target gets a file of its own. None: it gets one if it is another tokenizer.
         """
-        two = self.target is not self.source if two is None else two
-        if two:
+        if self.target is not self.source if two is None else two:
             self.target.save(folder, "target_tokenizer")
         self.source.save(folder)
 
@@ -179,12 +181,28 @@ class Tokenizers:
 def truncate_longest_first(texts: Sequence[Sequence[int]], max_length: int) -> list[list[int]]:
     """Cuts the longest text at its end, token by token, until all texts together have at most `max_length` tokens."""
     lengths = [len(text) for text in texts]
-    while sum(lengths) > max(max_length, 0):
-        longest = max(range(len(texts)), key=lambda i: lengths[i])
-        others = max((n for i, n in enumerate(lengths) if i != longest), default=0)
-        # Down to the next longest at once, and from there one by one.
-        lengths[longest] -= max(1, min(lengths[longest] - others, sum(lengths) - max(max_length, 0)))
+    for _ in range(sum(lengths) - max(max_length, 0)):
+        lengths[lengths.index(max(lengths))] -= 1
     return [list(text[:length]) for text, length in zip(texts, lengths, strict=True)]
+
+
+class UnknownText:
+    """Reports the parts of texts that a tokenizer's vocabulary lacks: the model cannot tell them apart."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.reported: set[str] = set()
+
+    def report(self, texts: Iterable[str], warn: Callable[[str], None]) -> None:
+        """Passes the parts that were not reported before to `warn`, in one line."""
+        if len(self.reported) >= MAX_REPORTED:
+            return
+        found = [part for part in dict.fromkeys(self.tokenizer.unknown_parts(texts)) if part not in self.reported]
+        if found:
+            self.reported.update(found)
+            more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+            shown = ", ".join(map(repr, found[:MAX_LISTED]))
+            warn(f"not in the vocabulary, so the model cannot read it: {shown}{more}")
 
 
 def training_lines(lines: Iterable[str], vocab_size: int) -> Iterator[str]:
@@ -200,26 +218,6 @@ def training_lines(lines: Iterable[str], vocab_size: int) -> Iterator[str]:
             yield line
     if not found:
         raise ValueError("every line of the training text is blank: a tokenizer needs text to be trained on")
-
-
-def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
-    """Returns all lines, or a random sample of at most so many characters; always the same one of the same lines.
-
-    Every line has the same chance, and no more than the sample is held. A single longer line is returned whole.
-    """
-    generator, share, characters = random.Random(0), 1.0, 0
-    kept: list[tuple[float, str]] = []
-    for line in lines:
-        draw = generator.random()
-        if draw >= share:
-            continue
-        kept.append((draw, line))
-        characters += len(line)
-        while characters > most_characters and len(kept) > 1:
-            share /= 2
-            kept = [(draw, line) for draw, line in kept if draw < share] or kept[:1]
-            characters = sum(len(line) for _, line in kept)
-    return [line for _, line in kept]
 
 
 def json_fields(content: bytes, kind: str, **types: type) -> list[Any]:

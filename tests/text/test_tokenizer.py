@@ -9,8 +9,8 @@ import pytest
 from flaxformer_lite.text.characters import Bytes, Characters, CharacterTokenizer
 from flaxformer_lite.text.kinds import TokenizerConfig, load_tokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
-from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.tokenizer import sample_lines, truncate_longest_first
+from flaxformer_lite.text.subwords import SentencePiece, sample_lines
+from flaxformer_lite.text.tokenizer import truncate_longest_first
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 BPE, UNIGRAM = SentencePiece(), SentencePiece(model_type="unigram")

@@ -28,7 +28,7 @@ from flaxformer_lite.run.attention import AttentionIds, attention_axes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.text.chat import read_chat_template
-from flaxformer_lite.text.unknown import UnknownText
+from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
 from flaxformer_lite.workdir.samples import evaluation_files, read_samples
