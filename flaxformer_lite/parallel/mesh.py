@@ -20,7 +20,8 @@ class MeshConfig(Checked, at="train.mesh"):
     """Number of devices along each axis of the mesh; the product is the number of devices. One axis may be -1: all the rest."""
 
     data: PositiveInt | Literal[-1] = -1
-    """Devices with the whole model and their share of the rows."""
+    """Devices with the whole model and their share of the rows. A multiple of the number of TPU slices: this axis alone goes over
+    the network between them."""
     fsdp: PositiveInt | Literal[-1] = 1
     """Devices with their share of the rows, the parameters and the optimizer state. Parameters are gathered layer by layer."""
     tensor: PositiveInt | Literal[-1] = 1
@@ -52,13 +53,24 @@ def make_mesh(config: MeshConfig = MeshConfig(), devices: Sequence[jax.Device] |
     """Returns the mesh of the devices (by default all) with the axes data, fsdp and tensor.
 
     On a TPU the axes follow the links between the chips, `tensor` first; where needed, one dimension of the torus is split.
+    With several TPU slices `fsdp` and `tensor` stay inside a slice.
 
-    Raises: ValueError if the config does not fit the number of devices, or JAX cannot arrange them.
+    Raises: ValueError if the config does not fit the number of devices or slices, or JAX cannot arrange them.
     """
     devices = jax.devices() if devices is None else devices
-    shape = config.shape(len(devices))
+    data, fsdp, tensor = shape = config.shape(len(devices))
+    slices = len({getattr(device, "slice_index", 0) for device in devices if device.platform == "tpu"} or {0})
+    if data % slices:
+        raise ValueError(
+            f"train.mesh.data is {data}, but the devices are {slices} TPU slices, and only data goes over the network between "
+            f"them: make it a multiple of {slices}, or -1"
+        )
     try:
-        grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+        if slices > 1:
+            inside = (data // slices, fsdp, tensor)
+            grid = mesh_utils.create_hybrid_device_mesh(inside, (slices, 1, 1), devices, allow_split_physical_axes=True)
+        else:
+            grid = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
     except (AssertionError, ValueError) as error:
         raise ValueError(
             f"{in_words(shape)}: JAX cannot arrange {len(devices)} of these TPU's devices so: choose powers of two, and chips that "

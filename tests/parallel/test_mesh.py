@@ -60,14 +60,37 @@ def test_a_mesh_of_chips_without_a_block_is_refused():
         make_mesh(devices=stand_ins("v6e:2x2")[:3])
 
 
-@needs.libtpu
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_the_stand_ins_are_as_the_compiler_describes_the_devices(topology: str):
-    def facts(device: Any) -> tuple[Any, ...]:
-        return (*device.coords, device.core_on_chip, device.platform, device.device_kind)
+@pytest.mark.parametrize("num_slices", [2, 4])
+@pytest.mark.parametrize("topology", ["v5e:4x4", "v6e:2x4", "v4:2x2x4", "v5p:4x4x4", "tpu7x:2x2x2"])
+def test_data_alone_goes_over_the_network_between_slices(topology: str, num_slices: int):
+    devices = stand_ins(topology, num_slices)
+    for config in all_sizes(len(devices)):
+        data = config.shape(len(devices))[0]
+        if data % num_slices:
+            with pytest.raises(ValueError, match=rf"train\.mesh\.data is {data}, .* are {num_slices} TPU slices"):
+                make_mesh(config, devices)
+        else:
+            grid = make_mesh(config, devices).devices
+            assert grid.shape == config.shape(len(devices)) and set(grid.flat) == set(devices)
+            for index, inside in enumerate(np.split(grid, num_slices)):
+                assert {device.slice_index for device in inside.flat} == {index}
 
-    real = describe_slice(topology).devices
-    assert sorted(map(facts, stand_ins(topology))) == sorted(map(facts, real))
+
+def test_slices_of_different_sizes_are_refused():
+    with pytest.raises(ValueError, match=r"cannot arrange 12 of these TPU's devices"):
+        make_mesh(MeshConfig(data=2, fsdp=-1), stand_ins("v5e:2x4") + stand_ins("v5e:2x2", 2)[4:])
+
+
+@needs.libtpu
+@pytest.mark.parametrize("num_slices", [1, 2])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_the_stand_ins_are_as_the_compiler_describes_the_devices(topology: str, num_slices: int):
+    def facts(device: Any) -> tuple[Any, ...]:
+        index = device.slice_index if num_slices > 1 else 0
+        return (index, *device.coords, device.core_on_chip, device.platform, device.device_kind)
+
+    real = describe_slice(topology, num_slices).devices
+    assert sorted(map(facts, stand_ins(topology, num_slices))) == sorted(map(facts, real))
 
 
 def test_rows_divide_over_what_divides_rows():

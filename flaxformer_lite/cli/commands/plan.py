@@ -29,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
     )
     parser.add_argument(
+        "--num-slices",
+        type=int,
+        default=1,
+        metavar="N",
+        help="several such slices, with a network between them; default: 1",
+    )
+    parser.add_argument(
         "--mesh", metavar="AXIS=N,…", help="sizes of data, fsdp and tensor; default: train.mesh of the config"
     )
     parser.add_argument("--decode", action="store_true", help="plan the decoding step, one more token for every row")
@@ -55,7 +62,7 @@ def run(arguments: argparse.Namespace) -> None:
         note(about)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
-        plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode)
+        plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode, num_slices=arguments.num_slices)
     print(json.dumps(as_json(plan) | {"note": about}, indent=2) if arguments.json else in_words(plan))
 
 

@@ -27,9 +27,11 @@ def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchang
     """Returns the program's collectives by kind and axes, the slowest first."""
     sums: dict[tuple[str, str], tuple[int, float, float]] = {}
     for collective in program.collectives:
-        groups = collective.groups or (tuple(range(mesh.size)),)
-        key = (collective.kind, axes_of(groups, mesh))
-        seconds = exchange_seconds(collective, groups, mesh, slice_)
+        groups = collective.groups or (tuple(range(mesh.size // slice_.num_slices)),)
+        if collective.between_slices:
+            key, seconds = (collective.kind, "between slices"), network_seconds(collective, slice_)
+        else:
+            key, seconds = (collective.kind, axes_of(groups, mesh)), exchange_seconds(collective, groups, mesh, slice_)
         count, total, time = sums.get(key, (0, 0.0, 0.0))
         trips = collective.trips
         sums[key] = (count + trips, total + trips * collective.bytes, time + trips * seconds)
@@ -40,8 +42,14 @@ def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchang
     return sorted(exchanges, key=lambda exchange: -exchange.seconds)
 
 
+def network_seconds(collective: Collective, slice_: Slice) -> float:
+    """Returns the least time that the network between slices allows: each device sends what the devices of the others lack."""
+    share = (slice_.num_slices - 1) / slice_.num_slices * (2 if collective.kind == "all-reduce" else 1)
+    return share * collective.bytes * slice_.devices_per_chip / slice_.chip.network_bandwidth
+
+
 def axes_of(groups: tuple[tuple[int, ...], ...], mesh: Mesh) -> str:
-    """Returns the axes of the mesh along which the devices of a group differ."""
+    """Returns the axes of the mesh along which the devices of a group differ; the program of each slice numbers its own devices."""
     coordinates = np.array([np.unravel_index(group, mesh.devices.shape) for group in groups if len(group) > 1])
     if not len(coordinates):
         return "none"

@@ -127,6 +127,7 @@ class Plan:
     """The plan of one step. Bytes are those of one device."""
 
     topology: str
+    num_slices: int
     chips: int
     devices: int
     mesh: dict[str, int]
@@ -159,14 +160,16 @@ class Plan:
         return max(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
 
 
-def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False) -> Plan:
-    """Compiles the step for the slice. Raises: ValueError for a runner, slice or mesh that cannot be planned."""
+def make_plan(
+    config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False, num_slices: int = 1
+) -> Plan:
+    """Compiles the step for the slice, or several. Raises: ValueError for a runner, slice or mesh that cannot be planned."""
     if config.train.runner == "pmap" and not decode:
         raise ValueError(
             "`plan` cannot analyse train.runner 'pmap'. Set train.runner to 'mesh': with data parallelism alone it needs the same "
             "memory per device."
         )
-    slice_ = describe_slice(topology)
+    slice_ = describe_slice(topology, num_slices)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)
     check_rows(config.data.rows_multiple, mesh, 1 if decode else config.train.num_micro_batches)
@@ -185,6 +188,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         }
     return Plan(
         topology=topology,
+        num_slices=num_slices,
         chips=slice_.chips,
         devices=len(slice_.devices),
         mesh=dict(mesh.shape),
@@ -202,7 +206,7 @@ def make_plan(config: Config, topology: str, mesh_config: MeshConfig | None = No
         compiled=compiled,
         exchanges=exchanges,
         seconds=seconds,
-        sources=chip.source,
+        sources=chip.sources,
     )
 
 
@@ -242,8 +246,9 @@ def in_words(plan: Plan) -> str:
     """Returns the plan for a terminal, every figure with its origin."""
     mesh = ", ".join(f"{axis} {size}" for axis, size in plan.mesh.items())
     lengths = " + ".join(str(n) for n in (plan.source_length, plan.target_length) if n)
+    slices = f"{plan.num_slices} slices of " if plan.num_slices > 1 else ""
     lines = [
-        f"{plan.step} step on {plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
+        f"{plan.step} step on {slices}{plan.topology}: {plan.chips} chips, {plan.devices} devices; mesh {mesh}",
         f"{plan.rows} rows of {lengths}",
         *plan.attention,
         "",

@@ -24,6 +24,8 @@ class Collective(NamedTuple):
     groups: Groups
     trips: int
     """Executions in one step."""
+    between_slices: bool = False
+    """Whether it goes over the network between slices; then it has no groups."""
 
 
 @dataclass
@@ -50,6 +52,9 @@ def read_program(text: str) -> Program:
             kind = i.opcode.removesuffix("-start")
             if kind in COLLECTIVES and not repeated(i, pieces):
                 part.collectives.append(read_collective(i, kind, name, computation, trips))
+            elif i.opcode == "send" and (transfer := i.attribute(r'megascale_transfer_type="(\w+)"')):
+                sent = computation[i.operands[0]].types[0].bytes
+                part.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True))
             if not fused:
                 part.hbm_bytes += trips * traffic(i, computation, computations)
             called = []
@@ -101,17 +106,21 @@ def trips_of(loop: Instruction, around: Computation, condition: Computation, bod
     limit, start = constant(test.operands[1], condition), around[loop.operands[0]]
     if counter is None or limit is None or last.opcode != "tuple" or start.opcode != "tuple":
         return None
-    first, advance = constant(start.operands[int(counter)], around), body[last.operands[int(counter)]]
+    first, advance = constant(start.operands[int(counter)], around), uncopied(last.operands[int(counter)], body)
     steps = [constant(name, body) for name in advance.operands] if advance.opcode == "add" else []
     step = next((step for step in steps if step), None)
     return None if step is None or first is None else max(0, math.ceil((limit - first) / step))
 
 
+def uncopied(name: str, computation: Computation) -> Instruction:
+    """Returns the instruction whose result this is, or is a copy of."""
+    i = computation[name]
+    return uncopied(i.operands[0], computation) if i.opcode in ("copy", "bitcast") else i
+
+
 def constant(name: str, computation: Computation) -> int | None:
     """Returns the value of an instruction that is a constant or a copy of one; else None."""
-    i = computation[name]
-    if i.opcode in ("copy", "bitcast"):
-        return constant(i.operands[0], computation)
+    i = uncopied(name, computation)
     found = i.attribute(r"^\((-?\d+)\)") if i.opcode == "constant" else None
     return None if found is None else int(found)
 
@@ -170,6 +179,8 @@ def traffic(i: Instruction, computation: Computation, computations: dict[str, Co
     operands = [(index, t) for index, name in enumerate(i.operands) if len(t := computation[name].types) == 1]
     read = sum(min(part_read(i, index, computation), t.bytes) for index, (t,) in operands if t.space == 0)
     results = i.types
+    if i.opcode == "send":
+        return read
     if i.opcode.endswith("-start") and i.opcode != "all-reduce-start":
         results = i.types[
             len(operands) : 2 * len(operands)

@@ -34,15 +34,21 @@ class Chip(NamedTuple):
     """Bytes per second."""
     link_bandwidth: float
     """Bytes per second over one link between chips, in one direction; the published figure is for all links, both ways."""
+    network_bandwidth: float
+    """Bytes per second that a chip can send to other slices: its share of the data center network."""
     dimensions: int
     """Dimensions of the torus that the links make, with two links each."""
     whole_turn: int
     """The size at which a dimension closes to a ring; in three dimensions, its multiples too."""
     pod: int
     """The largest number of linked chips."""
-    source: tuple[str, ...]
     config_name: str = "default"
     """The compiler's name of the chip's mode; "megacore": its two cores are one device."""
+    further_sources: tuple[str, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (f"{DOCS}{self.name}", *self.further_sources)
 
     def bandwidth(self, group: Iterable[Coordinates], shape: Coordinates) -> float:
         """Returns the bytes per second that a chip of the group can at best send to the others, in a slice of that shape.
@@ -64,17 +70,20 @@ class Chip(NamedTuple):
 
 
 DOCS = "https://docs.cloud.google.com/tpu/docs/"
-LINKS_OF_V4 = "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)"
+SOURCES_OF_V4 = (
+    "https://arxiv.org/abs/2304.01433 (six links of 50 GB/s)",
+    "https://jax-ml.github.io/scaling-book/tpus (a network of 25 GB/s for each host)",
+)
 
 CHIPS = {
     chip.name: chip
     for chip in (
-        # In the order of the fields: name, flops, memory and its bandwidth, a link's bandwidth, torus, pod, sources, mode.
-        Chip("v4", PEAK_FLOPS["TPU v4"], 32 * GIB, 1200e9, 50e9, 3, 4, 4096, (f"{DOCS}v4", LINKS_OF_V4), "megacore"),
-        Chip("v5e", PEAK_FLOPS["TPU v5e"], 16 * GIB, 819e9, 400e9 / 8, 2, 16, 256, (f"{DOCS}v5e",)),
-        Chip("v5p", PEAK_FLOPS["TPU v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 3, 4, 8960, (f"{DOCS}v5p",), "megacore"),
-        Chip("v6e", PEAK_FLOPS["TPU v6e"], 32 * GIB, 1638e9, 800e9 / 8, 2, 16, 256, (f"{DOCS}v6e",)),
-        Chip("tpu7x", 2 * PEAK_FLOPS["TPU7x"], 192 * GIB, 7380e9, 1200e9 / 12, 3, 4, 9216, (f"{DOCS}tpu7x",)),
+        # In the order of the fields: name, flops, memory and its bandwidth, a link's and the network's, torus, pod, mode.
+        Chip("v4", PEAK_FLOPS["TPU v4"], 32 * GIB, 1200e9, 50e9, 25e9 / 4, 3, 4, 4096, "megacore", SOURCES_OF_V4),
+        Chip("v5e", PEAK_FLOPS["TPU v5e"], 16 * GIB, 819e9, 400e9 / 8, 800e9 / 256, 2, 16, 256),
+        Chip("v5p", PEAK_FLOPS["TPU v5p"], 95 * GIB, 2765e9, 1200e9 / 12, 50e9 / 8, 3, 4, 8960, "megacore"),
+        Chip("v6e", PEAK_FLOPS["TPU v6e"], 32 * GIB, 1638e9, 800e9 / 8, 100e9 / 8, 2, 16, 256),
+        Chip("tpu7x", 2 * PEAK_FLOPS["TPU7x"], 192 * GIB, 7380e9, 1200e9 / 12, 100e9 / 8, 3, 4, 9216),
     )
 }
 """By the names that topologies start with. Each tpu7x chip is two devices."""
@@ -86,24 +95,31 @@ OLDEST_JAX = (0, 10)
 
 
 class Slice(NamedTuple):
-    """A number of linked chips of one kind."""
+    """A number of linked chips of one kind, or several such slices with a network between them."""
 
     name: str
     chip: Chip
     shape: tuple[int, ...]
+    """The sides of one slice."""
+    num_slices: int
     devices: list[jax.Device]
 
     @property
     def chips(self) -> int:
-        return math.prod(self.shape)
+        return self.num_slices * math.prod(self.shape)
 
     @property
     def devices_per_chip(self) -> int:
         return len(self.devices) // self.chips
 
 
-def describe_slice(name: str) -> Slice:
-    """Returns the slice of a name such as v5e:4x4. Raises: ValueError for an impossible slice, or without a compiler for it."""
+def describe_slice(name: str, num_slices: int = 1) -> Slice:
+    """Returns the slice of a name such as v5e:4x4, or several of them.
+
+    Raises: ValueError for an impossible slice, or without a compiler for it.
+    """
+    if num_slices < 1:
+        raise ValueError(f"--num-slices is {num_slices}: it must be at least 1")
     kind, _, sizes = name.partition(":")
     if kind not in CHIPS or not re.fullmatch(r"\d+(x\d+)*", sizes):
         raise ValueError(
@@ -126,6 +142,8 @@ def describe_slice(name: str) -> Slice:
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError('compiling for TPUs needs libtpu, on Linux: pip install "flaxformer-lite[tpu]"')
     settings: dict[str, Any] = {"chip_config_name": chip.config_name}
+    if num_slices > 1:
+        settings["num_slices"] = num_slices
     if math.prod(shape) == 1:
         settings["chips_per_host_bounds"] = (1, 1, 1)
     # libtpu reads this when it is loaded: then it neither looks for TPUs nor refuses to share with other processes.
@@ -141,4 +159,4 @@ def describe_slice(name: str) -> Slice:
             f"--topology is {name!r}, which the compiler does not know ({error}): all sides must be 1, or all even, such as "
             f"{kind}:{example}"
         ) from None
-    return Slice(name, chip, shape, devices)
+    return Slice(name, chip, shape, num_slices, devices)

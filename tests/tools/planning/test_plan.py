@@ -150,6 +150,18 @@ def test_every_config_compiles(path: Path):
 
 @needs.libtpu
 @pytest.mark.slow
+def test_two_slices_send_each_other_the_gradients_alone():
+    """A device sends its part of them, in float32: divided over `fsdp`, and over `data` within the slice."""
+    config = load_config("configs/char_lm.py", ["--model.scan-unroll", "1", "--data.rows-multiple", "8"])
+    plan = make_plan(config, "v5e:2x2", MeshConfig(data=4, fsdp=2), num_slices=2)
+    assert plan.fits and (plan.chips, plan.devices, plan.mesh["data"]) == (8, 8, 4)
+    (sent,) = [e for e in plan.exchanges if e.axes == "between slices"]
+    assert sent.kind == "all-reduce" and sent.bytes == pytest.approx(plan.shard_bytes["parameters"] / 2, rel=0.1)
+    assert "2 slices of v5e:2x2: 8 chips" in in_words(plan)
+
+
+@needs.libtpu
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "mesh"),
     [

@@ -86,6 +86,15 @@ def test_a_collective_that_another_core_does_counts():
     assert gathered == Collective("all-gather", 4 * 4 * 256**2, ((0, 1, 2, 3),), 1)
 
 
+def test_what_goes_to_other_slices_counts_as_it_is_sent():
+    """As the compiler writes it: the host sends, and the program of a slice has no groups of other slices."""
+    says = '{_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
+    sent = f"%y = ({X}, u32[], token[]) send(%x, %key), is_host_transfer=true, frontend_attributes={says}"
+    assert read_program(PARTS.replace("BODY", sent)).collectives == [
+        Collective("all-reduce", 4 * 256**2, (), 1, between_slices=True)
+    ]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "trips"),
     [
@@ -95,6 +104,7 @@ def test_a_collective_that_another_core_does_counts():
         ("add(%i.1, %one)", "multiply(%i.1, %one)", None),
         ("tuple(%start, %w.1", "tuple(%told, %w.1", None),
         ("tuple(%start, %w.1", "tuple(%again, %w.1", 5),
+        ("%i.3 = s32[] add(%i.1, %one)", "%i.4 = s32[] add(%i.1, %one)\n  %i.3 = s32[] copy(%i.4)", 5),
         (
             "%first = (s32[]",
             "%first = (s32[], f32[5,8,128]{2,1,0}, f32[8,128]{1,0}) parameter(2)\n  %unused = (s32[]",
@@ -183,6 +193,11 @@ def test_kernels_within_a_kernel_read_and_write_their_slices():
             f"%y = (({X}, token[]), {FOUR}) call-start(%x, %key), to_apply=%called_computation\n"
             f"  %z = {FOUR} call-done(%y)",
             5,
+        ),
+        (
+            f"%y = ({X}, u32[], token[]) send(%x, %key), is_host_transfer=true\n  %z = token[] send-done(%y)\n"
+            f"  %r = ({X}, u32[]{{:S(2)}}, token[]) recv(%key), is_host_transfer=true\n  %s = ({X}, token[]) recv-done(%r)",
+            2,
         ),
         ("%y = f32[4096,256]{1,0} scatter(%all, %at, %x), update_window_dims={1}, to_apply=%add", 3),
         ("%y = f32[4096,256]{1,0} fusion(%all, %at, %x), kind=kCustom, calls=%added", 3),

@@ -6,10 +6,11 @@ import jax
 import pytest
 
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
-from flaxformer_lite.tools.planning.communication import exchange_seconds
-from flaxformer_lite.tools.planning.program import Collective
-from flaxformer_lite.tools.planning.topology import CHIPS, describe_slice
+from flaxformer_lite.tools.planning.communication import exchange_seconds, sum_collectives
+from flaxformer_lite.tools.planning.program import Collective, Program
+from flaxformer_lite.tools.planning.topology import CHIPS, Slice, describe_slice
 from tests.support import needs
+from tests.support.slices import stand_ins
 
 
 @pytest.mark.parametrize(
@@ -31,26 +32,27 @@ def test_links_that_a_group_can_use(chip: str, shape: tuple[int, ...], group: li
 
 def test_every_figure_has_a_source():
     for name, chip in CHIPS.items():
-        assert chip.name == name and all("https://" in source for source in chip.source)
+        assert chip.name == name and all("https://" in source for source in chip.sources)
 
 
 PUBLISHED = {
-    "v4": (275, 32, 1200, 600, 3, 4, 4096),
-    "v5e": (197, 16, 819, 400, 2, 16, 256),
-    "v5p": (459, 95, 2765, 1200, 3, 4, 8960),
-    "v6e": (918, 32, 1638, 800, 2, 16, 256),
-    "tpu7x": (2307, 192, 7380, 1200, 3, 4, 9216),
+    "v4": (275, 32, 1200, 600, 50, 3, 4, 4096),
+    "v5e": (197, 16, 819, 400, 25, 2, 16, 256),  # the network: 6.4 Tb/s a pod
+    "v5p": (459, 95, 2765, 1200, 50, 3, 4, 8960),
+    "v6e": (918, 32, 1638, 800, 100, 2, 16, 256),
+    "tpu7x": (2307, 192, 7380, 1200, 100, 3, 4, 9216),
 }
-"""Copied by hand: TFLOP/s in bfloat16, GiB and GB/s of HBM, GB/s of all links both ways, the torus' dimensions and the length from
-which one closes, chips in a pod."""
+"""Copied by hand: TFLOP/s in bfloat16, GiB and GB/s of HBM, GB/s of all links both ways, Gb/s of the network, the torus' dimensions
+and the length from which one closes, chips in a pod."""
 
 
 def test_figures_are_those_published():
     assert set(CHIPS) == set(PUBLISHED)
-    for name, (tera, gib, hbm, links, dimensions, whole_turn, pod) in PUBLISHED.items():
+    for name, (tera, gib, hbm, links, network, dimensions, whole_turn, pod) in PUBLISHED.items():
         chip = CHIPS[name]
         assert (chip.flops, chip.hbm_bytes, chip.hbm_bandwidth) == (tera * 1e12, gib * 2**30, hbm * 1e9)
         assert 2 * 2 * chip.dimensions * chip.link_bandwidth == links * 1e9
+        assert 8 * chip.network_bandwidth == network * 1e9
         assert (chip.dimensions, chip.whole_turn, chip.pod) == (dimensions, whole_turn, pod)
 
 
@@ -90,10 +92,9 @@ def test_an_old_jax_is_refused(monkeypatch: pytest.MonkeyPatch):
         describe_slice("v5e:1x1")
 
 
-@needs.libtpu
 def test_the_least_time_of_an_exchange():
     """By hand: v5e has 50 GB/s a link, and a square of 2 × 2 chips one along each side."""
-    square = describe_slice("v5e:2x2")
+    square = Slice("v5e:2x2", CHIPS["v5e"], (2, 2), 1, stand_ins("v5e:2x2"))
     mesh = make_mesh(MeshConfig(data=1, fsdp=4), square.devices)
     everyone = ((0, 1, 2, 3),)
 
@@ -104,3 +105,16 @@ def test_the_least_time_of_an_exchange():
     assert seconds("all-reduce", everyone) == pytest.approx(1.5 / 100)
     assert seconds("collective-permute", ((0, 1), (1, 2), (2, 3), (3, 0))) == pytest.approx(1 / 100)
     assert seconds("collective-permute", ((0, 0), (1, 1))) == 0
+
+
+def test_between_slices_the_network_counts():
+    """By hand: 3.125 GB/s for a chip of a v5e; of 1 GB three slices lack a quarter each, and an all-reduce sends it twice."""
+    slices = Slice("v5e:2x2", CHIPS["v5e"], (2, 2), 4, stand_ins("v5e:2x2", 4))
+    mesh = make_mesh(MeshConfig(data=-1, fsdp=2), slices.devices)
+    sent = [Collective("all-reduce", 1e9, (), 3, True), Collective("all-gather", 1e9, ((0, 2), (1, 3)), 1)]
+    sent += [Collective("all-gather", 1e9, (), 1)]
+    found = {(e.kind, e.axes): e for e in sum_collectives(Program(collectives=sent), mesh, slices)}
+    assert set(found) == {("all-reduce", "between slices"), ("all-gather", "data"), ("all-gather", "data+fsdp")}
+    network = found["all-reduce", "between slices"]
+    assert (network.count, network.bytes) == (3, 3e9)
+    assert network.seconds == pytest.approx(3 * 2 * 0.75 / 3.125)
