@@ -1,10 +1,16 @@
-"""BART: post-norm encoder–decoder with learned positions and a norm on the embeddings, and a head for classes.
+"""BART and Marian: post-norm encoder–decoders.
 
-Reference: Lewis et al. 2019, arXiv:1910.13461.
+BART has learned positions, a norm on the embeddings, and a head for classes. Marian, of translation models, has sinusoidal
+positions, no such norm, and one or two vocabularies.
+
+References: Lewis et al. 2019, arXiv:1910.13461; Junczys-Dowmunt et al. 2018, arXiv:1804.00344.
 """
 
+import functools
 import re
 from typing import Any
+
+import numpy as np
 
 from flaxformer_lite.interop.hf.family import (
     ClassNames,
@@ -21,7 +27,7 @@ from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only
 from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.positions import Learned, Sinusoidal
 
 SHARED, HEAD, HEAD_BIAS = "model.shared.weight", "lm_head.weight", "final_logits_bias"
 TABLES = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
@@ -167,21 +173,75 @@ NAMES: Names = {
     "pooler/classes": "classification_head.out_proj",
 }
 
+BART_FAMILY = Family(
+    model_type="bart",
+    prefix="model.",
+    base=BART.base,
+    special=SpecialIds(pad=1, bos=0, eos=2, start=2),
+    head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
+    # The first two rows of the position table belong to no position.
+    template=replaced(STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True}),
+    table=TABLE,
+    read_heads=read_heads,
+    architecture=BART.of,
+    names=lambda model, architecture: NAMES,
+    ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
+)
+
+# Marian ---------------------------------------------------------------------------------------------------------------
+
+
+def read_target_size(options: Options, draft: Draft) -> None:
+    """Reads the target's vocabulary size, which is another only where the tables are separate."""
+    if options.flag("share_encoder_decoder_embeddings", True):
+        options.only("decoder_vocab_size", draft["vocab_size"])
+    else:
+        draft["target_vocab_size"] = options.integer("decoder_vocab_size", draft["vocab_size"])
+
+
+MARIAN_TABLE = (
+    option("vocab_size", "vocab_size"),
+    Entry(read_target_size, lambda model: {"decoder_vocab_size": model.output_size}),
+    *STACKS,
+    option("init_std", "initializer.stddev"),
+    Entry(write=lambda model: {"share_encoder_decoder_embeddings": model.share_source_target}),
+    Entry(write=lambda model: {"tie_word_embeddings": model.share_source_target or model.share_target_output}),
+    ignored("max_position_embeddings"),  # any length is allowed: positions are computed
+    only("normalize_embedding", False),
+    only("static_position_embeddings", True),
+)
+
+
+def is_sinusoidal(x: np.ndarray, weights: Arrays, model: ModelConfig) -> bool:
+    """Returns whether a table of positions equals the sinusoids that are computed here."""
+    if x.ndim != 2 or x.shape[1] != model.d_model:
+        return False
+    rates = 10_000.0 ** (-np.arange(0, model.d_model, 2) / model.d_model)
+    angles = np.arange(len(x))[:, None] * rates
+    expected = np.concatenate([np.sin(angles), np.cos(angles)], 1)[:, : model.d_model]
+    return bool(np.abs(x - expected).max() < 1e-4)
+
+
 FAMILIES = (
+    BART_FAMILY,
     Family(
-        model_type="bart",
+        model_type="marian",
         prefix="model.",
-        base=BART.base,
-        special=SpecialIds(pad=1, bos=0, eos=2, start=2),
-        head_prefixes=(HEAD_BIAS, "lm_head.", "classification_head."),
-        # The first two rows of the position table belong to no position.
-        template=replaced(
-            STACKS_TEMPLATE, {"positions": Learned(max_positions=1024, offset=2), "embedding_norm": True}
+        base="MarianModel",
+        special=SpecialIds(pad=58100, eos=0, start=58100),
+        head_prefixes=(HEAD_BIAS, "lm_head."),
+        template=replaced(STACKS_TEMPLATE, {"vocab_size": 58101, "positions": Sinusoidal(layout="half_split")}),
+        table=MARIAN_TABLE,
+        read_heads=functools.partial(read_tables, "MarianModel"),
+        architecture=lambda model, names: "MarianModel" if model.head is None else "MarianMTModel",
+        names=lambda model, architecture: STACK_NAMES,
+        ignorable=(
+            *TIED,
+            IgnorableTensor(
+                r"model\.(encoder|decoder)\.embed_positions\.weight",
+                "the sines, then the cosines, of each position",
+                is_sinusoidal,
+            ),
         ),
-        table=TABLE,
-        read_heads=read_heads,
-        architecture=BART.of,
-        names=lambda model, architecture: NAMES,
-        ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
     ),
 )

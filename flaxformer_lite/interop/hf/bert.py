@@ -1,19 +1,25 @@
-"""BERT: post-norm encoder, pooler, and the heads for masked tokens, next sentences and classes.
+"""BERT, RoBERTa and DistilBERT: a post-norm encoder, a pooler, and heads for masked tokens, next sentences and classes.
 
-Reference: Devlin et al. 2018, arXiv:1810.04805.
+RoBERTa counts positions from the padding id on. DistilBERT has no token types and no pooler, and names of its own.
+
+References: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Sanh et al. 2019, arXiv:1910.01108.
 """
 
+import dataclasses
 from collections.abc import Collection
+from typing import Any
 
 from flaxformer_lite.interop.differences import CannotExpress
-from flaxformer_lite.interop.hf.family import Family, never_read, position_ids, tied_copies
+from flaxformer_lite.interop.hf.family import ClassNames, Family, never_read, position_ids, tied_copies
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds, num_labels
 from flaxformer_lite.interop.name_map import Arrays, Names, prefixed
-from flaxformer_lite.interop.options import Draft, Kind, Options, option
+from flaxformer_lite.interop.options import Draft, Entry, Kind, Options, only, option
 from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.norms import LayerNorm
-from flaxformer_lite.model.positions import Learned
+from flaxformer_lite.model.positions import FixedTable, Learned
+
+# BERT -----------------------------------------------------------------------------------------------------------------
 
 TEMPLATE = ModelConfig(
     vocab_size=30522,
@@ -115,23 +121,160 @@ def head_output(model: ModelConfig, there: str) -> Names:
     return {"head/bias": f"{there}.bias"} if model.share_target_output else {"head": f"{there}.decoder"}
 
 
-FAMILIES = (
-    Family(
-        model_type="bert",
-        prefix="bert.",
-        base="BertModel",
-        special=SpecialIds(pad=0),
-        head_prefixes=("cls.", "classifier."),
-        template=TEMPLATE,
-        table=TABLE,
-        read_heads=read_heads,
-        architecture=architecture,
-        names=names,
-        ignorable=(
-            *tied_copies("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
-            *tied_copies("cls.predictions.bias", "cls.predictions.decoder.bias"),
-            never_read(r"cls\.predictions\.bias", "unused: an untied head has a bias of its own"),
-            position_ids(r"bert\.embeddings\.position_ids"),
-        ),
+BERT = Family(
+    model_type="bert",
+    prefix="bert.",
+    base="BertModel",
+    special=SpecialIds(pad=0),
+    head_prefixes=("cls.", "classifier."),
+    template=TEMPLATE,
+    table=TABLE,
+    read_heads=read_heads,
+    architecture=architecture,
+    names=names,
+    ignorable=(
+        *tied_copies("bert.embeddings.word_embeddings.weight", "cls.predictions.decoder.weight"),
+        *tied_copies("cls.predictions.bias", "cls.predictions.decoder.bias"),
+        never_read(r"cls\.predictions\.bias", "unused: an untied head has a bias of its own"),
+        position_ids(r"bert\.embeddings\.position_ids"),
     ),
 )
+
+# RoBERTa --------------------------------------------------------------------------------------------------------------
+
+
+def read_padded_positions(options: Options, draft: Draft) -> None:
+    """Reads the number of positions: the table also has the rows up to the padding id, which no position has."""
+    pad_id, rows = options.integer("pad_token_id", 1), draft["positions.max_positions"]
+    if rows - pad_id - 1 < 1:
+        raise options.wrong("max_position_embeddings", f"with pad_token_id {pad_id} it should be at least {pad_id + 2}")
+    draft["position_padding_id"] = pad_id
+    draft["positions.offset"], draft["positions.max_positions"] = pad_id + 1, rows - pad_id - 1
+
+
+def padded_position_options(model: ModelConfig) -> dict[str, Any]:
+    if type(model.positions) is not Learned:
+        return {}
+    offset, pad_id = model.positions.offset, model.position_padding_id
+    if pad_id is None or offset != pad_id + 1:
+        raise CannotExpress(
+            f"it needs model.positions.offset to be model.position_padding_id + 1; they are {offset} and {pad_id}",
+            ["model.position_padding_id", "model.positions.offset"],
+        )
+    return {"max_position_embeddings": model.positions.max_positions + offset, "pad_token_id": pad_id}
+
+
+def read_roberta_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+    has_head = "lm_head.dense.weight" in tensors  # its activation is gelu, whatever `hidden_act` is
+    draft["head"] = LanguageModelHead(bias=True, transform="gelu") if has_head else None
+    draft["pooler"] = Pooler() if "roberta.pooler.dense.weight" in tensors else None
+    if "classifier.out_proj.weight" in tensors:
+        draft["pooler"] = Pooler(num_classes=num_labels(options))
+
+
+def roberta_names(model: ModelConfig, architecture: str) -> Names:
+    has_classes = model.pooler is not None and model.pooler.num_classes > 0
+    return {
+        **prefixed("", "roberta.", EMBEDDINGS),
+        **prefixed("encoder/layers/", "roberta.encoder.layer.{i}.", LAYER),
+        "head/transform": "lm_head.dense",
+        "head/norm": "lm_head.layer_norm",
+        **head_output(model, "lm_head"),
+        "pooler/dense": "classifier.dense" if has_classes else "roberta.pooler.dense",
+        "pooler/classes": "classifier.out_proj",
+    }
+
+
+ROBERTA = Family(
+    model_type="roberta",
+    prefix="roberta.",
+    base="RobertaModel",
+    special=SpecialIds(pad=1, bos=0, eos=2),
+    head_prefixes=("lm_head.", "classifier."),
+    template=dataclasses.replace(TEMPLATE, vocab_size=50265, position_padding_id=1, positions=Learned(offset=2)),
+    table=(*TABLE, Entry(read_padded_positions, padded_position_options)),
+    read_heads=read_roberta_heads,
+    architecture=ClassNames("RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification").of,
+    names=roberta_names,
+    ignorable=(
+        *tied_copies("roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight"),
+        *tied_copies("lm_head.bias", "lm_head.decoder.bias"),
+        never_read(r"lm_head\.bias", "unused: an untied head has a bias of its own"),
+        position_ids(r"roberta\.embeddings\.position_ids"),
+    ),
+)
+
+# DistilBERT -----------------------------------------------------------------------------------------------------------
+
+
+def read_sinusoids(options: Options, draft: Draft) -> None:
+    """Replaces the learned table where the config has sinusoids: they are stored as a fixed table."""
+    if options.flag("sinusoidal_pos_embds", False):
+        draft["positions"] = FixedTable()
+
+
+def read_stddev(options: Options, draft: Draft) -> None:
+    draft["initializer.stddev"] = options.number("initializer_range", 0.02)
+    if type(draft["positions"]) is not FixedTable:
+        draft["positions.stddev"] = draft["initializer.stddev"]
+
+
+DISTILBERT_TABLE = (
+    only("tie_weights_", True),
+    option("vocab_size", "vocab_size"),
+    option("dim", "d_model"),
+    option("n_heads", "num_heads"),
+    option("hidden_dim", "d_ff"),
+    option("n_layers", "num_encoder_layers"),
+    Entry(read_sinusoids, lambda model: {"sinusoidal_pos_embds": type(model.positions) is FixedTable}),
+    option("max_position_embeddings", "positions.max_positions"),
+    option("activation", "activation", kind=ACTIVATION),
+    option("dropout", "dropout.residual_rate", "dropout.embedding_rate"),
+    option("attention_dropout", "dropout.attention_rate"),
+    Entry(read_stddev, lambda model: {"initializer_range": getattr(model.positions, "stddev", 0.02)}),
+    option("tie_word_embeddings", "share_target_output"),
+)
+
+
+def read_distilbert_heads(options: Options, draft: Draft, tensors: Arrays) -> None:
+    has_head, has_classes = "vocab_transform.weight" in tensors, "pre_classifier.weight" in tensors
+    draft["head"] = LanguageModelHead(bias=True, transform=draft["activation"]) if has_head else None
+    draft["pooler"] = Pooler(activation="relu", num_classes=num_labels(options)) if has_classes else None
+
+
+DISTILBERT_LAYER = {
+    "attention/query": "attention.q_lin",
+    "attention/key": "attention.k_lin",
+    "attention/value": "attention.v_lin",
+    "attention/out": "attention.out_lin",
+    "attention_post_norm": "sa_layer_norm",
+    "feed_forward/up": "ffn.lin1",
+    "feed_forward/down": "ffn.lin2",
+    "feed_forward_post_norm": "output_layer_norm",
+}
+DISTILBERT_NAMES: Names = {
+    **prefixed("", "distilbert.", EMBEDDINGS),
+    **prefixed("encoder/layers/", "distilbert.transformer.layer.{i}.", DISTILBERT_LAYER),
+    "head/transform": "vocab_transform",
+    "head/norm": "vocab_layer_norm",
+    "head": "vocab_projector",
+    "pooler/dense": "pre_classifier",
+    "pooler/classes": "classifier",
+}
+DISTILBERT = Family(
+    model_type="distilbert",
+    prefix="distilbert.",
+    base="DistilBertModel",
+    special=SpecialIds(pad=0),
+    head_prefixes=("vocab_", "pre_classifier.", "classifier."),
+    template=dataclasses.replace(TEMPLATE, num_encoder_layers=6, num_token_types=0),
+    table=DISTILBERT_TABLE,
+    read_heads=read_distilbert_heads,
+    architecture=ClassNames("DistilBertModel", "DistilBertForMaskedLM", "DistilBertForSequenceClassification").of,
+    names=lambda model, architecture: DISTILBERT_NAMES,
+    ignorable=(
+        *tied_copies("distilbert.embeddings.word_embeddings.weight", "vocab_projector.weight"),
+        position_ids(r"distilbert\.embeddings\.position_ids"),
+    ),
+)
+FAMILIES = (BERT, ROBERTA, DISTILBERT)

@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 from flaxformer_lite.interop.hf import llama
-from flaxformer_lite.interop.hf.decoder_only import (
+from flaxformer_lite.interop.hf.family import ClassNames
+from flaxformer_lite.interop.hf.llama import (
     FULL,
     LOCAL,
     ROTARY,
@@ -16,7 +17,6 @@ from flaxformer_lite.interop.hf.decoder_only import (
     read_scheme,
     rope_parameters,
 )
-from flaxformer_lite.interop.hf.family import ClassNames
 from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
 from flaxformer_lite.interop.options import (
     OPTIONAL_NUMBER,

@@ -9,8 +9,8 @@ import functools
 
 import numpy as np
 
-from flaxformer_lite.interop.hf.decoder_only import HEAD_PREFIXES, HEADS, read_heads
 from flaxformer_lite.interop.hf.family import ClassNames, Family, IgnorableTensor, never_read, tied_copies
+from flaxformer_lite.interop.hf.llama import HEAD_PREFIXES, HEADS, read_heads
 from flaxformer_lite.interop.hf.options import ACTIVATION, SpecialIds
 from flaxformer_lite.interop.name_map import Layout, Leaves, Names, prefixed
 from flaxformer_lite.interop.options import Draft, Entry, Options, ignored, only, option
