@@ -31,31 +31,27 @@ def tokenize(pairs: Sequence[Pair], tokenizers: Tokenizers) -> TokenArrays:
     return TokenArrays([TokenShard.of(pairs, tokenizers)])
 
 
-def truncate(
-    records: Sequence[TokenPair], longest: Lengths, warn: Callable[[str], None], first_line: int = 1
-) -> list[TokenPair]:
-    """Truncates the records to `longest`, with room for EOS; `warn` gets a line with the number of each truncated record."""
-
-    def truncated(record: TokenPair, line: int) -> TokenPair:
-        too_long = cut_warning(warn, line)
-        source = cut(record.source, longest.source - 1, "source", "max_source_length", too_long)
-        target = cut(record.target, longest.target - 1, "target", "max_target_length", too_long)
-        return record._replace(source=source, target=target)
-
-    return [truncated(record, line) for line, record in enumerate(records, first_line)]
-
-
 def evaluation_records(
     pairs: Sequence[Pair],
     tokenizers: Tokenizers,
     objective: RowMaker[Any],
     longest: Lengths,
     warn: Callable[[str], None],
-    first_line: int = 1,
 ) -> Sequence[TokenPair]:
-    """Tokenizes evaluation data. Records are truncated here, with a warning, if the objective does not cut them itself."""
+    """Tokenizes evaluation data. Unless the objective cuts them itself, records that are too long are cut here.
+
+    `warn` then gets a line with the number of the record. The cut leaves room for EOS.
+    """
     records = tokenize(pairs, tokenizers)
-    return truncate(records, longest, warn, first_line) if objective.truncates_records else records
+    if not objective.truncates_records:
+        return records
+    found = []
+    for line, record in enumerate(records, 1):
+        too_long = cut_warning(warn, line)
+        source = cut(record.source, longest.source - 1, "source", "max_source_length", too_long)
+        target = cut(record.target, longest.target - 1, "target", "max_target_length", too_long)
+        found.append(record._replace(source=source, target=target))
+    return found
 
 
 def row_generator(seed: int, step: int, row: int) -> np.random.Generator:
@@ -238,14 +234,8 @@ def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) ->
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:
-    """Returns a batch of zeros with the bucket's shape. Raises: ValueError if one empty record gives no row."""
+    """Returns a batch of zeros with the bucket's shape."""
     nothing = TokenPair(np.zeros(0, np.int32), np.zeros(0, np.int32))
     rows = objective.make_rows([nothing], bucket.lengths, 0)
-    if not len(rows):
-        owner = type(objective)
-        raise ValueError(
-            f"objective.kind {getattr(owner, 'kind', owner.__name__)!r}: {owner.__qualname__}.make_rows returned no row for one "
-            "empty record, from which shapes are made: return at least one row for it when tokenizer is None"
-        )
     row = objective.example(rows[0], bucket.lengths, row_generator(0, 0, 0), SpecialIds(mask=0))
     return jax.tree.map(lambda leaf: np.zeros((bucket.rows, *leaf.shape), leaf.dtype), row)

@@ -44,9 +44,6 @@ def documents(records: Sequence[TokenPair], kind: str) -> Documents:
     return Documents(arrays)
 
 
-# Pieces ----------------------------------------------------------------------------------------------------------------
-
-
 class Pieces(Lazy[Tokens]):
     """The pieces of all documents, in order: document i has `counts[i]` of them, and `make(i, k)` returns piece k."""
 
@@ -78,18 +75,15 @@ def overlapping_pieces(texts: Documents, max_inputs: int, special: SpecialIds) -
     number of input tokens of every piece.
     """
     counts, sizes = cut_evenly(texts.sizes + len(special.with_bos_eos([])) - 1, max_inputs)
-    return Pieces(counts, lambda i, k: overlapping_piece(texts[i], k, max_inputs, special)), sizes
 
+    def piece(i: int, k: int) -> Tokens:
+        before = int(special.bos is not None)
+        start, stop = k * max_inputs - before, (k + 1) * max_inputs + 1 - before
+        first = [special.bos] if special.bos is not None and start < 0 else []
+        last = [special.eos] if special.eos is not None and stop > len(texts[i]) else []
+        return np.concatenate([first, texts[i][max(start, 0) : stop], last], dtype=np.int32, casting="unsafe")
 
-def overlapping_piece(document: Tokens, k: int, max_inputs: int, special: SpecialIds) -> Tokens:
-    """Returns piece k of the document without reading the others."""
-    before = int(special.bos is not None)
-    start, stop = k * max_inputs - before, (k + 1) * max_inputs + 1 - before
-    tokens = document[max(start, 0) : stop].astype(np.int32)
-    first = special.bos if start < 0 else None
-    last = special.eos if stop > len(document) else None
-    ends = [np.array([i for i in (special_id,) if i is not None], np.int32) for special_id in (first, last)]
-    return np.concatenate([ends[0], tokens, ends[1]])
+    return Pieces(counts, piece), sizes
 
 
 def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.ndarray, "P"]]:
@@ -98,24 +92,12 @@ def separate_pieces(texts: Documents, max_length: int) -> tuple[Pieces, Int[np.n
     return Pieces(counts, lambda i, k: texts[i][k * max_length : (k + 1) * max_length]), sizes
 
 
-# Rows ------------------------------------------------------------------------------------------------------------------
-
-
 class Packs(Lazy[Pack]):
     """Rows of several pieces; `used` has the positions that are taken in each."""
 
-    def __init__(
-        self,
-        pieces: Sequence[Tokens],
-        members: Int[np.ndarray, "P"],
-        counts: Int[np.ndarray, "R"],
-        sizes: Int[np.ndarray, "P"],
-    ) -> None:
-        ends = np.cumsum(counts)
-        super().__init__(
-            len(counts), lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]]))
-        )
-        self.used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
+    def __init__(self, make: Callable[[int], Pack], used: Int[np.ndarray, "R"]) -> None:
+        super().__init__(len(used), make)
+        self.used = used
 
 
 def pack(
@@ -129,26 +111,24 @@ def pack(
     sizes = np.asarray(sizes, np.int32)
     order = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 2])).permutation(len(pieces))
     whole = len(order) - len(order) % window
-    blocks = [order[start : min(start + BLOCK * window, whole)] for start in range(0, whole, BLOCK * window)]
-    packed = [first_fit_decreasing(block.reshape(-1, window), sizes, room) for block in blocks]
+    blocks = [order[part].reshape(-1, window) for part in slices(whole, BLOCK * window)]
     if whole < len(order):
-        packed.append(first_fit_decreasing(order[None, whole:], sizes, room))
-    nothing = PackedWindows(np.zeros(0, np.int32), np.zeros(0, np.int32))
-    members, counts = (np.concatenate(parts) for parts in zip(nothing, *packed, strict=True))
-    return Packs(pieces, members, counts, sizes)
+        blocks.append(order[None, whole:])
+    packed = [first_fit_decreasing(block, sizes, room) for block in blocks] or [(order, order)]
+    members, counts = (np.concatenate(parts) for parts in zip(*packed, strict=True))
+    ends = np.cumsum(counts)
+    used = np.add.reduceat(sizes[members], ends - counts) if len(counts) else np.zeros(0, np.int32)
+    return Packs(lambda i: Pack(tuple(pieces[int(p)] for p in members[ends[i] - counts[i] : ends[i]])), used)
 
 
-class PackedWindows(NamedTuple):
-    """Rows of pieces, window after window."""
+def first_fit_decreasing(
+    windows: Int[np.ndarray, "W K"], sizes: Int[np.ndarray, "P"], room: int
+) -> tuple[Int[np.ndarray, "M"], Int[np.ndarray, "R"]]:
+    """Packs the pieces of each window: the longest first, each into the window's first row with room for it.
 
-    members: Int[np.ndarray, "P"]
-    """The piece numbers of all rows, in the order in which they were put in."""
-    counts: Int[np.ndarray, "R"]
-    """The number of pieces in each row."""
-
-
-def first_fit_decreasing(windows: Int[np.ndarray, "W K"], sizes: Int[np.ndarray, "P"], room: int) -> PackedWindows:
-    """Packs the pieces of each window: the longest first, each into the window's first row with room for it."""
+    Returns the piece numbers of all rows, window after window, in the order in which they were put in, and the number of pieces
+    in each row.
+    """
     each, window = np.arange(len(windows)), windows.shape[1]
     windows = np.take_along_axis(windows, np.argsort(-sizes[windows], axis=1, kind="stable"), 1).astype(np.int32)
     own = sizes[windows]
@@ -161,7 +141,7 @@ def first_fit_decreasing(windows: Int[np.ndarray, "W K"], sizes: Int[np.ndarray,
         most = min(max(most, int(rows[:, k].max()) + 2), window)
     members = np.take_along_axis(windows, np.argsort(rows, axis=1, kind="stable"), 1)
     counts = np.stack([np.bincount(row, minlength=window) for row in rows])
-    return PackedWindows(members.reshape(-1), counts[counts > 0].astype(np.int32))
+    return members.reshape(-1), counts[counts > 0].astype(np.int32)
 
 
 class TextPairs(NamedTuple):

@@ -96,10 +96,6 @@ class TokenShard(NamedTuple):
         labels = [pair.label for pair in pairs]
         return cls(ids, np.array(starts), np.array(labels) if any(labels) else None)
 
-    @property
-    def num_records(self) -> int:
-        return len(self.starts) // 2
-
 
 class TokenArrays(Lazy[TokenPair]):
     """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers.
@@ -109,7 +105,7 @@ class TokenArrays(Lazy[TokenPair]):
 
     def __init__(self, shards: Sequence[TokenShard], fingerprint: str | None = None) -> None:
         self.shards, self._fingerprint = shards, fingerprint
-        self._firsts = np.cumsum([0, *(shard.num_records for shard in shards)]).tolist()
+        self._firsts = np.cumsum([0, *(len(shard.starts) // 2 for shard in shards)]).tolist()
         super().__init__(self._firsts[-1], self._record)
 
     @classmethod
@@ -137,7 +133,7 @@ class TokenArrays(Lazy[TokenPair]):
     def labels(self) -> Iterator[str]:
         """Yields the label of every record, "" for none."""
         for shard in self.shards:
-            yield from [""] * shard.num_records if shard.labels is None else map(str, shard.labels)
+            yield from [""] * (len(shard.starts) // 2) if shard.labels is None else map(str, shard.labels)
 
     def view(self, i: int, side: int) -> Integer[np.ndarray, "_"]:
         """Returns the tokens of one side of record i, 0 the source, 1 the target, of the type that they are stored in."""

@@ -11,12 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from flaxformer_lite.data.batch_plan import PADDING_ROW, Bucket
-from flaxformer_lite.data.dataset import Dataset, tokenize, truncate, with_room, zero_batch
+from flaxformer_lite.data.batch_plan import PADDING_ROW
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, with_room, zero_batch
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
-from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.text import SentencePiece
+from flaxformer_lite.text import Bytes, SentencePiece
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from flaxformer_lite.text.subword_sampling import BPEDropout
 from flaxformer_lite.text.tokenizer import Tokenizers
@@ -93,10 +92,10 @@ def test_longer_pairs_are_dropped_and_counted():
 
 def test_truncation_leaves_room_for_eos_and_reports_the_line():
     warnings: list[str] = []
-    records = [TokenPair(np.arange(n, dtype=np.int32), np.arange(2, dtype=np.int32)) for n in (5, 6, 7)]
-    kept = truncate(records, Lengths(6, 9), warnings.append, first_line=11)
+    tokenizers, pairs = Tokenizers(*[Bytes().train([], 260)] * 2), [Pair("x" * n, "ab") for n in (5, 6, 7)]
+    kept = evaluation_records(pairs, tokenizers, CONFIG.objective, Lengths(6, 9), warnings.append)
     assert [len(record.source) for record in kept] == [5, 5, 5]
-    assert [line.split(":")[0] for line in warnings] == ["line 12", "line 13"]
+    assert [line.split(":")[0] for line in warnings] == ["line 2", "line 3"]
 
 
 def test_the_fingerprint_changes_with_the_data(dataset: Dataset, tokenizers: Tokenizers):
@@ -121,17 +120,6 @@ def test_a_zero_batch_has_the_shapes_and_types_of_a_real_one(dataset: Dataset):
     zeros = zero_batch(CONFIG.objective, bucket)
     chex.assert_trees_all_equal_shapes_and_dtypes(zeros, dataset.batch(0))
     assert not zeros.weights.any()
-
-
-def test_an_objective_without_a_row_for_an_empty_record_is_named():
-    class Skips(Seq2Seq):
-        def make_rows(self, records, longest, seed, tokenizer=None):
-            return [record for record in records if len(record.source)]
-
-    with pytest.raises(
-        ValueError, match=r"^objective\.kind 'seq2seq': .*Skips\.make_rows returned no row .*: return at least one"
-    ):
-        zero_batch(Skips(), Bucket(Lengths(5, 3), 8))
 
 
 def test_a_process_reads_its_rows_of_a_batch_only():
