@@ -1,7 +1,6 @@
 """The work of `inspect`: what a run is, what is damaged, how its state is sharded, what a store holds."""
 
 import argparse
-import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -9,20 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import jax
-from jax.sharding import AbstractMesh, AxisType
-
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.base.remote_files import is_url
 from flaxformer_lite.base.tree_paths import leaves_by_path
-from flaxformer_lite.cli.experiments import config_of, parse_mesh
-from flaxformer_lite.config import Config
 from flaxformer_lite.data.store import check_store, check_tokenizers, list_stores, stores_of
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
-from flaxformer_lite.parallel import MESH_AXES, MeshConfig
-from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
 from flaxformer_lite.run.description import describe as describe_run
-from flaxformer_lite.training import TrainTask, abstract_state
 from flaxformer_lite.workdir import (
     RunFolder,
     abstract_params,
@@ -36,20 +27,13 @@ from flaxformer_lite.workdir.manifest import check_seal, steps_in, why_damaged
 
 
 def run(arguments: argparse.Namespace) -> None:
-    if arguments.sharding:
-        if arguments.step is not None or arguments.weights is not None:
-            raise ValueError("--step and --weights choose parameters, but --sharding shows none: leave them out")
-        show_sharding(arguments.folder, arguments.devices, arguments.mesh, arguments.json)
-        return
-    if arguments.devices is not None or arguments.mesh is not None:
-        raise ValueError("--devices and --mesh are for --sharding: add it, or leave them out")
     if arguments.verify:
         if arguments.step is not None or arguments.weights is not None:
             raise ValueError("--step and --weights choose parameters, but --verify reads all: leave them out")
         verify(arguments.folder, arguments.json)
         return
     if not is_url(arguments.folder) and (stores := list_stores(Path(arguments.folder))):
-        show_stores(stores, arguments.json)
+        print(json.dumps(stores, indent=2))
         return
     report = describe(arguments.folder, arguments.weights or "last", arguments.step)
     if arguments.json:
@@ -66,21 +50,6 @@ def run(arguments: argparse.Namespace) -> None:
         print(f"checkpoint {checkpoint['step']}: {metrics or 'not evaluated'}{' (best)' if checkpoint['best'] else ''}")
     if report["step"] is not None:
         print(f"\nparameters of {report['weights']} (step {report['step']})\nSHA-256 {report['sha256']}")
-
-
-def show_stores(stores: list[dict[str, Any]], as_json: bool) -> None:
-    """Prints what is in each store."""
-    if as_json:
-        print(json.dumps(stores, indent=2))
-        return
-    for store in stores:
-        state = "whole" if store["whole"] else "not whole: the same training, or `prepare`, continues it"
-        print(f"{store['store']}: {state}\n  {store['source']}")
-        for version in store["files"] or ():
-            print(f"  file {version}")
-        print(f"  tokenizers {', '.join(store['tokenizers'])}")
-        tokens = f"{store['source_tokens']:,} source and {store['target_tokens']:,} target tokens"
-        print(f"  {store['records']:,} records in {store['shards']} shards, {tokens}, {store['bytes']:,} bytes")
 
 
 def describe(path: str, weights: str, step: int | None) -> dict[str, Any]:
@@ -173,60 +142,3 @@ def examine(folder: RunFolder) -> dict[str, str | None]:
         lost = lines - len(folder.rows()) + (lines == 0)
         parts["metrics.jsonl"] = f"{lost} of {lines} lines are no rows, or come twice" if lost else None
     return parts
-
-
-def show_sharding(path: str, devices: int | None, mesh: str | None, as_json: bool) -> None:
-    """Prints the sharding of every array of the training state."""
-    if devices is not None and devices < 1:
-        raise ValueError(f"--devices is {devices}: it must be at least 1")
-    config = config_of(path)
-    report = sharding(config, config.train.mesh if mesh is None else parse_mesh(mesh), devices)
-    if as_json:
-        print(json.dumps(report, indent=2))
-        return
-    arrays = report["arrays"]
-    width = max(len(array["path"]) for array in arrays)
-    print(f"{'array':<{width}}  {'shape':<18} {'cut over':<22} {'on each device':<18} {'bytes there':>13}")
-    for array in arrays:
-        cut = ", ".join(axis or "-" for axis in array["axes"]) if any(array["axes"]) else "whole"
-        shape, local = tuple(array["shape"]), tuple(array["shape_on_device"])
-        print(f"{array['path']:<{width}}  {shape!s:<18} {cut:<22} {local!s:<18} {array['bytes_on_device']:>13,}")
-    for letters, axes in report["activations"].items():
-        cut = ", ".join(" and ".join(axis) if isinstance(axis, list) else axis or "-" for axis in axes)
-        print(f"{f'activations {letters}':<{width}}  {'':<18} {cut}")
-    print("\nmesh: " + ", ".join(f"{axis} {size}" for axis, size in report["mesh"].items()))
-    for part, (there, whole) in report["bytes"].items():
-        print(f"{part}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})")
-
-
-def sharding(config: Config, mesh_config: MeshConfig, devices: int | None) -> dict[str, Any]:
-    """Returns the sharding of every array of the training state, ready for JSON. Raises: ValueError if the mesh does not fit."""
-    along = dataclasses.astuple(mesh_config)
-    here = jax.device_count() if -1 in along else math.prod(along)
-    shape = mesh_config.shape(here if devices is None else devices)
-    mesh = AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
-    state = abstract_state(TrainTask.of(config), mesh)
-    arrays: list[dict[str, Any]] = []
-    sizes: dict[str, tuple[int, int]] = {}
-    for path, x in leaves_by_path(state).items():
-        there, whole = shard_bytes(x), x.size * x.dtype.itemsize
-        arrays.append(
-            {
-                "path": path,
-                "shape": list(x.shape),
-                "axes": [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))],
-                "shape_on_device": list(x.sharding.shard_shape(x.shape)),
-                "bytes_on_device": there,
-            }
-        )
-        part = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
-        before = sizes.get(part, (0, 0))
-        sizes[part] = (before[0] + there, before[1] + whole)
-    return {
-        "mesh": dict(zip(MESH_AXES, shape, strict=True)),
-        "arrays": arrays,
-        "activations": {
-            letters: [list(a) if isinstance(a, tuple) else a for a in axes] for letters, axes in ACTIVATIONS.items()
-        },
-        "bytes": sizes,
-    }

@@ -20,7 +20,7 @@ from typing import NoReturn
 from flaxformer_lite.base.console import Failure, Terminal, suggest, verbosity, write_line
 from flaxformer_lite.base.hardware import installed_versions, limit_below_start
 from flaxformer_lite.cli import commands
-from flaxformer_lite.cli.options import add_imports, as_flags, import_typed
+from flaxformer_lite.cli.options import add_imports, as_typed, import_typed
 
 COMMANDS = {
     "train": "train",
@@ -128,12 +128,12 @@ def run(name: str, words: Sequence[str]) -> None:
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     verbosity.quiet = arguments.quiet
-    if takes_settings:
-        arguments.flags = unknown
-    elif unknown:
-        options = re.findall(r"--[\w-]+", parser.format_usage())
-        hint = suggest(unknown[0], options, cutoff=0.4) or f"; its options are {', '.join(options)}"
-        fail(f"{name} does not take {' '.join(unknown)}{hint}")
+    options = re.findall(r"--[\w-]+", parser.format_usage())
+    wrong = [word for word in unknown if not takes_settings or suggest(word, options, cutoff=0.85)]
+    if wrong:
+        hint = suggest(wrong[0], options, cutoff=0.4) or f"; its options are {', '.join(options)}"
+        fail(f"{name} does not take {' '.join(wrong)}{hint}")
+    arguments.flags = unknown
     if sys.stdout is None and not takes_settings:
         fail("there is no standard output to write to: open it")
     with mistakes(arguments):
@@ -161,7 +161,7 @@ def mistakes(arguments: argparse.Namespace) -> Iterator[None]:
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error))
     except ValueError as error:
-        fail(as_flags(str(error), arguments))
+        fail(as_typed(str(error), arguments))
     except Failure as error:
         fail(str(error), status=1)
     except MemoryError:

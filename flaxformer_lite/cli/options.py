@@ -1,11 +1,10 @@
-"""Options that several commands share: settings of decoding, in whose words messages are put, and `--import`."""
+"""Options that several commands share: settings of decoding, weights, translation, and `--import`."""
 
 import argparse
 import importlib
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
@@ -47,6 +46,13 @@ def typed_options(arguments: argparse.Namespace) -> dict[str, str]:
     """Returns the typed options, by their settings."""
     settings: dict[str, str] = getattr(arguments, "settings", {})
     return {setting: option for setting, option in settings.items() if getattr(arguments, setting) is not None}
+
+
+def as_typed(message: str, arguments: argparse.Namespace) -> str:
+    """Returns a message with the options that were typed in place of their settings."""
+    for setting, option in typed_options(arguments).items():
+        message = re.sub(rf"\bdecode\.{re.escape(setting)}\b", option, message)
+    return message
 
 
 def add_translation(parser: argparse.ArgumentParser) -> None:
@@ -91,42 +97,7 @@ def import_typed(arguments: argparse.Namespace) -> None:
         if name.endswith(".py"):
             import_file(Path(name))
         else:
-            IMPORTED[name] = name, import_by_name(name)
-
-
-def import_by_name(name: str) -> ModuleType:
-    """Returns the module of `--import`. Raises: ValueError in one line if it is missing or has a mistake."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise ValueError(f"--import {name}: {error}; install it, or add its folder to PYTHONPATH") from error
-        raise ValueError(
-            f"--import {name}: there is no such module: name its file, such as FOLDER/{name.rpartition('.')[2]}.py, or add its "
-            "folder to PYTHONPATH"
-        ) from None
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"--import {name}: {type(error).__name__}: {error}") from error
-
-
-def as_flags(message: str, arguments: argparse.Namespace) -> str:
-    """Returns a message with each setting replaced by the option that was typed for it, and a group by all its typed options.
-
-    A setting that was not typed keeps its name; its option is added in parentheses.
-    """
-    typed = typed_options(arguments)
-
-    def of_setting(found: re.Match[str]) -> str:
-        path = found[1]
-        options = [option for setting, option in typed.items() if f"{setting}.".startswith(f"{path}.")]
-        if options:
-            return " and ".join(options)
-        option = getattr(arguments, "settings", {}).get(path)
-        return found[0] if option is None else f"{found[0]} ({option})"
-
-    def of_option(found: re.Match[str]) -> str:
-        return f"--{found[0]}" if getattr(arguments, found[0], None) else found[0]
-
-    return re.sub(r"^\w+(?= is )", of_option, re.sub(r"\bdecode\.(\w+(?:\.\w+)*)", of_setting, message))
+            try:
+                IMPORTED[name] = name, importlib.import_module(name)
+            except ImportError as error:
+                raise ValueError(f"--import {name}: {error}; name its file, or add its folder to PYTHONPATH") from error

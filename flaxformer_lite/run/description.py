@@ -35,7 +35,7 @@ def describe(folder: RunFolder, config: Config, params: PyTree, step: int | None
     best = best_score(folder, config)
     data = "no data (data.train is None)" if config.data.train is None else config.data.train.kind
     score = "none" if best is None else f"{best.metric} {best.value:.4g} at step {best.step}"
-    weights = f"step {step} of {config.train.steps}"
+    weights = f"step {step} of {config.train.steps}" if step else "imported, not trained here"
     if step is None:
         newest = max((row["step"] for row in folder.rows()), default=0)
         weights = f"no checkpoint yet; the last row of metrics.jsonl is step {newest} of {config.train.steps}"

@@ -76,7 +76,7 @@ def test_folders_above_are_made_and_nothing_is_overwritten(
     ("words", "message"),
     [
         ((), "imported.json is not the file that checkpoint 0 was trained with"),
-        (("--family", "elmo"), "error: --family is elmo: choose one of gpt2, "),
+        (("--family", "elmo"), "error: family is elmo: choose one of gpt2, "),
     ],
 )
 def test_an_export_that_cannot_be_is_one_line(

@@ -1,11 +1,8 @@
-"""Oracle: what `inspect --sharding` prints, worked out by hand."""
+"""Oracle: damage by hand."""
 
 import contextlib
-import dataclasses
-import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -20,36 +17,6 @@ from flaxformer_lite.text.characters import CharacterTokenizer
 from tests.support.experiments import tiny_config, write_config_file
 from tests.support.files import file
 from tests.support.paths import FIXTURES
-
-BIG_ENOUGH = dataclasses.replace(
-    tiny_config().model, vocab_size=152, d_model=16, num_heads=4, d_ff=32, num_encoder_layers=1, num_decoder_layers=1
-)
-
-
-def test_inspect_shows_how_a_config_is_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-):
-    """Oracle: by hand. 32 x 16 numbers of 4 bytes over fsdp 2 and tensor 2 are 512 bytes on each of any number of devices."""
-    config = write_config_file(tmp_path / "tiny.json", dataclasses.replace(tiny_config(), model=BIG_ENOUGH))
-    command = ["flaxformer-lite", "inspect", str(config), "--sharding", "--devices", "64", "--mesh", "fsdp=2,tensor=2"]
-    monkeypatch.setattr(sys, "argv", command)
-    main()
-    printed = capsys.readouterr().out
-    (row,) = re.findall(r"^params/decoder/layers/feed_forward/down/kernel .*", printed, re.MULTILINE)
-    assert row.split()[1:] == ["(1,", "32,", "16)", "-,", "tensor,", "fsdp", "(1,", "16,", "8)", "512"]
-    assert "mesh: data 16, fsdp 2, tensor 2" in printed and "activations B T D" in printed
-    monkeypatch.setattr(sys, "argv", [*command, "--json"])
-    main()
-    report = json.loads(capsys.readouterr().out)
-    parameters = [array for array in report["arrays"] if array["path"].startswith("params/")]
-    assert report["bytes"]["parameters"][0] == sum(array["bytes_on_device"] for array in parameters)
-    monkeypatch.setattr(sys, "argv", [*command[:4], "--mesh", "data=16,fsdp=2,tensor=2"])
-    main()
-    assert capsys.readouterr().out == printed, "as many devices as the mesh says"
-    monkeypatch.setattr(sys, "argv", [*command[:-1], "tensor=3,data=1"])
-    with pytest.raises(SystemExit):
-        main()
-    assert "do not make up 64 devices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [None, "checkpoint", "metrics", "tokenizer", "tokens"])

@@ -18,7 +18,6 @@ import pytest
 
 import flaxformer_lite
 from flaxformer_lite.cli import main as cli
-from flaxformer_lite.cli.experiments import config_of, parse_mesh
 from flaxformer_lite.config import Config, load_config
 from tests.support import needs
 from tests.support.doc_commands import PAGES, DocCommand, commands_of, python_blocks
@@ -73,9 +72,7 @@ def check(command: DocCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     config = STAND_IN.get(getattr(arguments, "config", None) or "", getattr(arguments, "config", None))
     monkeypatch.chdir(ROOT)
     if takes_settings:
-        config_of(str(config), arguments.flags)
-    if getattr(arguments, "mesh", None):
-        parse_mesh(arguments.mesh)
+        load_config(str(config), arguments.flags)
 
 
 @pytest.mark.parametrize("page", COMMANDS)
@@ -106,7 +103,7 @@ NOT_RUN = {
     r"ORG/N|google-bert|--push": "needs the hub; tests/interop/test_hub.py runs it against a server on this machine",
     r"(gs|s3)://": "needs a bucket; tests/training/test_mirror_on_s3.py runs it against a server on this machine",
     r"/content/|/shared/": "names a folder of Colab or of a cluster; the same command with a local folder is run",
-    r"--topology|--sharding": "compiles or lays out a model of full size; tests/tools/planning and tests/cli run it on small ones",
+    r"--topology|--devices": "compiles or lays out a model of full size; tests/tools/planning runs it on small ones",
     r"--coordinator": "needs several processes; tests/training/multihost runs them",
     r"(configs|runs)/(multi30k|llama)": "trains for an hour or needs data; tests/laws/test_contracts.py lowers its step",
     r"mine\.py --(model|sweep|workdir)|data/multi30k|runs/mine-0": "reads files of the reader; tests/data and tests/config run it",

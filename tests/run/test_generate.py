@@ -213,7 +213,10 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("a", "--beam-size", "3", "--top-k", "2"), "error: --beam-size is 3 but --top-k is set: set --beam-size to 1"),
+        (
+            ("a", "--beam-size", "3", "--top-k", "2"),
+            "error: --beam-size is 3 but decode.sampling is set: set --beam-size to 1",
+        ),
         (("a", "--top-p", "2"), "error: --top-p is 2.0: it must be above 0 and at most 1"),
         (("a", "--samples", "0"), "error: --samples is 0: it must be at least 1"),
         (
@@ -221,10 +224,10 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
             "error: --samples is 3 but --beam-size is 2: --samples must be between 1 and --beam-size",
         ),
         (("a", "--temperature", "nan"), "error: --temperature is nan: it must be at least 0"),
-        (("a", "--stop", ""), "error: --stop is ['']: it must be a list of strings that are not empty"),
+        (("a", "--stop", ""), "error: stop is ['']: it must be a list of strings that are not empty"),
         (("a", "--beam-size", "3", "--seed", "1"), "--seed is for drawing, --beam-size for searching"),
-        (("a", "--seed", "99999999999"), "error: --seed is 99999999999: it must be between 0 and 2^32 - 1"),
-        (("a", "--seed", "-1"), "error: --seed is -1: it must be between"),
+        (("a", "--seed", "99999999999"), "error: seed is 99999999999: it must be between 0 and 2^32 - 1"),
+        (("a", "--seed", "-1"), "error: seed is -1: it must be between"),
         (("a", "--file", "b"), "there are prompts and --file: leave one of them out"),
         (("a", "--ids"), "the arguments, prompt 1: 'a' is no list of token ids"),
         (("3", "--ids", "--stop", "x"), "--stop is for texts"),

@@ -29,11 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bleu-tokenizer", metavar="NAME", help="sacreBLEU's tokenizer; default: metrics.bleu_tokenizer of the config"
     )
-    parser.add_argument(
-        "--tune-alpha",
-        metavar="A,B,…",
-        help="translate data.eval once with each exponent of the length penalty, and print BLEU of each",
-    )
     add_weights(parser)
 
 

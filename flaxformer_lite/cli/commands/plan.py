@@ -1,6 +1,7 @@
 """Compiles a config's step for a TPU slice, on any machine: memory, operations, exchanges and the time at least.
 
-Other options are settings of CONFIG, as for `train`: --data.rows-multiple 256. Needs libtpu: pip install "flaxformer-lite[tpu]".
+Other options are settings of CONFIG, as for `train`: --train.mesh.fsdp -1, --data.rows-multiple 256. --topology needs libtpu:
+pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows how each array of the training state is divided.
 """
 
 import argparse
@@ -25,9 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "config", metavar="CONFIG", help="a config file, .py or .json, a run folder, or a name such as quickstart"
     )
-    parser.add_argument(
-        "--topology", required=True, metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …"
-    )
+    parser.add_argument("--topology", metavar="CHIP:AxB", help="the slice: v5e:4x4, v5p:4x4x4, v6e:1x1, …")
     parser.add_argument(
         "--num-slices",
         type=int,
@@ -36,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="several such slices, with a network between them; default: 1",
     )
     parser.add_argument(
-        "--mesh", metavar="AXIS=N,…", help="sizes of data, fsdp and tensor; default: train.mesh of the config"
+        "--devices", type=int, metavar="N", help="show the sharding over N devices, and compile nothing"
     )
     parser.add_argument("--decode", action="store_true", help="plan the decoding step, one more token for every row")
     parser.add_argument("--json", action="store_true", help="write JSON")
@@ -45,15 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     import jax
 
-    from flaxformer_lite.cli.experiments import config_of, parse_mesh
+    from flaxformer_lite.config import load_config
     from flaxformer_lite.tools.planning import make_plan
     from flaxformer_lite.tools.planning.plan import as_json, in_words
+    from flaxformer_lite.tools.planning.sharding import sharding_table
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
-    config = config_of(arguments.config, arguments.flags)
-    mesh = None if arguments.mesh is None else parse_mesh(arguments.mesh)
-    about = None
+    config, about = load_config(arguments.config, arguments.flags), None
+    if arguments.devices is not None and arguments.devices > 0 and arguments.topology is None:
+        print(*sharding_table(config, arguments.devices), sep="\n")
+        return
+    if arguments.topology is None or arguments.devices is not None:
+        raise ValueError("--topology or --devices: give a slice such as v5e:4x4, or a number of devices above 0")
     if not arguments.decode and not any(
         word.replace("_", "-").startswith("--model.scan-unroll") for word in arguments.flags
     ):
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> None:
         note(about)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
-        plan = make_plan(config, arguments.topology, mesh, decode=arguments.decode, num_slices=arguments.num_slices)
+        plan = make_plan(config, arguments.topology, decode=arguments.decode, num_slices=arguments.num_slices)
     print(json.dumps(as_json(plan) | {"note": about}, indent=2) if arguments.json else in_words(plan))
 
 

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="train nothing and write nothing: show the config, the model, the batches, the memory of a step, and one example",
+        help="train nothing and write nothing: show the settings, the model, the batches, the memory of a step, and one example",
     )
     parser.add_argument("--json", action="store_true", help="write each row of metrics.jsonl to stdout too")
     group = parser.add_argument_group("several processes (docs/scaling.md)")

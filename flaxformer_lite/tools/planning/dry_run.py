@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from flaxformer_lite.base.console import Progress, printable
-from flaxformer_lite.config import Config, to_json
+from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.interop.exporting import exports_in_words
 from flaxformer_lite.model.config import ModelConfig
@@ -25,12 +25,14 @@ from flaxformer_lite.training.setup import describe_data, describe_devices, mesh
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 
+MOST_SETTINGS = 20
+"""The most settings of a group that are shown."""
 MOST_PIECES = 60
 """The most tokens of a text that are shown."""
 
 
 def dry_run(config: Config, workdir: str | Path) -> list[str]:
-    """Returns the config as JSON, and lines on the model, the data, the memory of a step, and one example.
+    """Returns lines on the settings that are not the default ones, the model, the data, the memory of a step, and one example.
 
     Tokenizers and token stores that the run in `workdir` has are read; others are made, and the largest batch is compiled, as
     training does. The folder for all that is removed at the end.
@@ -43,7 +45,7 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
         runner = MeshRunner(TrainTask.of(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
-            to_json(config),
+            *describe_settings(config),
             f"model       {describe_model(config.model, runner.abstract_state.params)}",
             f"exports to  {exports_in_words(config)}",
             f"devices     {describe_devices(config.train.runner, mesh, 1)}",
@@ -53,6 +55,33 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
             "the first row of the first batch:",
             *show_row(config.model, jax.tree.map(lambda x: x[0], data.train.batch(0)), data),
         ]
+
+
+def describe_settings(config: Config) -> list[str]:
+    """Returns a line on each group of settings that differ from the defaults, for a page: at most `MOST_SETTINGS` of a group."""
+    groups: dict[str, list[str]] = {}
+    for setting, value in changes_from_defaults(config).items():
+        group, _, name = setting.partition(".")
+        groups.setdefault(group, []).append(f"{name or group} {value!r}")
+    lines = []
+    for group, settings in groups.items():
+        more = f", and {len(settings) - MOST_SETTINGS} more" if len(settings) > MOST_SETTINGS else ""
+        lines.append(f"{group:<11} {', '.join(settings[:MOST_SETTINGS])}{more}")
+    return lines
+
+
+def changes_from_defaults(value: Any, default: Any = dataclasses.MISSING, prefix: str = "") -> dict[str, Any]:
+    """Returns the settings that differ from the defaults of their classes, by their paths."""
+    if not dataclasses.is_dataclass(value):
+        return {} if value == default else {prefix[:-1]: value}
+    found: dict[str, Any] = {}
+    if hasattr(value, "kind") and type(value) is not type(default):
+        found[f"{prefix}kind"] = type(value).__name__
+    for field in dataclasses.fields(value):
+        if field.name != "kind":
+            own = getattr(default, field.name) if type(value) is type(default) else field.default
+            found |= changes_from_defaults(getattr(value, field.name), own, f"{prefix}{field.name}.")
+    return found
 
 
 def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progress) -> RunData:

@@ -1,6 +1,5 @@
 """Oracles: the words of a row worked out by hand, and the data itself; a dry run writes nothing where it is started."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,11 +7,11 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.base.console import Progress
-from flaxformer_lite.config import Config, from_json
+from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import Dates, ParallelText
 from flaxformer_lite.data import store as token_store
 from flaxformer_lite.text.characters import Characters, CharacterTokenizer
-from flaxformer_lite.tools.planning.dry_run import dry_run, look_at_data, pieces, shape_in_words
+from flaxformer_lite.tools.planning.dry_run import describe_settings, dry_run, look_at_data, pieces, shape_in_words
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.workdir import RunFolder
 from tests.support.experiments import tiny_config, use_one_device
@@ -28,6 +27,25 @@ def test_a_row_is_shown_without_its_padding_and_with_ids_that_only_the_objective
     assert pieces(tokenizer, np.full(70, a)).endswith("a a … (70 tokens)")
     assert pieces(tokenizer, np.zeros(3, int)) == ""
     assert pieces(gapped(), np.array([7, 5, 0, 7])) == "c <5> b c"
+
+
+def test_the_settings_that_differ_from_the_defaults_are_a_line_a_group():
+    """Oracle: by hand."""
+    config = load_config("quickstart")
+    lines = describe_settings(replace(config, optimizer=replace(config.optimizer, ema_decay=0.5), weights="ema"))
+    assert [line.split()[0] for line in lines] == [
+        "data",
+        "train",
+        "optimizer",
+        "model",
+        "objective",
+        "decode",
+        "weights",
+    ]
+    assert lines[1].split(maxsplit=1)[1] == (
+        "steps 800, eval_every 400, checkpoint_every 400, text_metrics ('exact_match',)"
+    )
+    assert lines[2].split()[1:3] == ["schedule.kind", "'Cosine',"] and lines[6].split(maxsplit=1)[1] == "weights 'ema'"
 
 
 def test_shapes_in_words():
@@ -79,8 +97,9 @@ def test_a_dry_run_shows_what_training_would_see_and_writes_nothing(tmp_path: Pa
     use_one_device(monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config()
-    text, *lines = dry_run(config, tmp_path / "run")
-    assert from_json(text) == config and json.loads(text)["train"]["steps"] == 12
+    lines = dry_run(config, tmp_path / "run")
+    assert len(lines) <= 40 and lines[1].startswith("train       steps 12, ")
+    lines = lines[len(describe_settings(config)) :]
     assert lines[0].startswith("model       encoder of 2 layers and decoder of 2 layers, d_model 12")
     lacking = "attention, positions, feed_forward_bias, norm, scale_embeddings"
     assert lines[1] == f"exports to  Hugging Face: no ({lacking}); CTranslate2: yes"

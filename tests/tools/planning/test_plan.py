@@ -2,7 +2,6 @@
 own; no TPU is needed.
 """
 
-import argparse
 import json
 import math
 import os
@@ -18,8 +17,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from flaxformer_lite.cli.commands import inspect
-from flaxformer_lite.cli.experiments import parse_mesh
 from flaxformer_lite.cli.main import run
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
@@ -131,16 +128,22 @@ SLICES = {
 """Slices for the configs that need more than one v5e chip."""
 
 
+def as_options(mesh: str) -> list[str]:
+    """Returns the options of a mesh such as `data=1,fsdp=4`."""
+    return [f"--train.mesh.{axis}" for axis in mesh.split(",")]
+
+
 @needs.libtpu
 @pytest.mark.slow
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_compiles(path: Path):
     """As it stands, for its smallest sensible slice, which it fits."""
     topology, mesh = SLICES.get(path.stem, ("v5e:1x1", "data=1"))
+    mesh = as_options(mesh)
     command = [sys.executable, "-m", "flaxformer_lite", "plan", f"configs/{path.name}", "--topology", topology]
     environment = os.environ | {"JAX_OPTIMIZATION_LEVEL": "O1"}
     done = subprocess.run(
-        [*command, "--mesh", mesh, "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        [*command, *mesh, "--json"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
@@ -172,8 +175,8 @@ def test_two_slices_send_each_other_the_gradients_alone():
     ],
 )
 def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
-    config = load_config("configs/char_lm.py", ["--model.scan-unroll", "1", "--data.rows-multiple", "256"])
-    plan = make_plan(config, topology, parse_mesh(mesh))
+    options = ["--model.scan-unroll", "1", "--data.rows-multiple", "256", *as_options(mesh)]
+    plan = make_plan(load_config("configs/char_lm.py", options), topology)
     assert plan.compiled is not None and plan.fits
     assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
     assert plan.devices == (2 if topology.startswith("tpu7x") else 1) * plan.chips
@@ -234,7 +237,7 @@ def test_a_slice_that_training_would_refuse():
     [
         (["train.steps=0"], "train.steps=0 belongs to no option: write --SETTING VALUE"),
         (["--train.steps", "0"], "train.steps is 0: it must be at least 1"),
-        (["--mesh", "data=2,data=4"], "--mesh is 'data=2,data=4', which has an axis twice"),
+        (["--devices", "2"], "--topology or --devices: give a slice"),
     ],
 )
 def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.CaptureFixture[str]):
@@ -277,23 +280,6 @@ def test_json_says_that_the_layers_were_planned_in_a_loop(
 def test_a_pmaps_program_is_not_planned():
     with pytest.raises(ValueError, match=r"`plan` cannot analyse train\.runner 'pmap'\. Set train\.runner to 'mesh'"):
         make_plan(load_config("configs/char_lm.py", ["--train.runner", "pmap"]), "v5e:1x1")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--devices", "0"], "--devices is 0: it must be at least 1"),
-        (["--devices", "-4"], "--devices is -4: it must be at least 1"),
-        (["--step", "3"], "--step and --weights choose parameters"),
-        (["--weights", "best"], "--step and --weights choose parameters"),
-        (["--devices", "4", "--mesh", "fsdp=2,fsdp=4"], "an axis twice"),
-    ],
-)
-def test_a_config_without_a_sharding_is_refused(options: list[str], says: str):
-    parser = argparse.ArgumentParser()
-    inspect.add_arguments(parser)
-    with pytest.raises(ValueError, match=says):
-        inspect.run(parser.parse_args(["configs/char_lm.py", "--sharding", *options]))
 
 
 # A plan by hand --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,42 @@
+"""The sharding of a training state over a number of devices, without any of them."""
+
+from jax.sharding import AbstractMesh, AxisType
+
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.config import Config
+from flaxformer_lite.parallel import MESH_AXES
+from flaxformer_lite.parallel.sharding import ACTIVATIONS, shard_bytes
+from flaxformer_lite.training import TrainTask, abstract_state
+
+ROW = "{:<{width}}  {:<18} {:<22} {:<18} {:>13}"
+
+
+def sharding_table(config: Config, devices: int) -> list[str]:
+    """Returns lines on every array of the training state: the mesh axes that divide it, its shape and bytes on each device.
+
+    Raises: ValueError if the mesh does not fit the devices or an array.
+    """
+    shape = config.train.mesh.shape(devices)
+    mesh = AbstractMesh(shape, MESH_AXES, axis_types=(AxisType.Auto,) * len(MESH_AXES))
+    arrays = leaves_by_path(abstract_state(TrainTask.of(config), mesh))
+    width = max(map(len, arrays))
+    lines = [ROW.format("array", "shape", "cut over", "on each device", "bytes there", width=width)]
+    sizes: dict[str, tuple[int, int]] = {}
+    for path, x in arrays.items():
+        there, whole = shard_bytes(x), x.size * x.dtype.itemsize
+        axes = [*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec))]
+        cut = ", ".join(axis or "-" for axis in axes) if any(axes) else "whole"
+        lines.append(
+            ROW.format(path, f"{x.shape}", cut, f"{x.sharding.shard_shape(x.shape)}", f"{there:,}", width=width)
+        )
+        part = {"params": "parameters", "opt_state": "optimizer", "ema": "average"}.get(path.split("/")[0], "step")
+        before = sizes.get(part, (0, 0))
+        sizes[part] = (before[0] + there, before[1] + whole)
+    for letters, cuts in ACTIVATIONS.items():
+        words = [" and ".join(cut) if isinstance(cut, tuple) else cut or "-" for cut in cuts]
+        lines.append(ROW.format(f"activations {letters}", "", ", ".join(words), "", "", width=width).rstrip())
+    lines += ["", "mesh: " + ", ".join(f"{axis} {size}" for axis, size in zip(MESH_AXES, shape, strict=True))]
+    return lines + [
+        f"{part}: {there:,} bytes on each device, of {whole:,} ({there / whole:.1%})"
+        for part, (there, whole) in sizes.items()
+    ]
