@@ -142,6 +142,8 @@ def accepts(hint: Any, value: Any, most: float = LARGEST) -> bool:
         return value in arguments
     if origin is tuple:
         return isinstance(value, tuple) and all(accepts(arguments[0], item) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(accepts(arguments[1], item) for item in value.values())
     if hint is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
     if hint is float:
@@ -166,4 +168,6 @@ def legal_values(hint: Any, *, name_types: bool = False) -> str:
         return " or ".join(map(repr, arguments))
     if origin is tuple:
         return f"values that are each {legal_values(arguments[0], name_types=name_types)}"
+    if origin is dict:
+        return f"a dict whose values are each {legal_values(arguments[1], name_types=name_types)}"
     return NAMES.get(hint, getattr(hint, "__name__", str(hint)))

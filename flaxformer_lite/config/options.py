@@ -1,8 +1,9 @@
 """Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
 import itertools
+import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from flaxformer_lite.base.bounds import accepts, cut, type_hints
@@ -72,13 +73,14 @@ def value_of(hint: Any, words: Sequence[str]) -> Any:
 
 
 def literal(word: str) -> Any:
-    """Returns a word as the Python value that it spells; any other word as it is."""
+    """Returns a word as the Python value that it spells, an object of JSON as a dict; any other word as it is."""
     named = {"True": True, "False": False, "None": None}
     if word in named:
         return named[word]
-    for kind in (int, float):
+    readers: list[Callable[[str], Any]] = [json.loads] if word.startswith("{") else [int, float]
+    for read in readers:
         try:
-            return kind(word)
+            return read(word)
         except ValueError:
             continue
     return word

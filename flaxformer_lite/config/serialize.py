@@ -33,6 +33,8 @@ def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
         return tree if type(value) in TYPES else {**tree, "kind": outside_kind(value, setting, hint)}
     if isinstance(value, tuple):
         return [as_tree(item, f"{setting}[{i}]", item_type(hint)) for i, item in enumerate(value)]
+    if isinstance(value, dict):
+        return {name: as_tree(item, f"{setting}[{name!r}]") for name, item in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{setting} is {value!r}: it must be finite, as JSON has no such number")
     if value is None or isinstance(value, bool | int | float | str):

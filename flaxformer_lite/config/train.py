@@ -57,6 +57,11 @@ class TrainConfig(Checked, at="train"):
     """Run folder, or its URL, whose parameters this run starts from, with a fresh optimizer and step 0; None: random parameters."""
     init_fresh: tuple[str, ...] = ()
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
+    trainable: tuple[str, ...] = ("*",)
+    """Patterns, for example `decoder/layers/*/attention/*`, of parameters that train. All others are frozen: without gradient,
+    decay and optimizer state, they end with the bits that they started with."""
+    frozen_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
     mirror: str | None = None
     """Folder or URL (`s3://bucket/run`, `gs://…`) to which the run folder is copied while it trains, each checkpoint once it is
     complete. An empty run folder starts from it. None: no copy."""
@@ -90,6 +95,15 @@ class TrainConfig(Checked, at="train"):
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
                 "'mesh', or train.mesh to its default"
+            )
+        if self.trainable == ():
+            raise ValueError(
+                "train.trainable is (), so no parameter would train: give patterns of their paths, such as '*' for all"
+            )
+        if self.frozen_dtype != "float32" and self.trainable == ("*",):
+            raise ValueError(
+                f"train.frozen_dtype is {self.frozen_dtype!r}, but train.trainable is ('*',), so no parameter is frozen: name "
+                "those that train, or set train.frozen_dtype to 'float32'"
             )
         if self.mirror == "":
             raise ValueError("train.mirror is '': give a folder or a URL, or None for no mirror")

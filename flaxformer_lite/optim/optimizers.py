@@ -7,7 +7,7 @@ layer).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import jax
@@ -18,6 +18,7 @@ from annotated_types import Gt, Le
 from flaxformer_lite.base.bounds import Checked, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, Rate
 from flaxformer_lite.base.tree_paths import leaf_path
 from flaxformer_lite.optim.schedules import Noam, Schedule
+from flaxformer_lite.optim.selection import scaled
 
 KeyPath = tuple[Any, ...]
 MomentDtype = Literal["bfloat16"] | None
@@ -291,7 +292,7 @@ TRAIN_ALL = tuple(kind.direction for kind in (AdamW, Adafactor, Lion, Muon, SGD)
 class OptimizerConfig(Checked, at="optimizer"):
     """The update of the parameters from their gradients.
 
-    parameter -= rate(n) · (direction(clipped gradients) + weight_decay · parameter)
+    parameter -= factor · rate(n) · (direction(clipped gradients) + weight_decay · parameter)
 
     The decay is decoupled from the direction but multiplied by the rate, as in AdamW (Loshchilov & Hutter 2019).
     """
@@ -304,6 +305,12 @@ class OptimizerConfig(Checked, at="optimizer"):
     """Largest joint Euclidean norm of all gradients; larger ones are scaled down to it. None: no clipping."""
     weight_decay: NonNegativeFloat = 0.0
     """Fraction of a kernel or embedding subtracted at each step, times the rate. Norms, biases and frozen weights do not decay."""
+    rates: dict[str, PositiveFloat] = field(default_factory=dict, hash=False)
+    """Factors of the learning rate by patterns of parameter paths, such as {"encoder/*": 0.1, "*/layers/0/*": 0.5}; those of all
+    patterns that match are multiplied."""
+    layer_decay: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Factor of the learning rate from the head to the highest layer, and from each layer to the one below it; embeddings are the
+    lowest. 1: every layer has the same rate."""
     ema_decay: Fraction | None = None
     """Weight of the old value in a moving average of the parameters, kept as a second set of them; None: no average."""
 
@@ -327,5 +334,9 @@ class OptimizerConfig(Checked, at="optimizer"):
             optax.identity() if self.clip_norm is None else clip(self.clip_norm),
             direction,
             decay,
-            optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
+            scaled(
+                optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
+                self.rates,
+                self.layer_decay,
+            ),
         )

@@ -15,6 +15,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences, differences
 from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.model.kernels import compute_capability
+from flaxformer_lite.optim.selection import split
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.loop_state import LoopState, is_finite
@@ -89,7 +90,11 @@ def set_up(
             most = config.train.patience
             loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
     parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    progress.say(f"{parameters:,} parameters on {describe_devices(config.train.runner, runner.mesh, processes.count)}")
+    trained = sum(x.size for x in jax.tree.leaves(split(state.params, config.train.trainable)[0]))
+    frozen = f", {parameters - trained:,} of them frozen," if trained < parameters else ""
+    progress.say(
+        f"{parameters:,} parameters{frozen} on {describe_devices(config.train.runner, runner.mesh, processes.count)}"
+    )
     for warning in device_warnings(config.model.dtype):
         progress.warn(warning)
     return Setup(data, runner, state, loop_state, changes)

@@ -19,6 +19,7 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
+from flaxformer_lite.optim.selection import merge, split, without_frozen_layers
 from flaxformer_lite.parallel.sharding import constrain_parameters
 
 
@@ -41,6 +42,10 @@ class TrainTask:
     seed: int
     num_micro_batches: int = 1
     ema_decay: float | None = None
+    trainable: tuple[str, ...] = ("*",)
+    """Patterns of the parameters that train (`optim/selection.py`). The optimizer sees no others."""
+    frozen_dtype: str = "float32"
+    """Type in which the frozen parameters are kept."""
     decode: DecodeConfig = DecodeConfig()
     """Rules for answers that an objective lets the model generate."""
 
@@ -54,6 +59,8 @@ class TrainTask:
             seed=config.train.seed,
             num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
+            trainable=config.train.trainable,
+            frozen_dtype=config.train.frozen_dtype,
             decode=config.decode,
         )
 
@@ -76,8 +83,10 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
 def init_state(task: TrainTask) -> TrainState:
     """Returns the state before the first step."""
     params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
+    trained, frozen = split(params, task.trainable)
+    params = merge(trained, jax.tree.map(lambda x: x.astype(task.frozen_dtype), frozen))
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
-    return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(params), ema)
+    return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(trained), ema)
 
 
 def loss_terms(task: TrainTask, params: PyTree, batch: Batch, key: Array) -> dict[str, LossTerm]:
@@ -98,11 +107,12 @@ def across(tree: PyTree, axis_name: str | None) -> PyTree:
 def gradient(
     task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
 ) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
-    """Returns the loss on the whole batch, the counts of its terms, and the gradient, one micro-batch at a time.
+    """Returns the loss on the whole batch, the counts of its terms, and the gradient of what trains, one micro-batch at a time.
 
     Each micro-batch, on each device of a `pmap`, divides its sums by the counts of the whole batch. So every division of the
     batch has the same gradient. With more than one such group of rows, the dropout key is folded with the group's number.
     """
+    trained, frozen = split(params, task.trainable)
     devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
     first = 0 if axis_name is None else jax.lax.axis_index(axis_name) * task.num_micro_batches
 
@@ -111,12 +121,12 @@ def gradient(
 
     if task.num_micro_batches == 1:
 
-        def loss(params: PyTree) -> tuple[Array, dict[str, Array]]:
-            terms = loss_terms(task, params, batch, group_key(0))
+        def loss(trained: PyTree) -> tuple[Array, dict[str, Array]]:
+            terms = loss_terms(task, merge(trained, frozen), batch, group_key(0))
             counts = across({name: term.count for name, term in terms.items()}, axis_name)
             return total(terms, counts), counts
 
-        (value, counts), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        (value, counts), grads = jax.value_and_grad(loss, has_aux=True)(trained)
         value, grads = across((value, grads), axis_name)
         return value, counts, constrain_parameters(grads)
 
@@ -127,11 +137,15 @@ def gradient(
 
     def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
         number, micro = part
-        of_part = jax.value_and_grad(lambda p: total(loss_terms(task, p, micro, group_key(number)), counts))(params)
+
+        def loss(trained: PyTree) -> Array:
+            return total(loss_terms(task, merge(trained, frozen), micro, group_key(number)), counts)
+
+        of_part = jax.value_and_grad(loss)(trained)
         value, grads = jax.tree.map(jnp.add, carry, of_part)
         return (value, constrain_parameters(grads)), None
 
-    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, params))
+    zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, trained))
     (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), parts))
     value, grads = across((value, grads), axis_name)
     return value, counts, grads
@@ -146,14 +160,17 @@ def train_step(
     """
     key = random_key(task.seed, "dropout", state.step)
     loss, _, grads = gradient(task, state.params, batch, key, axis_name)
-    updates, opt_state = task.optimizer.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
+    trained, frozen = split(state.params, task.trainable)
+    grads = without_frozen_layers(grads, task.trainable)
+    updates, opt_state = task.optimizer.update(grads, state.opt_state, trained)
+    updates = without_frozen_layers(updates, task.trainable)
+    params = merge(optax.apply_updates(trained, updates), frozen)
     ema = state.ema
     if task.ema_decay is not None:
         # The decay grows with the step n, (1 + n) / (10 + n), up to `ema_decay`: otherwise the first values weigh too long.
         decay = jnp.minimum(task.ema_decay, (1.0 + state.step) / (10.0 + state.step))
         # Not decay · average + (1 - decay) · parameter: rounding would move the average of a frozen parameter.
-        ema = jax.tree.map(lambda average, x: average + (1 - decay) * (x - average), state.ema, params)
+        ema = jax.tree.map(lambda old, x: (old + (1 - decay) * (x - old)).astype(old.dtype), state.ema, params)
     tokens = across(batch.weights.sum(), axis_name)
     measured = {"loss": loss, "tokens": tokens, "gradient_norm": optax.tree.norm(grads)}
     finite = jnp.isfinite(loss) & jnp.isfinite(measured["gradient_norm"])

@@ -16,6 +16,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.model.transformer import parameter_shapes
+from flaxformer_lite.optim.selection import merge, split
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
@@ -69,8 +70,10 @@ def parameter_digest(params: PyTree) -> str:
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
-    """Returns shapes, types and shardings of the parameters, on the mesh or by default replicated on all devices."""
-    shapes = parameter_shapes(config.model)
+    """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices."""
+    trained, frozen = split(parameter_shapes(config.model), config.train.trainable)
+    frozen = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, config.train.frozen_dtype), frozen)
+    shapes = merge(trained, frozen)
     return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
 
@@ -94,17 +97,16 @@ def restore_weights(
         raise ValueError(
             f"weights {weights!r} choose their own step: leave out --step {step}, or set weights to last or ema"
         )
-    if step is not None:
-        return step, checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
     if weights.startswith("average:"):
-        return checkpoints.average(shapes, int(weights.removeprefix("average:")))
-    if weights == "best":
-        best = checkpoints.best()
-        if best is None:
+        step, params = checkpoints.average(shapes, int(weights.removeprefix("average:")))
+    else:
+        if step is None:
+            step = checkpoints.best() if weights == "best" else checkpoints.latest_valid()
+        if step is None:
             raise ValueError("no checkpoint has been evaluated yet, so weights 'best' has none: use --weights last")
-        return best, checkpoints.restore_params(shapes, best)
-    newest = checkpoints.latest_valid()
-    return newest, checkpoints.restore_params(shapes, newest, field="ema" if weights == "ema" else "params")
+        params = checkpoints.restore_params(shapes, step, field="ema" if weights == "ema" else "params")
+    # Frozen parameters may be saved in bfloat16.
+    return step, jax.tree.map(lambda x, used: x.astype(used.dtype), params, parameter_shapes(config.model))
 
 
 def available(checkpoints: Checkpoints, weights: str) -> str:
@@ -158,7 +160,9 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
             f"train.init_fresh has {idle[0]!r}, which matches no missing or mismatched parameter: leave it out"
         )
     unused = sorted(set(there) - set(here))
-    taken = {path: jax.device_put(there[path], x.sharding) for path, x in here.items() if path not in fresh}
+    taken = {
+        path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in here.items() if path not in fresh
+    }
     report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
     report += [f"fresh: {', '.join(fresh)}"] if fresh else []
     report += [f"not used: {', '.join(unused)}"] if unused else []

@@ -3,6 +3,7 @@
 import pytest
 
 from flaxformer_lite.config import load_config
+from flaxformer_lite.config.serialize import from_json, to_json
 
 WRONG = {
     "--train.stpes 9": "--train.stpes; perhaps you meant --train.steps",
@@ -50,3 +51,10 @@ def test_a_mistake_in_the_file_names_the_file_with_options_too(tmp_path):
     for options in ([], ["--train.seed", "3"]):
         with pytest.raises(ValueError, match=r"train\.mirror is 7: it must be a text"):
             load_config(str(file), options)
+
+
+def test_an_object_of_json_is_a_dict_setting():
+    config = load_config("quickstart", ["--optimizer.rates", '{"encoder/*": 0.1}'])
+    assert config.optimizer.rates == {"encoder/*": 0.1} and from_json(to_json(config)) == config
+    with pytest.raises(ValueError, match=r"optimizer\.rates is \{'encoder/\*': -1\}: it must be a dict .* above 0"):
+        load_config("quickstart", ["--optimizer.rates", '{"encoder/*": -1}'])

@@ -1,0 +1,129 @@
+"""Selections of parameters by patterns of their paths: which of them train, and at which fraction of the learning rate.
+
+A path is one of `inspect --parameters`, such as `decoder/layers/attention/query/kernel`. An array of all layers has a path for each
+layer too, `decoder/layers/3/attention/query/kernel`. So a pattern may name some of the layers. `*` matches slashes as well.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.console import suggest
+from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
+
+
+def layer_paths(path: str, x: Any) -> list[str]:
+    """Returns the paths of the layers of a stacked array, or the array's own path if it is not one."""
+    before, layers, after = path.partition("/layers/")
+    return [f"{before}/layers/{i}/{after}" for i in range(x.shape[0])] if layers else [path]
+
+
+def by_layer(path: str, x: Any, value: Callable[[str], float]) -> np.ndarray:
+    """Returns `value(path)` as an array that broadcasts against the parameter `x`: one number, or one for each layer."""
+    values = np.array([value(layer) for layer in layer_paths(path, x)], np.float32)
+    return values.reshape([-1, *[1] * (x.ndim - 1)] if "/layers/" in path else [])
+
+
+def matches(path: str, pattern: str) -> bool:
+    """Returns whether a pattern matches the path of a layer, or of the stacked array that holds it."""
+    return fnmatchcase(path, pattern) or fnmatchcase(re.sub(r"/layers/\d+/", "/layers/", path), pattern)
+
+
+def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> None:
+    """Raises: ValueError for a pattern that matches no parameter."""
+    paths = [layer for path, x in leaves_by_path(params).items() for layer in layer_paths(path, x)]
+    for pattern in patterns:
+        if not any(matches(path, pattern) for path in paths):
+            raise ValueError(
+                f"{setting} has {pattern!r}, which matches no parameter: `flaxformer-lite inspect RUN` lists their paths"
+                f"{suggest(pattern, paths)}"
+            )
+
+
+# Freezing ----------------------------------------------------------------------------------------------------------------
+
+
+def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
+    """Returns the parameters of which at least one layer trains, and those that are frozen: two trees without each other's leaves.
+
+    Raises: ValueError for a pattern that matches no parameter.
+    """
+    check_patterns("train.trainable", trainable, params)
+    trained: dict[str, Any] = {}
+    frozen: dict[str, Any] = {}
+    for path, x in flatten_dict(params, sep="/").items():
+        trains = any(matches(layer, pattern) for layer in layer_paths(path, x) for pattern in trainable)
+        (trained if trains else frozen)[path] = x
+    return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
+
+
+def merge(trained: PyTree, frozen: PyTree) -> PyTree:
+    """Returns the parameters of both trees of `split` in one."""
+    return unflatten_dict({**flatten_dict(trained), **flatten_dict(frozen)}) if frozen else trained
+
+
+def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
+    """Sets gradients or updates of frozen layers to zero, in stacked arrays of which other layers train."""
+
+    def masked(keys: tuple[Any, ...], x: Any) -> Any:
+        trains = by_layer(leaf_path(keys), x, lambda layer: any(matches(layer, pattern) for pattern in trainable))
+        return x if trains.all() else jnp.where(trains > 0, x, 0)
+
+    return jax.tree.map_with_path(masked, tree)
+
+
+# Rates -------------------------------------------------------------------------------------------------------------------
+
+
+def depth_below_head(path: str, num_layers: Mapping[str, int]) -> int:
+    """Returns how far a parameter lies below the head, which is 0: layers count in their own stack; embeddings are the lowest."""
+    stack, _, rest = path.partition("/")
+    if stack in num_layers:
+        if found := re.match(r"layers/(\d+)/", rest):
+            return num_layers[stack] - int(found[1])
+        return 0 if rest.startswith("final_norm/") else num_layers[stack] + 1
+    return max(num_layers.values(), default=0) + 1 if stack.endswith("embedding") else 0
+
+
+def scaled(
+    inner: optax.GradientTransformation, rates: Mapping[str, float], layer_decay: float
+) -> optax.GradientTransformation:
+    """Multiplies the updates of `inner` by a factor for each parameter of each layer; the state is that of `inner`.
+
+    The factor is the product of all `rates` whose pattern matches, times `layer_decay` to the power of `depth_below_head`.
+
+    Raises: ValueError, in `init`, for a pattern that matches no trained parameter.
+
+    Reference: Howard & Ruder 2018, arXiv:1801.06146, section 3.2; Bao et al. 2022, arXiv:2106.08254, appendix on fine-tuning.
+    """
+
+    def init(params: optax.Params) -> optax.OptState:
+        check_patterns("optimizer.rates", rates, params)
+        return inner.init(params)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        updates, state = inner.update(updates, state, params)
+        shapes = leaves_by_path(updates)
+        num_layers = {path.split("/")[0]: x.shape[0] for path, x in shapes.items() if "/layers/" in path}
+
+        def factor(path: str) -> float:
+            chosen = [factor for pattern, factor in rates.items() if matches(path, pattern)]
+            return math.prod(chosen) * layer_decay ** depth_below_head(path, num_layers)
+
+        def scale(keys: tuple[Any, ...], x: Any) -> Any:
+            return (x * by_layer(leaf_path(keys), x, factor)).astype(x.dtype)
+
+        return jax.tree.map_with_path(scale, updates), state
+
+    return inner if not rates and layer_decay == 1 else optax.GradientTransformation(init, update)

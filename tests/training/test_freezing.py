@@ -1,0 +1,175 @@
+"""Laws of freezing: what does not train keeps its bits and costs no state; what trains moves as if nothing else could."""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.data.dataset import Dataset, tokenize
+from flaxformer_lite.objectives import Batch
+from flaxformer_lite.optim.selection import split
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.text.tokenizer import Tokenizers
+from flaxformer_lite.training import loop
+from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner
+from flaxformer_lite.training.step import TrainState, TrainTask, gradient, random_key, train_step
+from flaxformer_lite.workdir.weights import abstract_params
+from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
+from tests.support.final_state import final_state, open_run
+from tests.support.quick import quick
+
+PATTERNS = ("decoder/layers/*/attention/*", "encoder/layers/1/feed_forward/*")
+"""Whole arrays of one stack, and one of two layers of the other."""
+CONFIG = with_train(tiny_config(), trainable=PATTERNS, text_metrics=())
+RUNNERS = {
+    "one device": lambda task: MeshRunner(task, make_mesh(devices=jax.devices()[:1])),
+    "data 2, fsdp 2": lambda task: MeshRunner(task, make_mesh(MeshConfig(fsdp=2), devices=jax.devices()[:4])),
+    "pmap 2": lambda task: PmapRunner(task, make_mesh(devices=jax.devices()[:2])),
+}
+
+
+@functools.cache
+def first_batch() -> Batch:
+    """The first batch of the tiny config."""
+    data, objective = CONFIG.data, CONFIG.objective
+    pairs = data.train.open("data.train")
+    tokenizer = data.tokenizer.train((text for pair in pairs for text in pair[:2]), CONFIG.model.vocab_size)
+    records = tokenize(pairs, Tokenizers(tokenizer, tokenizer))
+    return Dataset(records, objective, data, CONFIG.train.seed, tokenizer).batch(0)
+
+
+def trained_layers(path: str, x: np.ndarray) -> np.ndarray:
+    """By hand: whether each layer of an array trains."""
+    if path.startswith("decoder/layers/attention/"):
+        return np.ones(len(x), bool)
+    return np.array([False, True]) if path.startswith("encoder/layers/feed_forward/") else np.zeros(len(x), bool)
+
+
+def after_steps(runner: Runner, steps: int) -> tuple[TrainState, TrainState]:
+    """The state before and after some steps on one batch."""
+    before = jax.device_get(runner.init())
+    state = runner.init()
+    for _ in range(steps):
+        state, _ = runner.train_step(state, runner.shard_batch(first_batch()))
+    return before, jax.device_get(state)
+
+
+@pytest.mark.parametrize("num_micro_batches", [1, 2])
+@pytest.mark.parametrize("name", quick(RUNNERS, "one device".__eq__))
+def test_frozen_parameters_keep_their_bits_and_the_others_move(name: str, num_micro_batches: int):
+    """With weight decay and a moving average, which must not move either."""
+    task = dataclasses.replace(TrainTask.of(CONFIG), num_micro_batches=num_micro_batches)
+    before, after = after_steps(RUNNERS[name](task), 3)
+    assert int(after.step) == 3
+    for tree in (after.params, after.ema):
+        for path, new in leaves_by_path(tree).items():
+            old = leaves_by_path(before.params)[path]
+            moved = np.array([np.any(new[i] != old[i]) for i in range(len(new))])
+            np.testing.assert_array_equal(moved, trained_layers(path, old), path)
+
+
+def test_the_state_of_the_optimizer_has_no_frozen_parameter():
+    state = jax.eval_shape(TrainTask.of(CONFIG).initialize)
+    moments = [path for path in leaves_by_path(state.opt_state) if "kernel" in path]
+    assert moments and all("attention" in path or "feed_forward" in path for path in moments)
+    assert not any("cross_attention" in path or path.startswith("encoder/layers/attention") for path in moments)
+
+
+def test_what_trains_moves_as_under_the_whole_gradient():
+    """Oracle: the gradient of all parameters, the frozen ones set to 0 by hand, and optax's own AdamW."""
+    config = with_train(tiny_config(), text_metrics=())
+    batch = first_batch()
+    whole, frozen = TrainTask.of(config), TrainTask.of(CONFIG)
+    state = whole.initialize()
+    key = random_key(whole.seed, "dropout", 0)
+    _, _, grads = jax.jit(functools.partial(gradient, whole))(state.params, batch, key)
+    zeroed = {
+        path: x * trained_layers(path, x).reshape(-1, *[1] * (x.ndim - 1)) for path, x in leaves_by_path(grads).items()
+    }
+    norm = optax.tree.norm(zeroed)
+    after, measured = jax.jit(functools.partial(train_step, frozen))(frozen.initialize(), batch)
+    np.testing.assert_allclose(measured["gradient_norm"], norm, rtol=1e-5)
+    clipped = jax.tree.map(lambda x: x * jnp.minimum(1, 1 / (norm + 1e-6)), zeroed)
+    params = leaves_by_path(state.params)
+    adam = optax.scale_by_adam(0.9, 0.98, 1e-8)
+    updates, _ = adam.update(clipped, adam.init(params), params)
+    for path, x in params.items():
+        mask = trained_layers(path, x).reshape(-1, *[1] * (x.ndim - 1))
+        decay = 0.01 * x if path.endswith("kernel") else 0
+        expected = x - 1e-2 * mask * (updates[path] + decay)
+        np.testing.assert_allclose(leaves_by_path(after.params)[path], expected, rtol=1e-5, atol=1e-7, err_msg=path)
+
+
+def test_a_chain_of_ones_own_sees_no_frozen_parameter():
+    """Plain weight decay of everything, which a chain may do, moves only what trains."""
+    task = dataclasses.replace(TrainTask.of(CONFIG), optimizer=optax.add_decayed_weights(-0.1), ema_decay=None)
+    before = task.initialize()
+    after, _ = jax.jit(functools.partial(train_step, task))(before, first_batch())
+    for path, old in leaves_by_path(before.params).items():
+        new = leaves_by_path(after.params)[path]
+        same = np.array([np.array_equal(new[i], old[i]) for i in range(len(old))])
+        assert same[~trained_layers(path, old)].all(), path
+
+
+def test_the_program_computes_no_gradient_of_frozen_parameters():
+    """Oracle: the compiler's count of operations; with the decoder frozen below, the encoder needs no backward pass."""
+
+    def operations(config: Config) -> float:
+        task = TrainTask.of(config)
+        lowered = jax.jit(functools.partial(train_step, task)).lower(jax.eval_shape(task.initialize), first_batch())
+        return lowered.compile().cost_analysis()["flops"]
+
+    everything = operations(with_train(tiny_config(), text_metrics=()))
+    head = operations(with_train(tiny_config(), text_metrics=(), trainable=("decoder/final_norm/*",)))
+    assert head < 0.6 * everything
+
+
+def test_frozen_parameters_lie_in_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    config = with_train(CONFIG, frozen_dtype="bfloat16", steps=2)
+    loop.train(config, tmp_path / "run")
+    target = jax.eval_shape(TrainTask.of(config).initialize)
+    trained, frozen = split(target.params, PATTERNS)
+    assert {x.dtype for x in jax.tree.leaves(frozen)} == {jnp.dtype("bfloat16")}
+    assert {x.dtype for x in jax.tree.leaves(trained)} == {jnp.dtype("float32")}
+    main(["evaluate", str(tmp_path / "run")])
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_ends_bit_for_bit_as_one_that_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    loop.train(CONFIG, tmp_path / "once")
+    loop.train(with_train(CONFIG, steps=4), tmp_path / "twice")
+    loop.train(CONFIG, tmp_path / "twice")
+    assert final_state(tmp_path / "once") == final_state(tmp_path / "twice")
+
+
+def test_frozen_parameters_come_from_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd):
+    use_one_device(monkeypatch)
+    loop.train(with_train(tiny_config(), steps=1, text_metrics=()), tmp_path / "base")
+    config = with_train(CONFIG, steps=2, init_from=str(tmp_path / "base"))
+    loop.train(config, tmp_path / "run")
+    assert " of them frozen, on 1 cpu device" in capfd.readouterr().err
+    with open_run(tmp_path / "base") as before, open_run(tmp_path / "run") as after:
+        old, new = (
+            checkpoints.restore_params(abstract_params(config), checkpoints.latest()) for checkpoints in (before, after)
+        )
+    _, frozen = split(old, PATTERNS)
+    chex.assert_trees_all_equal(frozen, split(new, PATTERNS)[1])
+
+
+def test_a_pattern_without_a_parameter_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
+    path = write_config_file(tmp_path / "tiny.json", with_train(CONFIG, trainable=("decoder/layer/*",)))
+    with pytest.raises(SystemExit) as exit:
+        main(["train", str(path), "--workdir", str(tmp_path / "run")])
+    assert exit.value.code == 2
+    assert "error: train.trainable has 'decoder/layer/*', which matches no parameter" in capsys.readouterr().err
