@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
+from annotated_types import Ge, Le
 from jax.sharding import AbstractMesh, Mesh
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
@@ -13,12 +14,9 @@ from flaxformer_lite.model.layers import Activation, DropoutRates, Initializer, 
 from flaxformer_lite.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 
-MOST = {
-    "num_encoder_layers": 10_000,
-    "num_decoder_layers": 10_000,
-    **dict.fromkeys(("d_model", "num_heads", "d_ff"), 2**24),
-}
-"""The largest sizes of a model: what is built before any array, such as names of layers and rows of sines, fits in memory."""
+# What is built before any array, such as names of layers and rows of sines, fits in memory.
+NumLayers = Annotated[int, Ge(0), Le(10_000)]
+Width = Annotated[int, Ge(1), Le(2**24)]
 
 
 @dataclass(frozen=True)
@@ -126,18 +124,6 @@ class SlidingWindow(Checked, at="model.sliding_window"):
                 "model.positions, which then holds for all layers"
             )
 
-    def check(self, num_layers: int) -> None:
-        """Raises: ValueError where a decoder of `num_layers` layers does not have the layers of the window."""
-        if num_layers == 0:
-            raise ValueError(
-                f"model.sliding_window.size is {self.size}, but model.num_decoder_layers is 0: only a decoder can have a window; "
-                "set model.sliding_window to None"
-            )
-        if wrong := [i for i in self.layers or () if not 0 <= i < num_layers]:
-            raise ValueError(
-                f"model.sliding_window.layers has {wrong[0]}: the decoder's layers are 0 to {num_layers - 1}"
-            )
-
 
 @dataclass(frozen=True, kw_only=True)
 class DecoderSize(Checked, at="model.decoder"):
@@ -160,15 +146,15 @@ class ModelConfig(Checked, at="model"):
     """Number of token ids; the tokenizer is trained to fit. 0: no embeddings, the inputs are vectors."""
     target_vocab_size: PositiveInt | None = None
     """Number of target token ids where source and target have a vocabulary each; None: one vocabulary for both."""
-    d_model: PositiveInt = 512
+    d_model: Width = 512
     """Width of the embeddings and of every layer's input and output."""
-    num_heads: PositiveInt = 8
+    num_heads: Width = 8
     """Number of query heads."""
-    d_ff: PositiveInt = 2048
+    d_ff: Width = 2048
     """Inner width of the feed-forward layers."""
-    num_encoder_layers: NonNegativeInt = 6
+    num_encoder_layers: NumLayers = 6
     """Number of encoder layers; 0: no encoder, a decoder-only model."""
-    num_decoder_layers: NonNegativeInt = 6
+    num_decoder_layers: NumLayers = 6
     """Number of decoder layers; 0: no decoder, an encoder-only model."""
     decoder: DecoderSize | None = None
     """Sizes of the decoder where they differ from the encoder's; None: the same sizes."""
@@ -218,9 +204,6 @@ class ModelConfig(Checked, at="model"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, most in MOST.items():
-            if getattr(self, name) > most:
-                raise ValueError(f"model.{name} is {getattr(self, name)}: it must be at most {most}")
         if self.num_encoder_layers + self.num_decoder_layers == 0:
             raise ValueError(
                 "model.num_encoder_layers and model.num_decoder_layers are both 0: one of them must be at least 1"
@@ -228,12 +211,12 @@ class ModelConfig(Checked, at="model"):
         self.attention.check(self.d_model, self.num_heads)
         if self.decoder is not None and self.decoder.num_heads is not None:
             self.attention.check(self.d_model, self.decoder.num_heads, "model.decoder.num_heads")
-        if self.sliding_window is not None:
-            self.sliding_window.check(self.num_decoder_layers)
-        self.check_embeddings()
-
-    def check_embeddings(self) -> None:
-        """Raises: ValueError where embedding tables, vocabularies and positions contradict each other."""
+        window = self.sliding_window
+        if window is not None and any(not 0 <= i < self.num_decoder_layers for i in window.layers or (0,)):
+            raise ValueError(
+                f"model.sliding_window is {window}, but model.num_decoder_layers is {self.num_decoder_layers}: only layers of a "
+                "decoder, counted from 0, can have a window"
+            )
         if self.target_vocab_size is not None and self.one_table:
             raise ValueError(
                 f"model.target_vocab_size is {self.target_vocab_size}, but source and target share one embedding table: "
@@ -242,10 +225,6 @@ class ModelConfig(Checked, at="model"):
         if self.vocab_size == 0 and self.head is not None:
             raise ValueError(
                 "model.vocab_size is 0, so model.head has no entries to score: set model.head to None, or a vocab_size"
-            )
-        if self.position_padding_id is not None and self.num_encoder_layers == 0:
-            raise ValueError(
-                f"model.position_padding_id is {self.position_padding_id}, but model.num_encoder_layers is 0: set it to None"
             )
         if (
             self.position_padding_id is not None

@@ -12,6 +12,7 @@ each new key overwrites the oldest.
     room 3, then 3 and 4                          [ 3 | 4 | 2 ]
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -165,33 +166,20 @@ class CachedKeyValue(NamedTuple):
         """Returns keys and values in the layout of a cache."""
         return cls(new.key.swapaxes(1, 2), new.value.swapaxes(1, 2))
 
-    def write(self, new: "CachedKeyValue", slot: Int[Array, ""]) -> "CachedKeyValue":
-        """Returns the cache with `new` (one position or more) in consecutive slots from `slot` on."""
-        return CachedKeyValue(
-            *(jax.lax.dynamic_update_slice_in_dim(old, n, slot, -2) for old, n in zip(self, new, strict=True))
-        )
-
-    def write_window(self, new: "CachedKeyValue", slots: Int[Array, "_"]) -> "CachedKeyValue":
-        """Returns the cache with the last positions of `new`, as many as there are `slots`, in these slots."""
-        return CachedKeyValue(
-            *(old.at[..., slots, :].set(n[..., -len(slots) :, :]) for old, n in zip(self, new, strict=True))
-        )
-
-    def concat(self, new: "CachedKeyValue") -> "CachedKeyValue":
-        """Returns the keys and values of the cache, followed by `new`."""
-        return CachedKeyValue(*(jnp.concatenate(pair, -2) for pair in zip(self, new, strict=True)))
+    def by_slot(self) -> KeyValue:
+        """Returns keys and values in the layout of attention."""
+        return KeyValue(self.key.swapaxes(1, 2), self.value.swapaxes(1, 2))
 
     def read_and_write(self, new: KeyValue, context: StepContext) -> tuple[KeyValue, "CachedKeyValue"]:
         """Returns what the new tokens attend to, and the cache with their keys and values."""
-        by_head = CachedKeyValue.of(new)
-        if context.slots is None:
-            filled = self.write(by_head, context.first_slot)
+        pairs, slots = list(zip(self, CachedKeyValue.of(new), strict=True)), context.slots
+        if slots is None:
+            update = functools.partial(jax.lax.dynamic_update_slice_in_dim, start_index=context.first_slot, axis=-2)
+            filled = CachedKeyValue(*(update(old, own) for old, own in pairs))
             return filled.by_slot(), filled
-        return self.concat(by_head).by_slot(), self.write_window(by_head, context.slots)
-
-    def by_slot(self) -> KeyValue:
-        """Returns one layer's keys and values in the layout of attention."""
-        return KeyValue(self.key.swapaxes(1, 2), self.value.swapaxes(1, 2))
+        seen = CachedKeyValue(*(jnp.concatenate(pair, -2) for pair in pairs))
+        last = (old.at[..., slots, :].set(own[..., -len(slots) :, :]) for old, own in pairs)
+        return seen.by_slot(), CachedKeyValue(*last)
 
 
 class LayerCache(NamedTuple):
@@ -216,11 +204,11 @@ Caches = TypeVar("Caches", DecodeCache, tuple[DecodeCache, ...])
 
 def map_own(function: Callable[[Array], Array], cache: Caches) -> Caches:
     """Returns the cache with `function` applied to the keys and the values of the decoder's own tokens, layer by layer."""
-
-    def map_layer(layer: LayerCache) -> LayerCache:
-        return layer._replace(own=CachedKeyValue(*map(function, layer.own)))
-
-    mapped: Caches = jax.tree.map(map_layer, cache, is_leaf=lambda node: isinstance(node, LayerCache))
+    mapped: Caches = jax.tree.map(
+        lambda layer: layer._replace(own=CachedKeyValue(*map(function, layer.own))),
+        cache,
+        is_leaf=lambda node: isinstance(node, LayerCache),
+    )
     return mapped
 
 

@@ -103,24 +103,15 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         if num_layers == 0:
             continue
         tokens = tokens_of(inputs, side)
-        if config.vocab_size and tokens.ndim != 2:
-            raise ValueError(
-                f"{side}_tokens have rank {tokens.ndim}, shape {tokens.shape}: they must be token ids [batch, length]"
-            )
-        if config.vocab_size == 0 and (tokens.ndim != 3 or tokens.shape[-1] != config.d_model):
-            raise ValueError(
-                f"{side}_tokens have shape {tokens.shape}, and model.vocab_size is 0: they must be vectors of width "
-                f"model.d_model, [batch, length, {config.d_model}]"
-            )
+        width = () if config.vocab_size else (config.d_model,)
+        if tokens.ndim < 2 or tokens.shape[2:] != width:
+            kind = "token ids [batch, length]" if config.vocab_size else f"vectors [batch, length, {config.d_model}]"
+            raise ValueError(f"{side}_tokens have shape {tokens.shape}: they must be {kind}")
     if config.has_two_stacks and (inputs.source_segments is None) != (inputs.target_segments is None):
         present, missing = ("source", "target") if inputs.target_segments is None else ("target", "source")
         raise ValueError(
             f"the inputs have {present}_segments, but no {missing}_segments: both are needed to pair packed texts"
         )
-    if inputs.token_types is not None and not config.num_token_types:
-        raise ValueError("the inputs have `token_types`, but model.num_token_types is 0: leave them out")
-    if inputs.predict_positions is not None and config.num_decoder_layers:
-        raise ValueError("the inputs have `predict_positions`, but the model has a decoder: leave them out")
     if inputs.target_attention is not None and config.sliding_window is not None:
         raise ValueError(
             "the inputs have `target_attention`, but model.sliding_window is set, and both say which tokens a token attends to: "

@@ -197,17 +197,8 @@ def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn"
 
 # Splash ----------------------------------------------------------------------------------------------------------------
 
-INTERPRETED: list[None] = []
-
-
-@contextlib.contextmanager
-def interpreted() -> Iterator[None]:
-    """Runs Splash interpreted within the context, on any device: correct and very slow. For tests."""
-    INTERPRETED.append(None)
-    try:
-        yield
-    finally:
-        INTERPRETED.pop()
+INTERPRETED = False
+"""Whether Splash runs interpreted, on any device: correct and very slow. For tests."""
 
 
 def splash_limits(call: AttentionCall, device: str) -> list[tuple[bool, str]]:
@@ -305,7 +296,7 @@ def splash_kernel(
         head_shards=1,
         q_seq_shards=1,
         attn_logits_soft_cap=soft_cap,
-        interpret=bool(INTERPRETED),
+        interpret=INTERPRETED,
     )
 
 

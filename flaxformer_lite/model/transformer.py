@@ -42,7 +42,6 @@ from flaxformer_lite.model.layers import (
     ACTIVATIONS,
     DTYPES,
     Dense,
-    DropoutRates,
     FeedForward,
     accumulation_dtype,
     apply_dropout,
@@ -266,7 +265,8 @@ class Stack(nn.Module):
 
     def final(self, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
         """Returns the last layer after the commands of `residual.final`."""
-        return residual_commands(self, self.config.dropout, self.config.residual.final, self.final_norm, x)
+        dropout = residual_dropout(self, self.config)
+        return apply_commands(self.config.residual.final, x, None, norm=self.final_norm, dropout=dropout)
 
     @property
     def is_local(self) -> Bool[Array, "L"] | None:
@@ -404,23 +404,20 @@ class Block(nn.Module):
 
     def before(self, norm: Normalize, x: Array) -> Array:
         """Returns a sublayer's input: the commands of `residual.pre`."""
-        return residual_commands(self, self.config.dropout, self.config.residual.pre, norm, x)
+        dropout = residual_dropout(self, self.config)
+        return apply_commands(self.config.residual.pre, x, None, norm=norm, dropout=dropout)
 
     def after(self, norm: Normalize, h: Array, residual: Array) -> Array:
         """Returns the layer's activations after a sublayer with output `h`: the commands of `residual.post`."""
-        x = residual_commands(self, self.config.dropout, self.config.residual.post, norm, h, residual)
+        dropout = residual_dropout(self, self.config)
+        x = apply_commands(self.config.residual.post, h, residual, norm=norm, dropout=dropout)
         return constrain_sharding(x, "B T D")
 
 
-def residual_commands(
-    module: nn.Module, rates: DropoutRates, commands: str, norm: Normalize, x: Array, residual: Array | None = None
-) -> Array:
-    """Applies residual commands, with dropout by the module's random key."""
-
-    def dropout(x: Array) -> Array:
-        return apply_dropout(module, x, rates.residual_rate, rates.residual_scaling)
-
-    return apply_commands(commands, x, residual, norm=norm, dropout=dropout)
+def residual_dropout(module: nn.Module, config: ModelConfig) -> Callable[[Array], Array]:
+    """Returns the dropout of a residual command, by the module's random key."""
+    rate, scaling = config.dropout.residual_rate, config.dropout.residual_scaling
+    return lambda x: apply_dropout(module, x, rate, scaling)
 
 
 def apply_commands(
@@ -552,14 +549,12 @@ class EncoderLayer(Block):
     ) -> Float[Array, "B T D"]:
         """Returns the layer's output.
 
-        Args:
-            mask: True: the query may attend to the key; broadcasts to `[B, N, T, T]`, such as `padding_mask(is_token)`. None: all.
-            bias: added to the scores, such as that of `PositionBias`; broadcasts to `[B, N, T, T]`.
-            positions: of the tokens, for rotary positions; None: 0, 1, 2, …
+        mask: True: the query may attend to the key; broadcasts to `[B, N, T, T]`, such as `padding_mask(is_token)`. None: all.
+        bias: added to the scores, such as that of `PositionBias`; broadcasts to `[B, N, T, T]`.
+        positions: of the tokens, for rotary positions; None: 0, 1, 2, …
         """
         positions = default_positions(x) if positions is None else positions
-        x, _ = super().__call__(x, None, SequenceContext(positions, LayerMasks(own_mask(mask)), bias))
-        return x
+        return super().__call__(x, None, SequenceContext(positions, LayerMasks(own_mask(mask)), bias))[0]
 
 
 class DecoderLayer(Block):
@@ -579,19 +574,12 @@ class DecoderLayer(Block):
     ) -> Float[Array, "B T D"]:
         """Returns the layer's output; no token sees those after it. The other arguments are those of `EncoderLayer`.
 
-        Args:
-            memory: the encoder's output; None without `cross`.
-            memory_mask: as `mask`, for the memory: broadcasts to `[B, N, T, S]`.
-
-        Raises: ValueError for a memory without `cross`, or `cross` without one.
+        memory: the encoder's output; None without `cross`. memory_mask: as `mask`, for the memory.
         """
         if self.cross == (memory is None):
-            given = "None" if memory is None else "given"
-            raise ValueError(f"cross is {self.cross} and memory is {given}: give a memory exactly if cross is True")
+            raise ValueError(f"cross is {self.cross}: give a memory exactly if cross is True")
         causal = structured_mask(causal_length=x.shape[1])
         own = causal if mask is None else AttentionMask(combine_masks(causal.allowed, own_mask(mask).allowed))
         positions = default_positions(x) if positions is None else positions
-        x, _ = super().__call__(
-            x, None, SequenceContext(positions, LayerMasks(own), bias, memory, own_mask(memory_mask))
-        )
-        return x
+        context = SequenceContext(positions, LayerMasks(own), bias, memory, own_mask(memory_mask))
+        return super().__call__(x, None, context)[0]

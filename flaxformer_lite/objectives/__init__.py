@@ -2,8 +2,7 @@
 
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
 of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). The kinds:
-`seq2seq.py`, `causal_lm.py`, `masked_lm.py`, `span_corruption.py`, `classification.py` and `embeddings.py` (both on
-`whole_texts.py`).
+`seq2seq.py`, `causal_lm.py`, `masked_lm.py`, `span_corruption.py`, `classification.py` and, on its base class, `embeddings.py`.
 
 To add one: a file, and its name in `kinds.py`.
 """

@@ -120,8 +120,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         Raises: ValueError if the decoder trains with an attention of its own, and the class does not say how prompts are read.
         """
         inputs = jax.eval_shape(lambda batch: self.inputs(batch, model), batch)
-        classes = type(self).__mro__[: type(self).__mro__.index(BaseObjective)]
-        if inputs.target_attention is not None and not any("prompt_attention" in vars(owner) for owner in classes):
+        stated = any("prompt_attention" in vars(owner) for owner in type(self).__mro__ if owner is not BaseObjective)
+        if inputs.target_attention is not None and not stated:
             raise ValueError(
                 f"objective.kind '{self.kind}' sets Inputs.target_attention, but not how prompts are read: set prompt_attention of "
                 f'{type(self).__name__} to "full" or "causal"'

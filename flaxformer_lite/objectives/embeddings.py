@@ -15,8 +15,8 @@ from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.model.norms import unit_length
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
+from flaxformer_lite.objectives.classification import WholeTexts
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
-from flaxformer_lite.objectives.whole_texts import WholeTexts
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.characters import ByteTokenizer
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Gt
@@ -118,24 +118,24 @@ class MaskedLM(BaseObjective):
         self, record: Pack, lengths: Lengths, generator: np.random.Generator, special: SpecialIds = DEFAULT_SPECIAL_IDS
     ) -> Batch:
         """Returns a row without the axis B, padded to `lengths`, with at most ⌈mask_rate · length⌉ tokens to predict."""
-        texts, label = self.texts(record, generator)
-        pieces = [special_piece(text, special) for text in texts]
-        row = concat_pieces([piece.tokens for piece in pieces], lengths.source, special.pad)
-        words = pad_tokens(distinct_words([piece.words for piece in pieces]), lengths.source, -1)
+        pieces, label = self.texts(record, generator)
+        tokens, words, types = with_special_ids(pieces, special)
+        row = concat_pieces(tokens, lengths.source, special.pad)
+        words = pad_tokens(words, lengths.source, -1)
         most = math.ceil(self.mask_rate * lengths.source)
         wanted = max(1, round(self.mask_rate * int((words >= 0).sum())))
         selected = sample_masked_positions(words, min(wanted, most), generator)
         mask_token = special.mask if self.mask_token is None else self.mask_token
         assert mask_token is not None
-        tokens = row.tokens.copy()
-        tokens[selected] = mask_tokens(row.tokens[selected], mask_token, special.size or mask_token, generator)
+        masked = row.tokens.copy()
+        masked[selected] = mask_tokens(row.tokens[selected], mask_token, special.size or mask_token, generator)
         inputs = Inputs(
-            source_tokens=tokens,  # type: ignore[arg-type]
+            source_tokens=masked,  # type: ignore[arg-type]
             source_mask=row.segments > 0,  # type: ignore[arg-type]
             source_positions=row.positions,  # type: ignore[arg-type]
             source_segments=row.segments,  # type: ignore[arg-type]
             predict_positions=pad_tokens(selected, most),  # type: ignore[arg-type]
-            token_types=pad_tokens(np.concatenate([piece.types for piece in pieces]), lengths.source),  # type: ignore[arg-type]
+            token_types=pad_tokens(types, lengths.source),  # type: ignore[arg-type]
         )
         weights = (np.arange(most) < len(selected)).astype(np.float32)
         return Batch(inputs, pad_tokens(row.tokens[selected], most), weights, label)  # type: ignore[arg-type]
@@ -143,7 +143,7 @@ class MaskedLM(BaseObjective):
     def texts(self, record: Pack, generator: np.random.Generator) -> tuple[list[list["Text"]], np.int32 | None]:
         """Returns the texts of each piece of a row, and the label of the row's next sentence."""
         words = record.words or tuple(np.arange(len(piece)) for piece in record.pieces)
-        texts = [Text(*text) for text in zip(record.pieces, words, strict=True)]
+        texts = list(zip(record.pieces, words, strict=True))
         if not self.next_sentence:
             return [[text] for text in texts], None
         second = 1 if generator.random() < 0.5 else int(generator.integers(2, len(texts)))
@@ -157,23 +157,20 @@ class MaskedLM(BaseObjective):
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
         """Returns the cross-entropy of the selected tokens and, if asked, of the next sentence."""
         terms = super().loss(outputs, batch)
-        if self.next_sentence:
-            assert outputs.class_logits is not None and batch.labels is not None
-            terms["next_sentence"] = cross_entropy(outputs.class_logits, batch.labels, row_weights(batch))
-        return terms
+        return terms | ({"next_sentence": cross_entropy(*next_sentences(outputs, batch))} if self.next_sentence else {})
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """Returns the counts of the selected tokens and, if asked, of the rows."""
         counts = super().metrics(outputs, batch)
         if self.next_sentence:
-            assert outputs.class_logits is not None and batch.labels is not None
-            counts["next_sentence_accuracy"] = accuracy(outputs.class_logits, batch.labels, row_weights(batch))
+            counts["next_sentence_accuracy"] = accuracy(*next_sentences(outputs, batch))
         return counts
 
 
-def row_weights(batch: Batch) -> Float[Array, "B"]:
-    """Returns 1 for each row with a token to predict, 0 for a padding row of the batch."""
-    return (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
+def next_sentences(outputs: Outputs, batch: Batch) -> tuple[Float[Array, "B C"], Int[Array, "B"], Float[Array, "B"]]:
+    """Returns logits and labels of the second texts, and the weights of the rows: 0 for a padding row of the batch."""
+    assert outputs.class_logits is not None and batch.labels is not None
+    return outputs.class_logits, batch.labels, (batch.weights.sum(-1) > 0).astype(batch.weights.dtype)
 
 
 # Masks -----------------------------------------------------------------------------------------------------------------
@@ -215,38 +212,27 @@ def mask_tokens(
 
 # Texts with special ids ------------------------------------------------------------------------------------------------
 
-
-class Text(NamedTuple):
-    """A text without special ids, and the word number of each token."""
-
-    tokens: Int[np.ndarray, "_"]
-    words: Int[np.ndarray, "_"]
+Text = tuple[Int[np.ndarray, "_"], Int[np.ndarray, "_"]]
+"""The tokens of a text, without special ids, and the word number of each."""
 
 
-class Piece(NamedTuple):
-    """One text or two of a row, with BOS and EOS."""
+def with_special_ids(
+    pieces: Sequence[Sequence[Text]], special: SpecialIds
+) -> tuple[list[Int[np.ndarray, "_"]], Int[np.ndarray, "S"], Int[np.ndarray, "S"]]:
+    """Returns the tokens of each piece, BOS before its first text and EOS after each; of all pieces the words and types of tokens.
 
-    tokens: Int[np.ndarray, "_"]
-    words: Int[np.ndarray, "_"]
-    """The word number of each token; -1 for BOS and EOS."""
-    types: Int[np.ndarray, "_"]
-    """Token types: 0 in the first text, 1 in the second."""
-
-
-def special_piece(texts: Sequence[Text], special: SpecialIds) -> Piece:
-    """Returns one text or two with BOS before the first and EOS after each."""
-    parts = []
-    for number, (tokens, words) in enumerate(texts):
-        own = special if number == 0 else special._replace(bos=None)
-        whole, start = own.with_bos_eos(tokens.tolist()), int(own.bos is not None)
-        marks = np.pad(words, (start, len(whole) - start - len(words)), constant_values=-1)
-        parts.append((np.asarray(whole, np.int32), marks, np.full(len(whole), number)))
-    tokens, marks, types = zip(*parts, strict=True)
-    return Piece(np.concatenate(tokens), distinct_words(marks), np.concatenate(types))
-
-
-def distinct_words(words: Sequence[Int[np.ndarray, "_"]]) -> Int[np.ndarray, "_"]:
-    """Concatenates the word numbers of several texts and shifts them so that no two texts share one; -1 stays."""
-    together = np.concatenate(words)
-    text = np.repeat(np.arange(len(words)), [len(own) for own in words])
-    return np.where(together < 0, -1, together + text * (together.max(initial=-1) + 1))
+    No two texts share a word number; BOS and EOS have -1. The type is 0 in a piece's first text, 1 in its second.
+    """
+    rows, words, types, first_word = [], [], [], 0
+    for piece in pieces:
+        row = list[int]()
+        for number, (tokens, own) in enumerate(piece):
+            whole = (special if number == 0 else special._replace(bos=None)).with_bos_eos(tokens.tolist())
+            start = int(number == 0 and special.bos is not None)
+            end = len(whole) - start - len(tokens)
+            words.append(np.pad(own + first_word, (start, end), constant_values=-1))
+            types.append(np.full(len(whole), number))
+            first_word += int(own.max(initial=-1)) + 1
+            row += whole
+        rows.append(np.array(row, np.int32))
+    return rows, np.concatenate(words), np.concatenate(types)

@@ -15,7 +15,6 @@ from flaxformer_lite.model.attention import (
     attention_weights,
     weighted_values,
 )
-from flaxformer_lite.model.contexts import CachedKeyValue
 from flaxformer_lite.model.masks import EXCLUDE, MaskStructure, Replace
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from tests.support import reference
@@ -253,16 +252,6 @@ def test_nothing_is_dropped_unless_a_rate_is_given():
     module = MultiHeadAttention(plain.d_model, plain.num_heads, plain.variant, dtype=jnp.float64)
     found = jax.jit(lambda p, x: module.apply({"params": p}, x, rngs={"dropout": KEY}))(params, *inputs)
     np.testing.assert_array_equal(found, jax.jit(lambda p, x: plain.apply({"params": p}, x))(params, *inputs))
-
-
-def test_writing_into_the_cache():
-    """Two new positions at index 1 of a cache with room for five; the rest stays."""
-    old = CachedKeyValue(jnp.zeros((B, 2, S, 3)), jnp.zeros((B, 2, S, 7)))
-    new = CachedKeyValue(jnp.asarray(normal(18, B, 2, 2, 3)), jnp.asarray(normal(19, B, 2, 2, 7)))
-    cache = old.write(new, jnp.asarray(1))
-    for name in ("key", "value"):
-        np.testing.assert_array_equal(getattr(cache, name)[:, :, 1:3], getattr(new, name))
-        assert (np.asarray(getattr(cache, name))[:, :, [0, 3, 4]] == 0).all()
 
 
 @pytest.mark.parametrize("masking", [EXCLUDE, Replace()], ids=["exclude", "replace"])

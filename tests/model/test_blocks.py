@@ -156,7 +156,6 @@ def test_a_layer_without_a_mask_sees_everything_and_a_decoder_nothing_that_comes
 
 @pytest.mark.parametrize("cross", [True, False])
 def test_a_decoder_layer_without_the_memory_that_it_reads_is_refused(cross: bool) -> None:
-    """It was an AssertionError without words, and a memory that nothing read was ignored."""
     config, x = ModelConfig(vocab_size=0, head=None, d_model=8, num_heads=2, d_ff=8), jnp.zeros((1, 3, 8))
-    with pytest.raises(ValueError, match=f"cross is {cross} and memory is .*: give a memory exactly if cross is True"):
+    with pytest.raises(ValueError, match=f"cross is {cross}: give a memory exactly if cross is True"):
         DecoderLayer(config, cross=cross).init(jax.random.key(0), x, None if cross else x)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.model.attention import KeyValue
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
-from flaxformer_lite.model.contexts import decoder_context, encoder_context, step_context
+from flaxformer_lite.model.contexts import CachedKeyValue, decoder_context, encoder_context, step_context
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.masks import EVERY_KEY, AttentionMask
 
@@ -76,3 +77,16 @@ def test_a_full_prompt_sees_all_of_itself():
         ValueError, match=r"^objective\.prompt_attention is 'full', but model\.sliding_window\.size is 3: "
     ):
         step_context(config, jnp.int32(0), 3, 3, None, None, causal=False)
+
+
+def test_new_keys_go_into_their_slots():
+    """By hand: one after slot 1 of a cache with room for all; two into the slots of the oldest of a window of 3."""
+    old = CachedKeyValue(*(jnp.arange(3.0)[None, None, :, None] for _ in range(2)))
+    new = KeyValue(*(jnp.array([[[[7.0]], [[8.0]]]]) for _ in range(2)))
+    config = ModelConfig(**ALONE, sliding_window=SlidingWindow(size=3))
+    for number, settings, context, seen, filled in (
+        (2, ModelConfig(**ALONE), jnp.int32(1), [0, 7, 8], [0, 7, 8]),
+        (2, config, jnp.int32(4), [0, 1, 2, 7, 8], [0, 7, 8]),
+    ):
+        found, cache = old.read_and_write(new, step_context(settings, context, number, 3, None, None, causal=True))
+        assert found.key[0, :, 0, 0].tolist() == seen and cache.value[0, 0, :, 0].tolist() == filled

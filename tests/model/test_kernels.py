@@ -9,6 +9,7 @@ import functools
 import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -37,10 +38,14 @@ NEEDS_GPU = pytest.mark.skipif(kernels.compute_capability() == 0, reason="no NVI
 IMPLEMENTATIONS = ["xla", "splash", "cudnn"]
 
 
+interpreted = functools.partial(mock.patch.object, kernels, "INTERPRETED", True)
+"""Context in which Splash runs interpreted."""
+
+
 def device_of(implementation: str) -> contextlib.AbstractContextManager:
     """Where that implementation runs."""
     interpret = implementation == "splash" and jax.default_backend() != "tpu"
-    return kernels.interpreted() if interpret else contextlib.nullcontext()
+    return interpreted() if interpret else contextlib.nullcontext()
 
 
 # One attention against float64 ------------------------------------------------------------------------------------------
@@ -294,7 +299,7 @@ def kernels_in(program: Any) -> list[str]:
 @pytest.mark.slow
 def test_a_kernel_that_is_named_is_in_the_program_three_times():
     """Of the encoder, of the decoder and of the attention from one to the other; `auto` on a CPU has none."""
-    with kernels.interpreted():
+    with interpreted():
         program = jaxpr_of(encoder_decoder(attention=DotProduct(implementation="splash")))
         assert kernels_in(program) == 3 * ["splash"]
         assert kernels_in(jaxpr_of(encoder_decoder(attention=DotProduct(implementation="xla")))) == []
@@ -303,7 +308,7 @@ def test_a_kernel_that_is_named_is_in_the_program_three_times():
 
 def test_heads_that_share_a_projection_can_have_a_kernel():
     module, x = MultiHeadAttention(16, 2, SharedProjection(implementation="splash")), jnp.ones((1, 3, 16))
-    with kernels.interpreted():
+    with interpreted():
         assert kernels_in(jax.make_jaxpr(module.init)(KEY, x)) == ["splash"]
 
 
@@ -392,19 +397,19 @@ def test_what_a_kernel_cannot_do_has_a_name(monkeypatch, name):
 )
 def test_a_model_that_a_named_kernel_cannot_run_is_refused(settings, inputs, train, words):
     config = encoder_decoder(**{"attention": DotProduct(implementation="splash")} | settings)
-    with jax.enable_x64(True), kernels.interpreted(), pytest.raises(ValueError, match=words):
+    with jax.enable_x64(True), interpreted(), pytest.raises(ValueError, match=words):
         jaxpr_of(config, train, **inputs)
 
 
 def test_dropout_matters_only_while_training():
     config = encoder_decoder(attention=DotProduct(implementation="splash"), dropout=DropoutRates(attention_rate=0.1))
-    with kernels.interpreted():
+    with interpreted():
         assert kernels_in(jaxpr_of(config)) == 3 * ["splash"]
 
 
 def test_auto_uses_the_tpus_kernel_where_it_pays(monkeypatch):
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    with kernels.interpreted():
+    with interpreted():
         assert str(choose("auto", SMALL)) == "attention is computed by the fused kernel 'splash': the device is a TPU"
         assert choose("auto", SMALL).kernel is splash
         assert choose("auto", SMALL._replace(has_bias=True)).kernel is None
@@ -436,7 +441,7 @@ def test_decoding_is_by_xla_whatever_is_named():
     """With a cache there is one query at a time: nothing to be saved."""
     model = packing_model("splash")
     tokens = jnp.zeros((1, 1), jnp.int32)
-    with kernels.interpreted():
+    with interpreted():
         params = jax.eval_shape(model.init, KEY, Inputs(target_tokens=tokens))["params"]
         cache = jax.eval_shape(lambda p: model.apply({"params": p}, None, 8, 1, method="start_cache"), params)
         program = jax.make_jaxpr(
@@ -448,7 +453,7 @@ def test_decoding_is_by_xla_whatever_is_named():
 def test_attention_weights_that_are_call_for_are_by_xla():
     module = MultiHeadAttention(16, 2)
     x = jnp.ones((1, 3, 16))
-    with kernels.interpreted():
+    with interpreted():
         params = module.init(KEY, x)
         _, seen = module.apply(params, x, mutable="intermediates")
     assert seen["intermediates"]["weights"][0].shape == (1, 2, 3, 3)
@@ -465,7 +470,7 @@ def test_each_device_computes_its_own_rows_and_heads():
         with within_mesh(mesh):
             return splash(call._replace(query=heads[0], key=heads[1], value=heads[2]))
 
-    with kernels.interpreted():
+    with interpreted():
         alone = jax.jit(lambda *x: splash(call._replace(query=x[0], key=x[1], value=x[2])))(*call[:3])
         for sizes, divided in (((2, 1, 2), True), ((4, 1, 1), False)):
             axes, devices = (jax.sharding.AxisType.Auto,) * 3, jax.devices()[: math.prod(sizes)]

@@ -8,7 +8,8 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.objectives import Batch, MaskedLM
-from flaxformer_lite.objectives.masked_lm import distinct_words
+from flaxformer_lite.objectives.masked_lm import with_special_ids
+from flaxformer_lite.text import DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
 from tests.support.objectives import generator, record, some_documents, theirs, unmasked
@@ -131,9 +132,12 @@ def test_no_two_texts_of_a_row_share_a_word():
     """Law: two tokens have one number if and only if they are of one text and had one number there. Oracle: pairs in Python."""
     draw = np.random.default_rng(0)
     for _ in range(50):
-        texts = [np.sort(draw.integers(-1, 9, n)) for n in draw.integers(0, 8, 5).tolist()]
-        pairs = [(text, int(word)) for text, words in enumerate(texts) for word in words]
-        found = distinct_words(texts).tolist()
+        texts = [np.sort(draw.integers(0, 9, n)) for n in draw.integers(0, 8, 4).tolist()]
+        pairs = [
+            (text, word) for text, words in enumerate(texts) for word in (*([-1] * (text != 1)), *words.tolist(), -1)
+        ]
+        pieces = [[(words, words) for words in part] for part in (texts[:2], texts[2:3], texts[3:])]
+        found = with_special_ids(pieces, DEFAULT_SPECIAL_IDS)[1].tolist()
         assert [word == -1 for word in found] == [word == -1 for _, word in pairs]
         named = {(pair, word) for pair, word in zip(pairs, found, strict=True) if word >= 0}
         assert len(named) == len({pair for pair, _ in named}) == len({word for _, word in named})

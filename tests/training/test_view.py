@@ -9,7 +9,7 @@ import pytest
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.objectives import Seq2Seq
-from flaxformer_lite.objectives.whole_texts import WholeTexts
+from flaxformer_lite.objectives.classification import WholeTexts
 from flaxformer_lite.training.view import View, metrics_in_words, speed_in_words
 
 
