@@ -22,22 +22,24 @@ from flaxformer_lite.text.files import most_unpacked
 _MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 _FOOTER_SIZE = 48
 _COPY_AGAIN = "copy or download the checkpoint again"
-_NOT_READ = {7: "string", 8: "complex64", 18: "complex128", 20: "resource", 21: "variant"}
-"""Names of the DataType numbers that are not arrays of numbers, for messages."""
+_SAVE_AGAIN = "save the weights alone as plain arrays, as tf.compat.v1.train.Saver does"
 _DTYPES = {
-    1: np.dtype(np.float32),
-    2: np.dtype(np.float64),
-    3: np.dtype(np.int32),
-    4: np.dtype(np.uint8),
-    5: np.dtype(np.int16),
-    6: np.dtype(np.int8),
-    9: np.dtype(np.int64),
-    10: np.dtype(np.bool_),
-    14: np.dtype(ml_dtypes.bfloat16),
-    17: np.dtype(np.uint16),
-    19: np.dtype(np.float16),
-    22: np.dtype(np.uint32),
-    23: np.dtype(np.uint64),
+    number: np.dtype(kind)
+    for number, kind in {
+        1: np.float32,
+        2: np.float64,
+        3: np.int32,
+        4: np.uint8,
+        5: np.int16,
+        6: np.int8,
+        9: np.int64,
+        10: np.bool_,
+        14: ml_dtypes.bfloat16,
+        17: np.uint16,
+        19: np.float16,
+        22: np.uint32,
+        23: np.uint64,
+    }.items()
 }
 """NumPy's type, by TensorFlow's DataType number."""
 
@@ -80,7 +82,10 @@ class _Entry(NamedTuple):
 
 
 def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
-    """Returns the number of data files, and the entry of every tensor."""
+    """Returns the number of data files, and the entry of every tensor.
+
+    Fields of BundleHeaderProto: num_shards 1, endianness 2 (big is 1).
+    """
     try:
         table = path.read_bytes()
     except OSError as error:
@@ -98,51 +103,31 @@ def _read_index(path: Path) -> tuple[int, dict[str, _Entry]]:
         rows = list(_rows(path, table, [_handle(at, 0)[0] for _, at in _block(path, table, index)]))
         if not rows or rows[0][0]:
             raise ValueError(f"{path}: a table without the header of a checkpoint: name the index of a checkpoint")
-        num_shards = _num_shards(path, rows[0][1])
+        header = _fields(rows[0][1])
+        if header.get(2, [0])[0]:
+            raise ValueError(f"{path}: big-endian numbers; save the checkpoint again on a little-endian machine")
         names = [key.decode(errors="backslashreplace") for key, _ in rows]
         entries = {name: _entry(path, cut(name), value) for name, (_, value) in zip(names[1:], rows[1:], strict=True)}
-        return num_shards, entries
+        return int(header.get(1, [0])[0]), entries
     except (LookupError, TypeError):
         raise ValueError(f"{path}: an entry cannot be decoded: name the index of a checkpoint") from None
-
-
-def _num_shards(path: Path, header: bytes) -> int:
-    """Returns the number of data files. Fields of BundleHeaderProto: num_shards 1, endianness 2 (big is 1), version 3.
-
-    Field 2 of version is min_consumer.
-
-    Raises: ValueError for a checkpoint in a format that this file does not read.
-    """
-    fields = _fields(header)
-    if fields.get(2, [0])[0]:
-        raise ValueError(f"{path}: big-endian numbers; save the checkpoint again on a little-endian machine")
-    for version in fields.get(3, []):
-        if (needed := _fields(version).get(2, [0])[0]) > 1:
-            raise ValueError(f"{path}: format version {needed}, known is 1; save it again with TensorFlow 1 or 2")
-    return int(fields.get(1, [0])[0])
 
 
 def _entry(path: Path, name: str, entry: bytes) -> _Entry:
     """Returns an entry. Fields of BundleEntryProto: dtype 1, shape 2, shard_id 3, offset 4, size 5, crc32c 6, slices 7.
 
     Field 2 of shape is dim, whose field 1 is size.
-
-    Raises: ValueError for a tensor that is no plain array of numbers in one piece.
     """
     fields = _fields(entry)
     number = fields.get(1, [0])[0]
-    if 7 in fields:
-        raise ValueError(f"{path}: {name} is partitioned; save the checkpoint again without a partitioner")
-    if number not in _DTYPES:
-        kind = _NOT_READ.get(number, f"DataType {number}")
-        names = ", ".join(dtype.name for dtype in _DTYPES.values())
-        remedy = "save the weights alone, as tf.compat.v1.train.Saver does"
-        raise ValueError(f"{path}: {name} is of type {kind}, those that can be read are {names}; {remedy}")
+    if 7 in fields or number not in _DTYPES:
+        what = "is partitioned" if 7 in fields else f"is of TensorFlow's DataType {number}"
+        raise ValueError(f"{path}: {name} {what}: {_SAVE_AGAIN}")
     sizes = [_fields(size).get(1, [0])[0] for shape in fields.get(2, []) for size in _fields(shape).get(2, [])]
     shard, offset, size, crc = (fields.get(field, [0])[0] for field in (3, 4, 5, 6))
     found = _Entry(_DTYPES[number], tuple(sizes), shard, offset, size, crc)
     if size != math.prod(sizes) * found.dtype.itemsize:
-        raise ValueError(f"{path}: {name} has {size} bytes for {found.dtype}{sizes}; save the checkpoint again")
+        raise ValueError(f"{path}: {name} has {size} bytes for {found.dtype}{sizes}: {_SAVE_AGAIN}")
     return found
 
 
@@ -174,14 +159,12 @@ def _rows(path: Path, table: bytes, blocks: list[tuple[int, int]]) -> Iterator[t
 
     Raises: ValueError where the table unfolds to far more than its size, as no writer makes it.
     """
-    if len(set(blocks)) < len(blocks):
-        raise ValueError(f"{path}: it names a block twice: {_COPY_AGAIN}")
-    held, most = 0, most_unpacked(len(table))
+    held, most = 0, most_unpacked(len(table)) if len(set(blocks)) == len(blocks) else 0
     for block in blocks:
         for key, value in _block(path, table, block):
             held += len(key) + len(value)
             if held > most:
-                raise ValueError(f"{path}: more than {most:,} bytes of names in {len(table):,}: {_COPY_AGAIN}")
+                raise ValueError(f"{path}: it unfolds to more than {most:,} bytes of names: {_COPY_AGAIN}")
             yield key, value
 
 

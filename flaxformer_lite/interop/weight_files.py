@@ -38,26 +38,20 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
 def read_archive(path: str) -> dict[str, np.ndarray]:
     """Returns the arrays of an .npz file, by name. Raises: ValueError where it is damaged, or unpacks to far more than its size."""
     try:
+        most = most_unpacked(Path(path).stat().st_size)
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(file.file_size for file in archive.infolist())
-        most = most_unpacked(Path(path).stat().st_size)
-        arrays = load_arrays(path) if unpacked <= most else {}
+        if unpacked > most:
+            raise ValueError(
+                f"it unpacks to {unpacked:,} bytes, and at most {most:,} are read: save it without compression"
+            )
+        with np.load(path, allow_pickle=False) as entries:
+            arrays = {name: entries[name] for name in entries.files}
+        if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
+            raise ValueError(f"{strays[0]} is no array: save arrays alone")  # NumPy gives its bytes
     except Exception as error:  # zipfile, zlib and NumPy raise whatever the damage leads to, a MemoryError among them
         reason = cut(str(error)) or type(error).__name__
         raise ValueError(f"cannot be read as an .npz file of plain arrays: {reason}") from None
-    if unpacked > most:
-        raise ValueError(
-            f"it unpacks to {unpacked:,} bytes, and at most {most:,} are read: save it without compression"
-        )
-    return arrays
-
-
-def load_arrays(path: str) -> dict[str, np.ndarray]:
-    """Returns what `np.load` makes of an .npz file. Raises: ValueError for an entry that is no array, which it gives as bytes."""
-    with np.load(path, allow_pickle=False) as entries:
-        arrays = {name: entries[name] for name in entries.files}
-    if strays := [name for name, x in arrays.items() if not isinstance(x, np.ndarray)]:
-        raise ValueError(f"{cut(strays[0])} is no array: save arrays alone")
     return arrays
 
 
@@ -80,7 +74,7 @@ def read_settings(path: str) -> dict[str, Any]:
     try:
         settings = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"--config {path} cannot be read as JSON: {error}") from None
+        raise ValueError(f"{path} cannot be read as JSON: {error}") from None
     if not isinstance(settings, dict):
-        raise ValueError(f"--config {path} holds a {type(settings).__name__}: it should be a JSON object of settings")
+        raise ValueError(f"{path} holds a {type(settings).__name__}: it should be a JSON object of settings")
     return settings

@@ -6,7 +6,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.interop.differences import as_words
+from flaxformer_lite.interop.options import lookup
 from flaxformer_lite.model.config import ModelConfig
+
+SETTINGS = (
+    *("model.num_encoder_layers", "model.num_decoder_layers", "model.d_model", "model.num_heads", "model.d_ff"),
+    *("model.vocab_size", "model.positions", "data.max_source_length"),
+)
+TRAINING = (
+    *("objective.kind", "optimizer.algorithm.kind", "optimizer.schedule.kind", "data.tokens_per_batch"),
+    *("train.steps", "train.seed"),
+)
+"""Settings of a model that was trained here."""
 
 
 class About(NamedTuple):
@@ -27,92 +39,53 @@ def model_card(
 ) -> str:
     """Returns the text of the card.
 
-    Args:
-        config: The config of the run.
-        origin: `imported.json` of an imported run; empty for another run.
-        theirs: The exported `config.json`.
-        files: A folder with the tokenizer's files.
+    `origin` is `imported.json` of an imported run, empty for another; `theirs` the exported `config.json`; `files` a folder with
+    the tokenizer's files.
     """
-    source = origin.get("weights", "")
+    source, architecture = origin.get("weights", ""), theirs["architectures"][0]
     base = source.removeprefix("hf://").partition("@")[0] if source.startswith("hf://") else None
     header = {"library_name": "transformers", "tags": ["flaxformer_lite"], "license": about.license, "base_model": base}
     lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items() if value is not None]
+    how = f"trained with the objective `{config.objective.kind}` for {about.step:,} steps"
+    if origin:
+        how = f"imported from {base or 'another checkpoint'}"
+    settings = (*SETTINGS, *(() if origin else TRAINING))
     sections = [
         "\n".join(["---", *lines, "---"]),
         f"# {about.name.rpartition('/')[2]}",
-        description(about, config, theirs, num_parameters, base if base or not origin else "another checkpoint"),
+        f"A model of the family `{theirs['model_type']}` (`{architecture}`) with {num_parameters:,} parameters in float32. "
+        f"It was {how} and exported with flaxformer_lite.",
         "## Results\n\n" + ("\n\n".join(map(result, about.results)) or "This model has not been evaluated."),
-        "## Configuration\n\n" + table(("setting", "value"), settings(config, trained=not origin)),
-        "## How to use it\n\n" + usage(about.name, config, theirs["architectures"][0], files),
+        "## Configuration\n\n"
+        + table(("setting", "value"), [(f"`{path}`", as_words(lookup(config, path)).strip("'")) for path in settings]),
+        "## How to use it\n\n" + usage(about.name, config.model, architecture, files),
         f"## Licence\n\n{about.license or 'No licence is stated.'}",
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def description(about: About, config: Config, theirs: Mapping[str, Any], num_parameters: int, base: str | None) -> str:
-    """Returns a sentence on what the model is, and one on where its weights come from."""
-    family, architecture = theirs["model_type"], theirs["architectures"][0]
-    what = f"A model of the family `{family}` (`{architecture}`) with {num_parameters:,} parameters in float32."
-    how = f"trained with the objective `{config.objective.kind}` for {about.step:,} steps"
-    if base is not None:
-        how = f"imported from {base}"
-    return f"{what} It was {how} and exported with flaxformer_lite."
 
 
 def result(report: Mapping[str, Any]) -> str:
     """Returns a report of `evaluate` as a sentence and a table: every metric with sacreBLEU's signature, if it has one."""
     metrics = {name: value for name, value in report.items() if isinstance(value, float)}
     counts = {name: value for name, value in report.items() if type(value) is int and name != "step"}
-    details = [f"step {report['step']:,}", *(f"{name} {value:,}" for name, value in counts.items())]
-    if "weights" in report:
-        details.insert(1, f"weights {report['weights']}")
+    weights = [f"weights {report['weights']}"] if "weights" in report else []
+    details = [f"step {report['step']:,}", *weights, *(f"{name} {value:,}" for name, value in counts.items())]
     rows = [(name, f"{value:.6g}", report.get(f"{name}_signature", "")) for name, value in metrics.items()]
     width = 3 if any(signature for _, _, signature in rows) else 2
     columns = ("metric", "value", "signature")[:width]
     return f"On `{report['split']}`: {', '.join(details)}.\n\n" + table(columns, [row[:width] for row in rows])
 
 
-def settings(config: Config, trained: bool) -> list[tuple[str, Any]]:
-    """Returns the settings that describe a model, and its training unless it was imported."""
-    model, optimizer = config.model, config.optimizer
-    found: list[tuple[str, Any]] = [
-        ("model.num_encoder_layers", model.num_encoder_layers),
-        ("model.num_decoder_layers", model.num_decoder_layers),
-        ("model.d_model", model.d_model),
-        ("model.num_heads", model.num_heads),
-        ("model.d_ff", model.d_ff),
-        ("model.vocab_size", model.vocab_size),
-        ("model.positions", type(model.positions).__name__),
-        ("data.max_source_length", config.data.max_source_length),
-    ]
-    if model.num_decoder_layers and model.head is not None:
-        found.append(("decode.beam_size", config.decode.beam_size))
-    if trained:
-        found += [
-            ("objective.kind", config.objective.kind),
-            ("optimizer.algorithm.kind", optimizer.algorithm.kind),
-            ("optimizer.schedule.kind", optimizer.schedule.kind),
-            ("data.tokens_per_batch", config.data.tokens_per_batch),
-            ("train.steps", config.train.steps),
-            ("train.seed", config.train.seed),
-        ]
-    return [(f"`{name}`", value) for name, value in found]
-
-
-def usage(name: str, config: Config, architecture: str, files: Path) -> str:
+def usage(name: str, model: ModelConfig, architecture: str, files: Path) -> str:
     """Returns the commands of this package and the lines of Python that load the model."""
-    ours = (
-        f"```sh\nflaxformer-lite import hf {name} runs/model\nflaxformer-lite {command(config.model)} runs/model\n```"
-    )
-    if config.model.sentence_embedding is not None:
+    ours = f"```sh\nflaxformer-lite import hf {name} runs/model\nflaxformer-lite {command(model)} runs/model\n```"
+    if model.sentence_embedding is not None:
         python = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("{name}")'
-    elif any(files.glob("*")):
-        python = (
-            f"from transformers import AutoTokenizer, {architecture}\n\n"
-            f'tokenizer = AutoTokenizer.from_pretrained("{name}")\nmodel = {architecture}.from_pretrained("{name}")'
-        )
     else:
-        python = f'from transformers import {architecture}\n\nmodel = {architecture}.from_pretrained("{name}")'
+        classes = ["AutoTokenizer"] if any(files.glob("*")) else []
+        tokenizer = [f'tokenizer = AutoTokenizer.from_pretrained("{name}")'] if classes else []
+        load = [*tokenizer, f'model = {architecture}.from_pretrained("{name}")']
+        python = f"from transformers import {', '.join([*classes, architecture])}\n\n" + "\n".join(load)
     return f"{ours}\n\n```python\n{python}\n```"
 
 

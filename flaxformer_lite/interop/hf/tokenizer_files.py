@@ -1,21 +1,28 @@
-"""Reads the tokenizers of a Hugging Face folder."""
+"""Reads the tokenizers of a Hugging Face folder: the first kind whose files are all present.
 
+`tokenizer.json`, a SentencePiece model, Marian's pair of them, or the vocabularies of BERT, RoBERTa, BART and GPT-2, which become
+the description of a `tokenizer.json`, as the library makes it. The files beside a vocabulary add tokens, merged as transformers
+5.24 does: `tokenizer_config.json` has them in `added_tokens_decoder`; only in older folders without it, `special_tokens_map.json`
+and `added_tokens.json` count too.
+"""
+
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
-from flaxformer_lite.interop.hf.special_tokens import TokenizerSettings, add_tokens, check_ids, read_settings
-from flaxformer_lite.interop.hf.vocab_files import MARIAN, NO_FILES, VOCAB_FILES, marian, sentence_pieces
 from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.json_tokenizer import JsonTokenizer, one_error
+from flaxformer_lite.text.added_pieces import FLAGS, AddedPieces
+from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
+from flaxformer_lite.text.marian import LANGUAGE, MarianTokenizer
+from flaxformer_lite.text.subwords import SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import MOST_IDS
-
-MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 
 CLASSES = {
     "bert": "BertTokenizer",
@@ -28,6 +35,8 @@ CLASSES = {
 """The class of the tokenizer in a folder that does not name it, by `model_type`."""
 ENCODERS = ("bert", "distilbert", "roberta")
 """Types of models that read whole texts only."""
+NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+"""The settings that name special tokens. Tokens that the vocabulary lacks get the next free ids in this order."""
 
 
 class Found(NamedTuple):
@@ -61,11 +70,11 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
     named = read_json(folder / "tokenizer_config.json").get("tokenizer_class") or config.get("tokenizer_class")
     name = str(named or CLASSES.get(config.get("model_type", ""))).removesuffix("Fast")
     kind = next((file for file in ("tokenizer.json", "spiece.model", "tokenizer.model") if has(folder, file)), None)
-    vocabulary = VOCAB_FILES.get(name, NO_FILES)
+    files, read, names = VOCAB_FILES.get(name, ((), None, {}))
     try:
-        if has(folder, *MARIAN_FILES):
+        if has(folder, "source.spm", "target.spm", "vocab.json"):
             return Found(marian(folder, read_settings(folder, config, MARIAN)))
-        settings = read_settings(folder, config, {} if kind else vocabulary.names)
+        settings = read_settings(folder, config, {} if kind else names)
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
     try:
@@ -75,29 +84,21 @@ def find_tokenizers(folder: Path, config: Mapping[str, Any], size: int | None = 
             ends = config.get("model_type") in ENCODERS
             found, left_out = sentence_pieces((folder / kind).read_bytes(), settings, name, ends=ends, size=size)
             return joint(found, left_out, settings, size)
-        if vocabulary.read is not None and has(folder, *vocabulary.files):
-            return finished(vocabulary.read(folder, settings), settings, size)
+        if read is not None and has(folder, *files):
+            return finished(read(folder, settings), settings, size)
     except Exception as error:  # the libraries raise nothing more precise
         what = {"tokenizer.json": "tokenizer", None: name}.get(kind, "SentencePiece model")
-        file = folder / (kind or vocabulary.files[0])
-        raise ValueError(f"{file} holds no {what} that can be read: {error}") from None
-    if vocabulary.read is None and any(has(folder, file) for file in ("vocab.txt", "vocab.json")):
+        raise ValueError(f"{folder / (kind or files[0])} holds no {what} that can be read: {error}") from None
+    if read is None and any(has(folder, file) for file in ("vocab.txt", "vocab.json")):
         return Found(None, f"the folder has no tokenizer.json, and a {name} in other files is not implemented")
     return Found(None, "the folder has no tokenizer.json, no SentencePiece model and no vocabulary")
 
 
-@one_error()
-def described(description: str, settings: TokenizerSettings, size: int | None) -> Found:
-    """Returns the tokenizer of a `tokenizer.json`. Raises: ValueError with the name of a token that would get another id."""
-    library, tokens = Library.from_str(description), json.loads(description).get("added_tokens") or []
-    if (largest := max(library.get_vocab().values(), default=0)) >= MOST_IDS:  # it writes all ids to the largest
-        raise ValueError(f"its vocabulary has the id {largest}: an id must be from 0 to {MOST_IDS - 1}")
-    check_ids(library, ((token["id"], token["content"]) for token in tokens))
-    add_tokens(library, settings)
-    return finished(library, settings, size)
+def has(folder: Path, *names: str) -> bool:
+    return all((folder / name).is_file() for name in names)
 
 
-def finished(library: Library, settings: TokenizerSettings, size: int | None) -> Found:
+def finished(library: Library, settings: "TokenizerSettings", size: int | None) -> Found:
     """Returns a tokenizer of the library for both sides, without the added tokens whose ids are from `size` on."""
     description = json.loads(library.to_str())
     tokens = description["added_tokens"]
@@ -107,7 +108,7 @@ def finished(library: Library, settings: TokenizerSettings, size: int | None) ->
     return joint(JsonTokenizer.of(text, settings.values, settings.model_ids), left_out, settings, size)
 
 
-def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: TokenizerSettings, size: int | None) -> Found:
+def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: "TokenizerSettings", size: int | None) -> Found:
     """Returns one tokenizer for both sides, with notes on the tokens that are left out and on the end of a text."""
     notes, end, ends = [], tokenizer.eos_id, settings.model_ids["eos"]
     if left_out:
@@ -124,10 +125,305 @@ def joint(tokenizer: Tokenizer, left_out: Sequence[str], settings: TokenizerSett
     return Found(Tokenizers(tokenizer, tokenizer), notes=notes)
 
 
-def quoted(text: str) -> str:
+def quoted(text: Any) -> str:
     return cut(repr(text))
 
 
-def has(folder: Path, *names: str) -> bool:
-    """Returns whether all these files are present."""
-    return all((folder / name).is_file() for name in names)
+# Special and added tokens ---------------------------------------------------------------------------------------------
+
+
+class TokenizerSettings(NamedTuple):
+    """The settings of a folder's tokenizer."""
+
+    values: dict[str, Any]
+    """`tokenizer_config.json`, in older folders with `special_tokens_map.json`."""
+    older: bool
+    """Whether `tokenizer.json` describes its tokens, and not `added_tokens_decoder`."""
+    added: dict[int, AddedToken]
+    """The tokens whose ids the folder states."""
+    named: Collection[str]
+    """The texts of tokens that have a role."""
+    special: list[AddedToken]
+    """Other special tokens, named or listed; one that the vocabulary lacks gets the next free id."""
+    model_ids: dict[str, list[int]]
+    """The special ids in the model's own config, by role."""
+
+
+def read_settings(folder: Path, config: Mapping[str, Any], defaults: Mapping[str, Any]) -> TokenizerSettings:
+    """Returns the settings. `defaults` has the special tokens that the tokenizer's class names itself.
+
+    Raises: ValueError where a token is neither a string nor an object with its content.
+    """
+    values = read_json(folder / "tokenizer_config.json")
+    older, listed, named = "added_tokens_decoder" not in values, *listed_tokens(values)
+    first = listed
+    if older:
+        values |= read_json(folder / "special_tokens_map.json")
+        if not listed and not named:
+            listed, named = listed_tokens(values)
+    values |= {name: token for name, token in defaults.items() if not values.get(name)}
+    roles = [values[name] for name in NAMES if values.get(name) is not None]
+    own = [token for name, token in values.items() if name.endswith("_token") and isinstance(token, str | Mapping)]
+    named = [*roles, *own, *named]
+    if older:
+        special = {*map(content, [*roles, *first])}
+        stated = [
+            (i, {"content": text, "special": text in special, "normalized": text not in special})
+            for text, i in read_json(folder / "added_tokens.json").items()
+        ]
+    else:
+        if not isinstance(values["added_tokens_decoder"], Mapping):
+            raise ValueError("added_tokens_decoder is not an object: it must have tokens by their ids")
+        stated = [*values["added_tokens_decoder"].items()]
+    texts = {*map(content, named)}
+    added = stated_tokens(stated, texts)
+    known = {"", *(token.content for token in added.values())}  # the library ignores a token without text
+    once = {repr(token): token for token in [*named, *listed]}.values()  # of two descriptions the last one counts
+    others = {content(token): added_token(token, special=True) for token in once}
+    more = [token for text, token in others.items() if text not in known]
+    files, model_ids = (read_json(folder / "generation_config.json"), config), {}
+    for role, names in ROLES.items():
+        ids = (file.get(f"{name}_token_id") for name in names for file in files)
+        one: Any = next((value for value in ids if value is not None), [])
+        model_ids[role] = [i for i in (one if isinstance(one, list) else [one]) if type(i) is int and i >= 0]
+    return TokenizerSettings(values, older, added, texts, more, model_ids)
+
+
+def listed_tokens(values: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """Returns the listed special tokens, and those with names of their own. Raises: ValueError where they are neither."""
+    found = values.get("extra_special_tokens") or values.get("additional_special_tokens") or []
+    if not isinstance(found, list | dict):
+        raise ValueError(f"additional_special_tokens is {quoted(found)}: it must be a list of tokens")
+    return ([], [*found.values()]) if isinstance(found, dict) else (found, [])
+
+
+def stated_tokens(stated: Iterable[tuple[Any, Any]], special: Collection[str]) -> dict[int, AddedToken]:
+    """Returns added tokens by their ids. Raises: ValueError where one is no id, or two are the same."""
+    added: dict[int, AddedToken] = {}
+    for i, token in stated:
+        found = added_token(token, special=content(token) in special)
+        if isinstance(i, bool) or not str(i).isdecimal() or int(i) >= MOST_IDS:
+            raise ValueError(
+                f"the added token {quoted(found.content)} has the id {quoted(i)}: it must be from 0 to {MOST_IDS - 1}"
+            )
+        if (number := int(i)) in added:
+            both = " and ".join(quoted(text) for text in (added[number].content, found.content))
+            raise ValueError(f"the added tokens {both} have the same id {number}: give each an id of its own")
+        if found.content:
+            added[number] = found
+    return added
+
+
+def content(token: Any) -> str:
+    """Returns the text of a token, which files store alone or in an object."""
+    text = token_text("a special token", token)
+    if text is None:
+        raise ValueError("a special token is null: it must be a string, or an object with its content")
+    return text
+
+
+def added_token(token: Any, special: bool = False) -> AddedToken:
+    """Returns a token as the files describe it; with `special` it is special, whatever they say."""
+    text = content(token)
+    flags = {name: token[name] for name in FLAGS if name in token} if isinstance(token, Mapping) else {}
+    try:
+        return AddedToken(text, **flags | ({"special": True} if special else {}))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ValueError(f"the token {quoted(text)} cannot be read: {error}") from None
+
+
+def add_tokens(library: Library, settings: TokenizerSettings) -> None:
+    """Adds the tokens to a tokenizer, as one piece each.
+
+    Raises: ValueError with the name of a token that would get another id than the folder states.
+    """
+    present = library.get_added_tokens_decoder()
+    known = {token.content for token in (*present.values(), *settings.added.values())}
+    stated = settings.added
+    if settings.older:
+        stated = stated | present
+        for token in present.values():
+            token.special |= token.content in settings.named
+    library.add_tokens([token for _, token in sorted(stated.items())])
+    library.add_tokens([token for token in settings.special if token.content not in known])
+    check_ids(library, ((i, token.content) for i, token in settings.added.items()))
+
+
+def check_ids(library: Library, tokens: Iterable[tuple[int, str]]) -> None:
+    """Raises: ValueError with the name of a token that has another id than the folder states."""
+    for i, text in tokens:
+        if text and library.token_to_id(text) != i:
+            raise wrong_id(i, text)
+
+
+def wrong_id(i: int, text: str) -> ValueError:
+    return ValueError(
+        f"{quoted(text)} should be the added token {i}: that id does not follow the vocabulary; copy the folder again"
+    )
+
+
+# Kinds of files -------------------------------------------------------------------------------------------------------
+
+BERT = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
+ROBERTA = {
+    **dict.fromkeys(("bos_token", "cls_token"), "<s>"),
+    **dict.fromkeys(("eos_token", "sep_token"), "</s>"),
+    "unk_token": "<unk>",
+    "pad_token": "<pad>",
+    "mask_token": {"content": "<mask>", "lstrip": True},  # the space before it is part of it
+}
+GPT2 = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+MARIAN = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+
+
+@one_error()
+def described(description: str, settings: TokenizerSettings, size: int | None) -> Found:
+    """Returns the tokenizer of a `tokenizer.json`. Raises: ValueError with the name of a token that would get another id."""
+    library, tokens = Library.from_str(description), json.loads(description).get("added_tokens") or []
+    if (largest := max(library.get_vocab().values(), default=0)) >= MOST_IDS:  # it writes all ids to the largest
+        raise ValueError(f"its vocabulary has the id {largest}: an id must be from 0 to {MOST_IDS - 1}")
+    check_ids(library, ((token["id"], token["content"]) for token in tokens))
+    add_tokens(library, settings)
+    return finished(library, settings, size)
+
+
+def marian(folder: Path, settings: TokenizerSettings) -> Tokenizers:
+    """Reads `source.spm` and `target.spm` with `vocab.json`, or with a vocabulary for each side."""
+    values = settings.values
+    names = {name.removesuffix("_token"): content(values[name]) for name in MARIAN}
+    vocabularies = ("vocab.json", "target_vocab.json" if values.get("separate_vocabs") else "vocab.json")
+    for token in (*settings.added.values(), *settings.special):
+        if token.content not in names.values() and not LANGUAGE.fullmatch(token.content):
+            raise ValueError(f"the added token {cut(repr(token.content))} is not implemented for Marian: remove it")
+
+    def side(model: str, vocabulary: str) -> MarianTokenizer:
+        try:
+            return MarianTokenizer((folder / model).read_bytes(), read_json(folder / vocabulary), **names)
+        except (OSError, RuntimeError, ValueError) as error:
+            raise ValueError(f"{model} with {vocabulary}: {error}") from None
+
+    return Tokenizers(side("source.spm", vocabularies[0]), side("target.spm", vocabularies[1]))
+
+
+def word_pieces(folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads BERT's `vocab.txt`: words, in lower case if set, are split into the longest known pieces."""
+    values = settings.values
+    found = Library(models.WordPiece.from_file(str(folder / "vocab.txt"), unk_token=content(values["unk_token"])))
+    found.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=values.get("tokenize_chinese_chars", True),
+        strip_accents=values.get("strip_accents"),
+        lowercase=values.get("do_lower_case", True),
+    )
+    found.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    found.decoder = decoders.WordPiece(prefix="##")
+    add_tokens(found, settings)
+    (cls, _), (sep, _) = ends = [numbered(found, settings, name) for name in ("cls_token", "sep_token")]
+    found.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0", pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1", special_tokens=ends
+    )
+    return found
+
+
+def roberta(folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads RoBERTa's and BART's `vocab.json` and `merges.txt`: byte-level BPE between <s> and </s>."""
+    found = byte_level_bpe(folder, settings.values)
+    add_tokens(found, settings)
+    found.post_processor = processors.RobertaProcessing(
+        numbered(found, settings, "sep_token"),
+        numbered(found, settings, "cls_token"),
+        trim_offsets=settings.values.get("trim_offsets", True),
+        add_prefix_space=settings.values.get("add_prefix_space", False),
+    )
+    return found
+
+
+def gpt2(folder: Path, settings: TokenizerSettings) -> Library:
+    """Reads GPT-2's `vocab.json` and `merges.txt`: byte-level BPE, between the special tokens that are set to be added."""
+    found = byte_level_bpe(folder, settings.values)
+    add_tokens(found, settings)
+    before, after = (
+        [numbered(found, settings, name)] if settings.values.get(f"add_{name}") else []
+        for name in ("bos_token", "eos_token")
+    )
+
+    def template(text: str, side: int) -> list[str]:
+        return [f"{part}:{side}" for part in (*dict(before), text, *dict(after))]
+
+    one, two = template("$A", 0), template("$B", 1)
+    found.post_processor = processors.TemplateProcessing(single=one, pair=one + two, special_tokens=before + after)
+    return found
+
+
+VOCAB_FILES: dict[
+    str, tuple[tuple[str, ...], Callable[[Path, TokenizerSettings], Library] | None, Mapping[str, Any]]
+] = {
+    "BertTokenizer": (("vocab.txt",), word_pieces, BERT),
+    "DistilBertTokenizer": (("vocab.txt",), word_pieces, BERT),
+    "RobertaTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
+    "BartTokenizer": (("vocab.json", "merges.txt"), roberta, ROBERTA),
+    "GPT2Tokenizer": (("vocab.json", "merges.txt"), gpt2, GPT2),
+}
+"""The files, the way to read them, and the special tokens that the class names itself, by `tokenizer_class`."""
+
+
+def byte_level_bpe(folder: Path, settings: Mapping[str, Any]) -> Library:
+    """Returns a byte-level BPE tokenizer."""
+    ids = read_json(folder / "vocab.json").values()
+    if not all(isinstance(i, int) and 0 <= i < MOST_IDS for i in ids):
+        raise ValueError(f"an id of the vocabulary is too large: each must be a whole number from 0 to {MOST_IDS - 1}")
+    found = Library(models.BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt")))
+    found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.get("add_prefix_space", False))
+    found.decoder = decoders.ByteLevel()
+    return found
+
+
+def numbered(found: Library, settings: TokenizerSettings, name: str) -> tuple[str, int]:
+    """Returns a special token and its id. Raises: ValueError where neither the vocabulary nor the folder states the id."""
+    text = content(settings.values[name])
+    i = found.token_to_id(text)
+    if i is None or (i not in settings.added and found.model.token_to_id(text) is None):
+        raise ValueError(f"the vocabulary lacks the special token {cut(text)}: copy the folder again")
+    return text, i
+
+
+def sentence_pieces(
+    model: bytes, settings: TokenizerSettings, name: str, *, ends: bool, size: int | None
+) -> tuple[AddedPieces, list[str]]:
+    """Reads `spiece.model` or `tokenizer.model`. Returns also the tokens that are left out: those with ids from `size` on.
+
+    The class `name` of T5 ends each text and adds sentinels, 100 by default; others begin each text with BOS, and where the
+    folder does not say, `ends` decides whether EOS ends it.
+
+    Raises: ValueError with the name of a token that has another id in the model.
+    """
+    plain, values, is_t5 = SentencePieceTokenizer(model), settings.values, name == "T5Tokenizer"
+    ids = {piece: i for i, piece in enumerate(plain.pieces(range(plain.vocab_size)))}
+    for i, token in settings.added.items():
+        if ids.setdefault(token.content, i) != i:
+            raise wrong_id(i, token.content)
+    # A text may contain the model's own special tokens, as everywhere in the library.
+    own = {i: piece for piece, i in ids.items() if i < plain.vocab_size and plain.is_control(i)}
+    sentinels = [f"<extra_id_{number}>" for number in reversed(range(values.get("extra_ids", 100)))] if is_t5 else []
+    own |= {ids.setdefault(text, plain.vocab_size + number): text for number, text in enumerate(sentinels)}
+    added = {i: AddedToken(text, special=True) for i, text in own.items()} | settings.added
+    unknown = [] if values.get("unk_token") else [AddedToken(plain.pieces([plain.unk_id or 0])[0], special=True)]
+    free = itertools.count(max(ids.values()) + 1)
+    for token in (*settings.special, *unknown):
+        if token.content not in ids:
+            ids[token.content] = next(free)
+        added.setdefault(ids[token.content], token)
+    kept = {i: token for i, token in added.items() if size is None or i < size}
+    known = {text: i for text, i in ids.items() if i < plain.vocab_size or i in kept}
+    special = {}
+    for role, (first, *other) in ROLES.items():
+        names = [first] if getattr(plain, f"{role}_id") is not None else [first, *other]
+        texts = [token_text(key, values.get(key)) for key in (f"{name}_token" for name in names)]
+        special[role] = next((known[text] for text in texts if text in known), None)
+    return AddedPieces(
+        model,
+        {i: {flag: getattr(token, flag) for flag in ("content", *FLAGS)} for i, token in kept.items()},
+        {role: i for role, i in special.items() if i is not None},
+        (not is_t5 and bool(values.get("add_bos_token", True)), is_t5 or bool(values.get("add_eos_token", ends))),
+        is_t5 or bool(values.get("legacy", name != "LlamaTokenizer")),
+    ), [token.content for i, token in sorted(added.items()) if i not in kept]
