@@ -1,6 +1,5 @@
 """Progress and warnings on stderr: a live view on a terminal, plain lines elsewhere; suggestions for mistyped names."""
 
-import collections
 import contextlib
 import difflib
 import logging
@@ -10,15 +9,13 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, cast
 
-from rich.console import Console, Group
-from rich.live import Live
-from rich.progress_bar import ProgressBar
+import rich.progress
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -31,8 +28,6 @@ LONGEST_NOTE = 2000
 """Characters: the longest line on stderr."""
 WARNING = "warning: "
 """The beginning of a line that `--quiet` leaves."""
-COMPILING = "compiling"
-"""The activity within a work that comes once: meanwhile the clock of the time left stands still."""
 SECONDS_BETWEEN_LINES = 30
 """The time after which a long work writes a line to its log, and without a terminal to stderr."""
 
@@ -93,55 +88,55 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
-class Bar:
-    """One activity of a long work: its name, how much of it is done, and the time left."""
+def time_left(task: rich.progress.Task) -> str:
+    """Returns the time that an activity has left by its speed; the time since its start where its size is not known."""
+    if task.total is None:
+        return describe_seconds(task.elapsed or 0)
+    return "" if task.time_remaining is None else f"{describe_seconds(task.time_remaining)} left"
 
-    def __init__(self, activity: str, window: float) -> None:
-        self.activity, self.window = activity, window
-        self.count, self.fraction = "", math.nan
-        self.started = time.monotonic()
-        self.points: collections.deque[tuple[float, float]] = collections.deque()
-        """Times and fractions of the last `window` seconds, a hundredth of it apart."""
-        self.held: float | None = None
-        """The time at which the clock stands still, if it does."""
 
-    def move(self, fraction: float, count: str) -> None:
-        """Sets the fraction that is done, and the count that is shown."""
-        now, self.held = time.monotonic(), None
-        if not self.points or now - self.points[-1][0] >= self.window / 100:
-            self.points.append((now, fraction))
-        self.fraction, self.count = fraction, count  # now that there is a point, which the view's thread reads
-        while len(self.points) > 2 and now - self.points[1][0] > self.window:
-            self.points.popleft()
+class Bars(rich.progress.Progress):
+    """A bar for the work and one for an activity within it, and below them lines of facts with a picture each."""
 
-    def leave_out(self, seconds: float) -> None:
-        """Leaves out the last `seconds`, as of a compiling that does not come again, from the speed."""
-        self.points = collections.deque((time + seconds, fraction) for time, fraction in self.points)
-        self.held = None
+    def __init__(self, console: Console, *, shown: bool) -> None:
+        self.facts: dict[str, tuple[str, str]] = {}
+        count = rich.progress.TextColumn("{task.fields[count]}")
+        super().__init__(
+            rich.progress.TextColumn("{task.description}", markup=False),
+            *(rich.progress.BarColumn(30), count, rich.progress.TimeRemainingColumn()),
+            console=console,
+            disable=not shown,
+            transient=True,
+            refresh_per_second=4,
+            speed_estimate_period=3600,
+            # Else rows for a file would go to the terminal.
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+            get_time=lambda: time.monotonic(),
+        )
 
-    @property
-    def left(self) -> str:
-        """The time left by the speed of the last `window` seconds; the time since the start where no fraction is known."""
-        held, fraction = self.held, self.fraction  # read once: another thread may move the bar
-        now = time.monotonic() if held is None else held
-        if math.isnan(fraction):
-            return describe_seconds(now - self.started)
-        start, before = self.points[0]
-        if fraction <= before:
-            return ""
-        return f"{describe_seconds((1 - fraction) * (now - start) / (fraction - before))} left"
+    def get_renderables(self) -> Iterable[Table]:
+        yield self.make_tasks_table(self.tasks)
+        facts = Table.grid(padding=(0, 2))
+        for label, (text, picture) in list(self.facts.items()):
+            facts.add_row(Text(f"  {label}", "dim"), Text(printable(text)) + Text(f"  {picture}", "cyan"))
+        yield facts
 
-    def __str__(self) -> str:
-        share = "" if math.isnan(self.fraction) else f"{self.fraction:.0%}"
-        return f"{self.activity}: {', '.join(filter(None, [self.count, share, self.left]))}"
+    def last_in_words(self) -> str:
+        """Returns the activity that began last, with how much of it is done, and the facts, in a line."""
+        if not self.tasks:
+            return "starting"
+        task = self.tasks[-1]
+        share = "" if task.total is None else f"{task.percentage / 100:.0%}"
+        words = f"{task.description}: {', '.join(filter(None, [task.fields['count'], share, time_left(task)]))}"
+        return "; ".join([words, *(f"{label} {text}" for label, (text, _) in list(self.facts.items()))])
 
 
 class Progress:
     """The live view of a long work: on a terminal a bar, facts below it and lines above it; elsewhere lines only.
 
-    An activity within the work, such as an evaluation, has a second bar. What the bars show is a line in the file `log` every 30
-    seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes this line during long calls
-    that report nothing, such as a compiling. `log` gets all lines, with the time of day.
+    An activity within the work, such as an evaluation, has a second bar. What the last bar shows is a line in the file `log` every
+    30 seconds if no other line was written meanwhile, without a terminal on stderr too. A thread writes this line during long
+    calls that report nothing, such as a compiling. `log` gets all lines, with the time of day.
 
     Args:
         total: The number of steps; None: unknown.
@@ -151,31 +146,22 @@ class Progress:
     def __init__(self, total: int | None = None, log: Path | None = None, *, silent: bool = False):
         self.total, self.silent, self.quiet = total, silent, silent or verbosity.quiet
         self.console = Console(file=cast(IO[str], Stderr()), highlight=False, soft_wrap=True)
-        self.work, self.inner, self.facts = Bar("starting", 3600), cast(Bar | None, None), dict[str, tuple[str, str]]()
-        on_terminal = self.console.is_terminal and not self.console.is_dumb_terminal and not self.quiet
-        self.live = Live(
-            console=self.console,
-            get_renderable=self.view,
-            transient=True,
-            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),  # else rows for a file would go to the terminal
-        ) if on_terminal else None  # fmt: skip
+        self.shown = self.console.is_terminal and not self.console.is_dumb_terminal and not self.quiet
+        self.bars = Bars(self.console, shown=self.shown)
+        self.activity = "starting"
         self.last_line, self.pacing = time.monotonic(), threading.RLock()
         self.log = open(log, "a", encoding="utf-8") if log and not silent else None  # noqa: SIM115
         self.ended, self.pacemaker = threading.Event(), threading.Thread(target=self._keep_pace, daemon=True)
 
     def __enter__(self) -> "Progress":
-        if self.live:
-            self.live.start()
+        self.bars.start()
         if not self.silent:
             self.pacemaker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.ended.set()
-        if self.live:
-            self.live.stop()
+        self.bars.stop()
         if self.pacemaker.is_alive():
             self.pacemaker.join()
         if self.log:
@@ -194,25 +180,19 @@ class Progress:
 
     def update(self, activity: str, step: int | None = None) -> None:
         """Sets the current activity and the step that was reached; ends an activity within it."""
-        if activity != self.work.activity:
-            self.work = Bar(activity, 3600)
-        if step is not None and self.total:
-            self.work.move(step / self.total, f"{step:,}/{self.total:,}")
-        self.inner = None
-        self._pace()
-
-    def leave_out(self, seconds: float) -> None:
-        """Leaves out the last `seconds` from the speed that the time left is computed by."""
-        self.work.leave_out(seconds)
+        self.activity = activity
+        known = step is not None and self.total is not None
+        self._show([activity], step if known else None, self.total, f"{step:,}/{self.total:,}" if known else "")
 
     def within(self, activity: str, fraction: float = math.nan, count: str = "") -> None:
         """Shows an activity within the work until the next `update`."""
-        if self.inner is None or self.inner.activity != activity:
-            self.inner = Bar(activity, 120)
-            self.work.held = time.monotonic() if activity == COMPILING else None
-        if not math.isnan(fraction):
-            self.inner.move(fraction, count)
-        self._pace()
+        self._show([self.activity, activity], None if math.isnan(fraction) else fraction, 1.0, count)
+
+    def leave_out(self, seconds: float) -> None:
+        """Measures the speed anew after some seconds of an activity that does not come again, such as compiling."""
+        for task in self.bars.tasks:
+            if seconds > 0 and task.description == printable(self.activity):
+                self.bars.reset(task.id, completed=int(task.completed))
 
     def counting(self, activity: str) -> Callable[[float, int], None]:
         """Returns a function that shows the fraction and the number of items that are done of an activity within the work."""
@@ -220,18 +200,18 @@ class Progress:
 
     def show(self, label: str, text: str, picture: str = "") -> None:
         """Shows a fact below the bar until it is replaced, an empty one not at all; its picture on a terminal only."""
-        self.facts[label] = text, picture
+        self.bars.facts.pop(label, None) if not text else self.bars.facts.update({label: (text, picture)})
 
-    def view(self) -> Group:
-        """Returns the bars and the facts, as they are now."""
-        bars, facts = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
-        for bar in filter(None, (self.work, self.inner)):
-            known = not math.isnan(bar.fraction)
-            line = ProgressBar(1.0, bar.fraction if known else 0.0, width=30, pulse=not known)
-            bars.add_row(printable(bar.activity), line, Text(bar.count), Text(bar.left))
-        for label, (text, picture) in [(label, fact) for label, fact in list(self.facts.items()) if fact[0]]:
-            facts.add_row(Text(f"  {label}", "dim"), Text(printable(text)) + Text(f"  {picture}", "cyan"))
-        return Group(bars, facts)
+    def _show(self, activities: Sequence[str], done: float | None, total: float | None, count: str) -> None:
+        """Shows the bars of these activities, and how much of the last one is done, if that is known."""
+        names = [printable(activity) for activity in activities]
+        bars = {task.description: task.id for task in self.bars.tasks}
+        for name in bars.keys() - names:
+            self.bars.remove_task(bars[name])
+        bar = bars[names[-1]] if names[-1] in bars else self.bars.add_task(names[-1], total=None, count="")
+        if done is not None:
+            self.bars.update(bar, completed=done, total=total, count=count)
+        self._pace()
 
     def _write_log(self, line: str) -> None:
         if self.log:
@@ -243,8 +223,7 @@ class Progress:
         with self.pacing:
             if time.monotonic() - self.last_line >= SECONDS_BETWEEN_LINES:
                 self.last_line = time.monotonic()
-                facts = (f"{label} {text}" for label, (text, _) in list(self.facts.items()) if text)
-                (self._write_log if self.live else self.say)("; ".join([str(self.inner or self.work), *facts]))
+                (self._write_log if self.shown else self.say)(self.bars.last_in_words())
 
     def _keep_pace(self) -> None:
         """Writes those lines while the work reports nothing. Runs in a thread."""
@@ -253,33 +232,14 @@ class Progress:
                 self._pace()
 
 
-class Curve:
-    """The course of a number as a line of small bars, all of it in 20 to 40 of them. `every` values are one bar's mean."""
-
-    BARS, MOST = "▁▂▃▄▅▆▇█", 40
-
-    def __init__(self) -> None:
-        self.means: list[float] = []
-        self.every, self.total, self.count = 1, 0.0, 0
-
-    def add(self, value: float) -> None:
-        """Adds the next value; one that is not finite is left out."""
-        if not math.isfinite(value):
-            return
-        self.total, self.count = self.total + value, self.count + 1
-        if self.count == self.every:
-            self.means.append(self.total / self.count)
-            self.total, self.count = 0.0, 0
-        if len(self.means) == self.MOST:
-            self.means = [(a + b) / 2 for a, b in zip(self.means[::2], self.means[1::2], strict=True)]
-            self.every *= 2
-
-    def __str__(self) -> str:
-        if not self.means:
-            return ""
-        low, high = min(self.means), max(self.means)
-        scale = (len(self.BARS) - 1) / (high - low) if high > low else 0.0
-        return "".join(self.BARS[round((mean - low) * scale)] for mean in self.means)
+def curve(values: Sequence[float]) -> str:
+    """Returns the course of a number as a line of at most 40 small bars, each the mean of some values."""
+    finite = [value for value in values if math.isfinite(value)]
+    size = max(1, math.ceil(len(finite) / 40))
+    means = [sum(part) / len(part) for part in (finite[i : i + size] for i in range(0, len(finite), size))]
+    low, high = min(means, default=0), max(means, default=0)
+    scale = 7 / (high - low) if high > low else 0.0
+    return "".join("▁▂▃▄▅▆▇█"[round((mean - low) * scale)] for mean in means)
 
 
 def describe_seconds(seconds: float) -> str:

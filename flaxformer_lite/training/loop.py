@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import jax
 
-from flaxformer_lite.base.console import COMPILING, Failure, Progress
+from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.config import Config
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.model import kernels
@@ -170,7 +170,7 @@ class Loop(TrainingRun):
         if is_new := shape not in self.compiled:
             self.compiled.add(shape)
             jax.block_until_ready(self.started)  # a step that computes meanwhile would be one without a time
-            self.progress.within(COMPILING)
+            self.progress.within("compiling")
         before = time.perf_counter()
         self.state, measured = self.runner.train_step(self.state, batch)
         if is_new:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flaxformer_lite.base.console import Curve
+from flaxformer_lite.base.console import curve
 from flaxformer_lite.training.hooks import Hook, TrainingRun
 
 
@@ -12,26 +12,28 @@ class View(Hook):
     """Shows each step, and each row of metrics.jsonl as a line and as facts."""
 
     def __init__(self) -> None:
-        self.curve = Curve()
+        self.losses: list[float] = []
+        self.curve = ""
 
     def on_start(self, run: TrainingRun) -> None:
         """Shows the rows from before, in place of what was shown."""
-        self.curve = Curve()
+        self.losses = []
         for label in ("loss", "speed", "eval", "best"):  # in this order
             run.progress.show(label, "")
         best = run.loop_state.best
         for row in run.folder.rows():
             if row["split"] == "train":
-                self.curve.add(row.get("loss") or math.nan)
+                self.losses.append(row.get("loss") or math.nan)
             elif row["split"] == "eval":
                 self.show_evaluation(run, row, best is not None and row.get(run.config.train.best_metric) == best)
+        self.curve = curve(self.losses)
         run.progress.update("training", run.step)
 
     def on_rollback(self, run: TrainingRun, step: int) -> None:
         self.on_start(run)
 
     def on_step(self, run: TrainingRun, step: int, measured: Mapping[str, float]) -> None:
-        run.progress.show("loss", f"{measured['loss']:.4f}", str(self.curve))
+        run.progress.show("loss", f"{measured['loss']:.4f}", self.curve)
         run.progress.update("training", step)
 
     def on_row(self, run: TrainingRun, row: dict[str, Any]) -> None:
@@ -40,7 +42,8 @@ class View(Hook):
             loss, rate = row["loss"], f"rate {row['learning_rate']:.2e}"
             words = "loss none" if loss is None else f"loss {loss:.4f}"
             run.progress.say(f"{step}  epoch {row['epoch']:.2f}  {words}  {speed_in_words(row)}  {rate}")
-            self.curve.add(math.nan if loss is None else loss)
+            self.losses.append(math.nan if loss is None else loss)
+            self.curve = curve(self.losses)
             facts = [speed_in_words(row)]
             if "mfu" in row:
                 facts.append(f"MFU {row['mfu']:.1%}")

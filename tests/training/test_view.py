@@ -32,18 +32,18 @@ def test_the_facts_are_those_of_the_newest_rows_and_of_the_best():
     view.on_start(run)
     view.on_step(run, 1001, {"loss": 0.25})
     view.on_row(run, row(1050, 1.5, mfu=0.4123, peak_memory_bytes=3 * 2**29))
-    assert {label: text for label, (text, _) in progress.facts.items()} == {
+    assert {label: text for label, (text, _) in progress.bars.facts.items()} == {
         "loss": "0.2500",
         "speed": "1,234 tokens/s  MFU 41.2%  peak memory 1.50 GiB  rate 1.00e-03",
         "eval": "step 1,000  loss 1.5000  accuracy 0.5000",
         "best": "step 500  accuracy 0.7500",
     }
-    assert progress.facts["loss"][1] == "█▁" and view.curve.means == [2.0, 1.0, 1.5]
-    assert progress.work.count == "1,001/2,000"
+    assert progress.bars.facts["loss"][1] == "█▁" and view.curve == "█▁▅"
+    assert progress.bars.tasks[0].fields["count"] == "1,001/2,000"
     view.on_start(run_of(progress, [row(50, 2.0), {"step": 60, "split": "eval", "loss": 1.5, "accuracy": None}]))
-    assert progress.facts["eval"] == ("step 60  loss 1.5000", "") and progress.facts["best"] == ("", "")
+    assert progress.bars.facts == {"eval": ("step 60  loss 1.5000", "")}
     view.on_rollback(run_of(progress, [row(50, 2.0)]), 50)
-    assert view.curve.means == [2.0] and list(progress.facts) == ["loss", "speed", "eval", "best"]
+    assert view.curve == "▁" and progress.bars.facts == {}
 
 
 def test_a_slow_step_has_a_line_every_half_minute(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
