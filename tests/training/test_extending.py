@@ -30,6 +30,7 @@ from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.optim import Constant, OptimizerAlgorithm, OptimizerConfig
 from flaxformer_lite.training import Hook, TrainingRun, TrainTask, make_runner, setup
+from flaxformer_lite.training.step import total
 from tests.support.commands import evaluate_arguments
 from tests.support.experiments import tiniest_config, tiny_config, use_one_device, with_train
 from tests.support.final_state import open_run
@@ -69,6 +70,17 @@ class ScoredSeq2Seq(Seq2Seq):
 
     def text_metrics(self, hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
         return {"fewer_edits": 100 - TER().corpus_score(list(hypotheses), [list(references)]).score}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossPerSentence(Seq2Seq):
+    """Translation with a loss that is divided by the number of sentences, in place of that of tokens."""
+
+    kind: Literal["loss_per_sentence"] = "loss_per_sentence"
+
+    def loss(self, outputs, batch):
+        (term,) = super().loss(outputs, batch).values()
+        return {"cross_entropy": LossTerm(term.sum, (batch.weights.sum(-1) > 0).sum(dtype=float))}
 
 
 class Reached(Exception):
@@ -130,6 +142,17 @@ def test_the_metrics_are_counted():
     found = objective.report(objective.metrics(outputs(logits), batch))
     assert found["top5"] == 0.5 and set(found) == set(objective.metric_names)
     assert objective.text_metrics(["a b c d"], ["a b c x"]) == {"fewer_edits": 75.0}
+
+
+def test_the_loss_of_a_batch_is_divided_by_its_sentences():
+    """Oracle: by hand. Equal logits have a loss of log 7 a token; a row of padding is no sentence."""
+    objective = LossPerSentence(label_smoothing=0)
+    rows = [objective.example(record([4], target), Lengths(2, 5)) for target in ([4, 6, 5], [4])]
+    batch = jax.tree.map(lambda *x: jnp.stack([*map(jnp.asarray, x), jnp.zeros_like(x[0])]), *rows)
+    found = objective.loss(outputs(np.zeros((3, 5, 7), np.float32)), batch)
+    np.testing.assert_allclose(
+        total(found, {"cross_entropy": found["cross_entropy"].count}), 6 / 2 * np.log(7), rtol=1e-6
+    )
 
 
 @pytest.mark.slow
