@@ -16,7 +16,8 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.hooks import Hook, Hooks, TrainingRun
 from flaxformer_lite.training.loop_state import is_finite
-from flaxformer_lite.training.multihost.agreement import current_processes
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.multihost.meeting import exit_on_error
 from flaxformer_lite.training.profile import Profile
 from flaxformer_lite.training.rollback import RollBack, judge, kept_before, roll_back
 from flaxformer_lite.training.runners import Runner
@@ -37,19 +38,19 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
 
     Raises: ValueError for a mistake of the user's; what a hook raised, once the run is saved.
     """
-    processes = current_processes()
+    processes = Processes()
     folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
     stop = processes.stop_request()
     own = cast(tuple[Hook, ...], config.train.hooks)
     all_hooks = Hooks([*built_in_hooks(config), *own, *hooks], processes.is_first, stop)
     with (
-        processes.exit_on_error(),
+        exit_on_error(),
         processes.lock(folder, config),
         stop.listening(),
         Progress(config.train.steps, folder.path / "train.log", silent=not processes.is_first) as progress,
         mirroring(config, folder, progress),  # its last copy has what hooks write at their end
         open_checkpoints(config, folder, read_only=False) as checkpoints,
-        processes.exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
+        exit_on_error(),  # before the checkpoints are closed, which would wait for the other processes
     ):
         finished = why_finished(config, checkpoints)
         if finished is not None:

@@ -20,7 +20,7 @@ from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.loop_state import LoopState, is_finite
 from flaxformer_lite.training.multihost.agreement import Processes
-from flaxformer_lite.training.multihost.ending import SharedError
+from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.runners import Runner, check_runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask

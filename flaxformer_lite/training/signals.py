@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Interrupted(Exception):
-    """A signal arrived while data was tokenized, or during an evaluation, which is then made up for when the run is resumed."""
+    """A signal arrived while data was being tokenized or evaluated. A resumed run repeats the evaluation."""
 
 
 class StopRequest:
@@ -42,7 +42,7 @@ class StopRequest:
             self.signal = signal.Signals(number).name
 
         numbers = [signal.SIGTERM, signal.SIGINT]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             numbers.append(signal.SIGHUP)
         old = {number: signal.signal(number, record) for number in numbers}
         try:

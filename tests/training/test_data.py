@@ -26,8 +26,8 @@ from flaxformer_lite.training.data import (
     describe_texts,
     read_data,
 )
-from flaxformer_lite.training.multihost.agreement import SeveralProcesses
-from flaxformer_lite.training.multihost.ending import SharedError
+from flaxformer_lite.training.multihost.agreement import Processes
+from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import Interrupted
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.mirror import run_files
@@ -38,7 +38,8 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     """The file, not the setting alone: of parallel files the one that differs."""
     source = ParallelText(source="data/a.txt", target="data/b.txt")
     pairs = [Pair("a", "b"), Pair("c", "d")]
-    several = SeveralProcesses()
+    several = Processes()
+    several.count = 2
 
     def agree(read: list[Pair]) -> None:
         several.agree(
@@ -46,7 +47,7 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
         )
 
     def patch_answer(answer: str) -> None:
-        monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, answer])
+        monkeypatch.setattr(Processes, "allgather_text", lambda _, text: [text, answer])
 
     for other, name in (
         ([Pair("a", "b"), Pair("c", "x")], r"data\.train\.target data/b\.txt"),
@@ -54,7 +55,7 @@ def test_a_text_that_another_process_reads_otherwise_is_named(monkeypatch: pytes
     ):
         heard: list[str] = []
         with monkeypatch.context() as patch:
-            patch.setattr(SeveralProcesses, "allgather_text", lambda _, text, h=heard: h.append(text) or [text])
+            patch.setattr(Processes, "allgather_text", lambda _, text, h=heard: h.append(text) or [text])
             agree(other)
             agree(pairs)
         patch_answer(heard[0])

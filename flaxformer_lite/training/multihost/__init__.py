@@ -3,6 +3,6 @@
 All run the same command and take the same steps. Each reads its rows of a batch and holds its share of the state. The first one
 alone reports and writes files, except for checkpoints, which all write together into a folder that all can reach.
 
-`meeting.py` connects the processes before JAX looks for devices. `agreement.py` is the trainer's interface to them (`Processes`).
-`ending.py` ends all of them when one fails.
+`meeting.py` connects the processes before JAX looks for devices, and ends all of them when one fails. `agreement.py` is the
+trainer's interface to them (`Processes`).
 """

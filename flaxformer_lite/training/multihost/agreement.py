@@ -1,8 +1,4 @@
-"""Agreement: `Processes` is the trainer's interface to the other processes, at three seams: start, data, stop and save.
-
-For a single process it is the base class, which agrees with itself. `SeveralProcesses` exchanges texts and numbers with the others.
-All processes call the same methods in the same order.
-"""
+"""Agreement of several processes: the trainer's interface to the others."""
 
 import contextlib
 import json
@@ -20,7 +16,7 @@ from jaxtyping import Array, PyTree
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.parallel import replicated
-from flaxformer_lite.training.multihost.ending import SharedError, exit_on_error
+from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder, start_from_mirror
 from flaxformer_lite.workdir.mirror import follow_mirror, newest_valid, push_once
@@ -29,17 +25,17 @@ Result = TypeVar("Result")
 
 
 class Processes:
-    """The processes of a run, where there is only one."""
+    """The processes of a run, which agree at three seams: start, data, stop and save. A single process agrees with itself.
 
-    count = 1
-    is_first = True
-    """Whether this process reports and writes for all."""
+    All processes call the same methods in the same order, after they have met.
+    """
 
-    # Start and end
+    def __init__(self) -> None:
+        self.count = jax.process_count()
+        self.is_first = jax.process_index() == 0
+        """Whether this process reports and writes for all."""
 
-    def exit_on_error(self) -> contextlib.AbstractContextManager[None]:
-        """Within it, an error in one process ends all of them; a single process raises as usual."""
-        return contextlib.nullcontext()
+    # Start
 
     @contextlib.contextmanager
     def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
@@ -47,62 +43,11 @@ class Processes:
 
         Raises: ValueError if the folder or the mirror is none for this run, or the processes differ in settings or folder.
         """
-        with folder.lock(config):
-            start_from_mirror(folder, config)
-            folder.check_nothing_lost()
-            yield
-
-    # Data
-
-    def on_all(self, function: Callable[[], Result]) -> Result:
-        """Calls a function, which may not communicate, in all processes; returns its result here.
-
-        Raises: SharedError in all processes, with each process's message, if one of them raised a ValueError or an OSError.
-        """
-        return function()
-
-    def first_then_others(self, function: Callable[[], Result]) -> Result:
-        """Calls a function in the first process, then in the others, which find the files that the first one wrote.
-
-        Raises: SharedError, as `on_all`.
-        """
-        return function()
-
-    def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
-        """Compares named values over the processes. Raises: SharedError naming the differences and the remedy."""
-
-    # Stop and save
-
-    def stop_request(self) -> StopRequest:
-        """Returns a stop request on which all processes agree."""
-        return StopRequest()
-
-    def local_replica(self, params: PyTree) -> PyTree:
-        """Returns the whole parameters on this process's devices, for computations without the others."""
-        return params
-
-    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Computes metrics in the first process alone; returns them, bit for bit, in all."""
-        return compute()
-
-
-class SeveralProcesses(Processes):
-    """Several processes, connected by `meeting.join`."""
-
-    def __init__(self) -> None:
-        self.count = jax.process_count()
-        self.is_first = jax.process_index() == 0
-
-    def exit_on_error(self) -> contextlib.AbstractContextManager[None]:
-        return exit_on_error()
-
-    @contextlib.contextmanager
-    def lock(self, folder: RunFolder, config: Config) -> Iterator[None]:
         self._agree_on_command(config)
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
-            mark = self.allgather_text(mark)[0]
-            self._find_shared(folder, mark, config)
+            if self.count > 1:
+                self._find_shared(folder, self.allgather_text(mark)[0], config)
             self.on_all(lambda: start_from_mirror(folder, config) if self.is_first else None)
             self.on_all(lambda: folder.check_nothing_lost() if self.is_first else None)
             if not folder.shared:
@@ -111,10 +56,8 @@ class SeveralProcesses(Processes):
                 newest = self.on_all(lambda: newest_valid(folder))
                 self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
             yield
-            if config.train.mirror is not None:
-                multihost_utils.sync_global_devices(
-                    "flaxformer_lite mirror copied"
-                )  # JAX waits for the first one 5 minutes only
+            if config.train.mirror is not None:  # JAX waits for the first process 5 minutes only
+                multihost_utils.sync_global_devices("flaxformer_lite mirror copied")
 
     def _find_shared(self, folder: RunFolder, mark: str, config: Config) -> None:
         """Sets `folder.shared`.
@@ -144,7 +87,15 @@ class SeveralProcesses(Processes):
             lambda: {"JAX": jax.__version__, **settings}, "Start all with the same command, except for --process-id"
         )
 
+    # Data
+
     def on_all(self, function: Callable[[], Result]) -> Result:
+        """Calls a function, which may not communicate, in all processes; returns its result here.
+
+        Raises: SharedError in all processes, with each process's message, if one of them raised a ValueError or an OSError.
+        """
+        if self.count == 1:
+            return function()
         message, result = "", None
         try:
             result = function()
@@ -155,37 +106,58 @@ class SeveralProcesses(Processes):
         return result  # type: ignore[return-value]  # no process raised, so the function returned
 
     def first_then_others(self, function: Callable[[], Result]) -> Result:
+        """Calls a function in the first process, then in the others, which find the files that the first one wrote.
+
+        Raises: SharedError, as `on_all`.
+        """
         result = self.on_all(function if self.is_first else lambda: None)
         return self.on_all(lambda: function() if result is None else result)
 
     def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
+        """Compares named values over the processes. Raises: SharedError naming the differences and the remedy."""
+        if self.count == 1:
+            return
         first, *others = map(json.loads, self.allgather_text(json.dumps(dict(values()))))
-        lines = [describe_disagreement(other, first) for other in others]
+        lines = []
+        for other in others:
+            different = changed(other, first, absent="not there")
+            lines.append("; ".join(f"{name} is {x}, but {y} in process 0" for name, (x, y) in different.items()))
         if any(lines):
             raise SharedError(f"{merge_messages(['', *lines])}. {remedy}")
 
-    def stop_request(self) -> StopRequest:
-        return StopConsensus()
-
-    def local_replica(self, params: PyTree) -> PyTree:
-        mesh = jax.tree.leaves(params)[0].sharding.mesh
-        whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
-        return jax.tree.map(lambda x: x.addressable_data(0), whole)
-
-    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
-        metrics = compute() if self.is_first else dict.fromkeys(names, 0.0)
-        bits = np.array([metrics[name] for name in names], np.float64).view(np.uint32)
-        values = np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)
-        return dict(zip(names, values.tolist(), strict=True))
-
     def allgather_text(self, text: str) -> list[str]:
         """Returns the text of each process, in their order, in all processes."""
+        if self.count == 1:
+            return [text]
         mine = np.frombuffer(text.encode(), np.uint8)
         lengths = multihost_utils.process_allgather(np.int32(len(mine)))
         row = np.zeros(lengths.max(initial=1), np.uint8)
         row[: len(mine)] = mine
         rows = multihost_utils.process_allgather(row)
         return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
+
+    # Stop and save
+
+    def stop_request(self) -> StopRequest:
+        """Returns a stop request on which all processes agree."""
+        return StopRequest() if self.count == 1 else StopConsensus()
+
+    def local_replica(self, params: PyTree) -> PyTree:
+        """Returns the whole parameters on this process's devices, for computations without the others."""
+        if self.count == 1:
+            return params
+        mesh = jax.tree.leaves(params)[0].sharding.mesh
+        whole = jax.jit(lambda tree: tree, out_shardings=replicated(mesh))(params)
+        return jax.tree.map(lambda x: x.addressable_data(0), whole)
+
+    def metrics_of_first(self, names: Sequence[str], compute: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Computes metrics in the first process alone; returns them, bit for bit, in all."""
+        metrics = compute() if self.is_first else dict.fromkeys(names, 0.0)
+        if self.count == 1:
+            return metrics
+        bits = np.array([metrics[name] for name in names], np.float64).view(np.uint32)
+        values = np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)
+        return dict(zip(names, values.tolist(), strict=True))
 
 
 class StopConsensus(StopRequest):
@@ -223,11 +195,6 @@ class StopConsensus(StopRequest):
         """Does nothing: an evaluation runs to its end in all processes."""
 
 
-def current_processes() -> Processes:
-    """Returns the processes of this run, after they have met."""
-    return SeveralProcesses() if jax.process_count() > 1 else Processes()
-
-
 def merge_messages(messages: Sequence[str]) -> str:
     """Merges the messages of all processes into one line: each message once, with the numbers of its processes; "" is none."""
     if len(set(messages)) == 1:
@@ -237,9 +204,3 @@ def merge_messages(messages: Sequence[str]) -> str:
         numbers = [str(i) for i, other in enumerate(messages) if other == line]
         lines.append(f"process{'es' * (len(numbers) > 1)} {', '.join(numbers)} of {len(messages)}: {line}")
     return "; ".join(lines)
-
-
-def describe_disagreement(here: Mapping[str, str], first: Mapping[str, str]) -> str:
-    """Returns, in one line, the names whose values differ from the first process's, with both values."""
-    different = changed(here, first, absent="not there")
-    return "; ".join(f"{name} is {value}, but {other} in process 0" for name, (value, other) in different.items())

@@ -1,27 +1,26 @@
-"""Meeting: connects the processes of a run before JAX looks for devices."""
+"""Start and end of several processes: they meet before JAX looks for devices, and an error in one of them ends all."""
 
+import contextlib
+import ctypes
 import importlib.util
 import os
 import re
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import jax
 
 from flaxformer_lite.base.bounds import PositiveInt, violation
-from flaxformer_lite.base.console import warn
-from flaxformer_lite.training.multihost.ending import (
-    ABORT_HANDLER,
-    EXPLAIN_ABORT,
-    REMEDY,
-    call_this_process,
-    exit_process,
-    on_abort,
-    report,
-)
+from flaxformer_lite.base.console import Failure, warn
+
+GONE = "another process of this run is gone, or cannot be reached"
+REMEDY = "All stop; the same command on every host continues from the last checkpoint"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +46,17 @@ class ProcessConfig:
                 f"--coordinator is {self.coordinator}, --num-processes {self.num_processes}, --process-id {self.process_id}: "
                 "set all three or none"
             )
-        if self.coordinator is not None and not (
-            (found := re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)) and 0 < int(found[1]) < 2**16
-        ):
-            raise ValueError(
-                f"--coordinator is {self.coordinator!r}: must be a host and a port, for example host0:4321"
-            )
         for name in ("num_processes", "join_seconds"):
             if message := violation(type(self), name, getattr(self, name), f"--{name.replace('_', '-')}"):
                 raise ValueError(message)
-        if self.num_processes is not None and not 0 <= (self.process_id or 0) < self.num_processes:
+        if self.coordinator is None or self.num_processes is None or self.process_id is None:
+            return
+        found = re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)
+        if found is None or not 0 < int(found[1]) < 2**16:
+            raise ValueError(
+                f"--coordinator is {self.coordinator!r}: must be a host and a port, for example host0:4321"
+            )
+        if not 0 <= self.process_id < self.num_processes:
             raise ValueError(
                 f"--process-id is {self.process_id}, but --num-processes is {self.num_processes}: must be from 0 to "
                 f"{self.num_processes - 1}"
@@ -73,21 +73,19 @@ def join(processes: ProcessConfig) -> None:
     coordinator, listed = processes.coordinator, started_by_cluster(os.environ)
     if coordinator is None and not listed and not on_cloud_tpu(os.environ):
         return
-    failure = describe_failure(processes)
+    failure, remedy = describe_failure(processes)
     if coordinator is not None:
+        call_this_process(f"process {processes.process_id} of {processes.num_processes}")
         if processes.process_id == 0:
             check_port(coordinator)
         waiting = f"waiting for {processes.num_processes} processes to meet at {coordinator}"
         print(f"process {processes.process_id}: {waiting}", file=sys.stderr, flush=True)
 
     def explain(_: int) -> None:
-        print(f"error: {failure[0]}, for the reason above: {failure[1]}", file=sys.stderr, flush=True)
-        exit_process(2)
+        print(f"error: {failure}, for the reason above: {remedy}", file=sys.stderr, flush=True)
+        exit_at_once(2)
 
-    if coordinator is not None:
-        call_this_process(f"process {processes.process_id} of {processes.num_processes}")
-    handler = ABORT_HANDLER(explain)
-    on_abort(handler)
+    on_abort(explain)
     on_interrupt = signal.signal(signal.SIGINT, signal.SIG_DFL)  # while JAX waits, no Python handler runs
     try:
         jax.distributed.initialize(
@@ -102,52 +100,40 @@ def join(processes: ProcessConfig) -> None:
         if coordinator is None and not listed and not isinstance(error, RuntimeError):
             warn(f"this TPU's host has no list of other hosts ({reason}): it trains alone")
             return
-        raise ValueError(f"{failure[0]}: {reason}; {failure[1]}") from None
+        raise ValueError(f"{failure}: {reason}; {remedy}") from None
     else:
-        on_abort(EXPLAIN_ABORT)
-        connect_devices()
+        on_abort(explain_abort)
+        try:  # waits until all processes know each other's devices
+            call_this_process(f"process {jax.process_index()} of {jax.process_count()}")
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            report(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
+            exit_at_once(2)
     finally:
         signal.signal(signal.SIGINT, on_interrupt)
 
 
-def connect_devices() -> None:
-    """Waits until all processes know each other's devices; ends this process if that fails."""
-    try:
-        call_this_process(f"process {jax.process_index()} of {jax.process_count()}")
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        report(f"the devices of all processes could not be connected ({reason}). {REMEDY}")
-        exit_process(2)
-
-
 def describe_failure(processes: ProcessConfig) -> tuple[str, str]:
     """Returns the two parts of the message if the processes do not meet: the failure and the remedy."""
-    seconds = processes.join_seconds
     remedy = (
-        f"start all of them within {seconds} s (--join-seconds), check that all reach the host of the first one, and "
+        f"start all of them within {processes.join_seconds} s (--join-seconds), check that all reach the host of the first one, "
+        "and set --coordinator and --num-processes alike, each with its own --process-id"
     )
     if processes.coordinator is None:
-        where = "listed by the environment"
-        remedy += "if the environment lists the wrong ones, set --coordinator, --num-processes and --process-id"
-    else:
-        where = f"at --coordinator {processes.coordinator}"
-        remedy += "start all with the same --coordinator and --num-processes, each with its own --process-id"
-    return f"the processes did not meet {where}", remedy
+        return "the processes did not meet, listed by the environment", remedy
+    return f"the processes did not meet at --coordinator {processes.coordinator}", remedy
 
 
 def check_port(coordinator: str) -> None:
     """Raises: ValueError if the first process cannot listen on the port; JAX would end with a segmentation fault."""
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
         return
-    dual = socket.has_dualstack_ipv6()
     try:
-        address = ("", int(coordinator.rpartition(":")[2]))
-        socket.create_server(address, family=socket.AF_INET6 if dual else socket.AF_INET, dualstack_ipv6=dual).close()
+        socket.create_server(("", int(coordinator.rpartition(":")[2]))).close()
     except OSError as error:
-        reason = os.strerror(error.errno or 0)
         raise ValueError(
-            f"--coordinator is {coordinator}, but the first process cannot listen there ({reason}): choose another port, or "
-            "end the program that uses it"
+            f"--coordinator is {coordinator}, but the first process cannot listen there ({os.strerror(error.errno or 0)}): choose "
+            "another port, or end the program that uses it"
         ) from None
 
 
@@ -178,3 +164,84 @@ def on_cloud_tpu(environment: Mapping[str, str]) -> bool:
     unlisted = "TPU_SKIP_MDS_QUERY" not in environment and tpu_hosts(environment) is None
     wanted = "tpu" in (environment.get("JAX_PLATFORMS") or "tpu")
     return unlisted and wanted and importlib.util.find_spec("libtpu") is not None
+
+
+# The end
+
+
+class SharedError(ValueError):
+    """An error that all processes raise at the same point: the first one reports it, all end."""
+
+
+@contextlib.contextmanager
+def exit_on_error() -> Iterator[None]:
+    """Ends this process, one of several, at once on any exception, with a message: the others notice, and end too.
+
+    An orderly exit would wait for the other processes, which wait for this one. A single process raises as usual.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    status = 2
+    try:
+        yield
+        return
+    except KeyboardInterrupt:
+        status = 130
+    except (SharedError, Failure) as error:
+        status = 1 if isinstance(error, Failure) else 2
+        if jax.process_index() == 0:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            time.sleep(1)  # the others end first: their connection ends with this process
+        else:
+            report(f"this run {'was refused' if status == 2 else 'has failed'}; process 0 reports why")
+    except jax.errors.JaxRuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        report(f"{GONE} ({reason}). {REMEDY}")
+    except (ValueError, OSError) as error:
+        report(str(error))
+    except BaseException:
+        traceback.print_exc()
+    exit_at_once(status)
+
+
+def explain_abort(_: int) -> None:
+    """Handles SIGABRT once the processes have met: the first process, or a heartbeat, is missing.
+
+    Asks JAX for nothing: while its devices are not there yet, or no longer, it would wait for the process that is gone.
+    """
+    report(f"JAX has ended it, for the reason above. Most likely {GONE}. {REMEDY}")
+    exit_at_once(2)
+
+
+_name = "one of several processes"
+_handler: Any = None
+
+
+def call_this_process(name: str) -> None:
+    """Sets what `report` calls this process: it cannot ask JAX, which may wait for the others before it answers."""
+    global _name
+    _name = name
+
+
+def on_abort(handler: Callable[[int], None] | None) -> None:
+    """Sets the handler of SIGABRT, or resets it with None.
+
+    A handler in C: JAX ends by SIGABRT from a thread of its own, where no handler of Python's would run.
+    """
+    global _handler
+    new = handler and ctypes.CFUNCTYPE(None, ctypes.c_int)(handler)
+    ctypes.CDLL(None).signal(signal.SIGABRT, new)
+    _handler = new  # kept alive while it is set
+
+
+def report(line: str) -> None:
+    """Writes an error message of this process."""
+    print(f"error: {_name}: {line}", file=sys.stderr, flush=True)
+
+
+def exit_at_once(status: int) -> NoReturn:
+    """Ends the process without waiting for the others, as Python's own exit would."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 
-from flaxformer_lite.training.multihost.agreement import Processes, SeveralProcesses, current_processes
-from flaxformer_lite.training.multihost.ending import SharedError
+from flaxformer_lite.training.multihost.agreement import Processes, StopConsensus
+from flaxformer_lite.training.multihost.meeting import SharedError
 from tests.support.paths import ROOT
 
 
-def with_others(monkeypatch: pytest.MonkeyPatch, *answers: str) -> SeveralProcesses:
+def with_others(monkeypatch: pytest.MonkeyPatch, *answers: str) -> Processes:
     """The first of several processes, the others of which answer so."""
-    monkeypatch.setattr(SeveralProcesses, "allgather_text", lambda _, text: [text, *answers])
-    return SeveralProcesses()
+    monkeypatch.setattr(Processes, "allgather_text", lambda _, text: [text, *answers])
+    processes = Processes()
+    processes.count = 1 + len(answers)
+    return processes
 
 
 def fail() -> None:
@@ -45,8 +47,8 @@ def test_values_that_differ_are_named_with_the_process(monkeypatch: pytest.Monke
 
 def test_a_single_process_agrees_with_itself():
     """Law: nothing is computed for others; errors stay as they are; metrics are passed on."""
-    alone = current_processes()
-    assert type(alone) is Processes and alone.is_first and alone.count == 1
+    alone = Processes()
+    assert alone.is_first and alone.count == 1 and not isinstance(alone.stop_request(), StopConsensus)
     with pytest.raises(ValueError, match=r"^no a$") as error:
         alone.on_all(fail)
     assert type(error.value) is ValueError
@@ -60,13 +62,13 @@ def test_metrics_of_the_first_process_keep_their_bits(monkeypatch: pytest.Monkey
     sent = []
     monkeypatch.setattr(multihost_utils, "broadcast_one_to_all", lambda bits: sent.append(bits.dtype) or bits)
     values = {"bleu": 100 / 3, "chrf": float(np.nextafter(1, 2))}
-    assert SeveralProcesses().metrics_of_first(list(values), lambda: values) == values
+    assert with_others(monkeypatch, "").metrics_of_first(list(values), lambda: values) == values
     assert sent == [np.uint32]
 
 
 def test_a_stop_is_agreed_one_exchange_later():
     """Oracle: by hand. The answer to an exchange is read at the next one; an evaluation is not interrupted."""
-    stop = SeveralProcesses().stop_request()
+    stop = StopConsensus()
     agreed = []
     for signal in (None, "SIGTERM", "SIGTERM"):
         stop.signal = signal
@@ -80,7 +82,7 @@ def test_a_notice_of_the_preemption_service_stops_like_a_signal(monkeypatch: pyt
     """The service counts the calls of all processes, and answers all of them at the same one."""
     calls = []
     monkeypatch.setattr(multihost_utils, "reached_preemption_sync_point", lambda step: calls.append(step) or step == 2)
-    stop = SeveralProcesses().stop_request()
+    stop = StopConsensus()
     for _ in range(3):
         assert not stop.agreed
         stop.exchange()

@@ -8,7 +8,7 @@ import sys
 import jax
 import pytest
 
-from flaxformer_lite.training.multihost import ending, meeting
+from flaxformer_lite.training.multihost import meeting
 from flaxformer_lite.training.multihost.meeting import ProcessConfig, on_cloud_tpu, started_by_cluster
 from tests.support.paths import ROOT
 
@@ -74,7 +74,7 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(
-        ValueError, match=r"listed by the environment: coordinator_address should be defined.*set --coordinator"
+        ValueError, match=r"listed by the environment: coordinator_address should be defined.*and set --coordinator"
     ):
         meeting.join(ProcessConfig())
 
@@ -117,7 +117,7 @@ def test_the_end_by_jax_is_explained_without_asking_jax(monkeypatch, capfd):
     for name in ("process_index", "process_count", "devices", "local_devices"):
         monkeypatch.setattr(jax, name, wait)
     monkeypatch.setattr(os, "_exit", exit_at_once)
-    monkeypatch.setattr(ending, "_name", "process 1 of 2")
+    monkeypatch.setattr(meeting, "_name", "process 1 of 2")
     with pytest.raises(End, match="2"):
-        ending._explain_abort(6)
+        meeting.explain_abort(6)
     assert "error: process 1 of 2: JAX has ended it" in capfd.readouterr().err
