@@ -194,7 +194,7 @@ class Run:
     @property
     def max_source_tokens(self) -> int:
         """Tokens of the longest source, special ones not counted."""
-        return self.required_tokenizers.source.source_room(self.max_source_length)
+        return self.max_source_length - len(self.required_tokenizers.source.as_source([]))
 
     def encode_sources(self, texts: Sequence[str], warn: WarnCallback, first_line: int = 1) -> list[list[int]]:
         """Returns the token ids of sources, truncated to leave room for special ones, with a warning for each truncated one."""

@@ -41,30 +41,26 @@ class CharacterTokenizer(Tokenizer):
         return cls(characters)
 
 
+BYTES = [bytes([byte]) for byte in range(256)]
+BYTE_LABELS = (*SPECIALS, *(chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>" for byte in range(256)))
+"""Visible ASCII characters as they are, any other byte in hexadecimal, as SentencePiece has it."""
+
+
 class ByteTokenizer(Tokenizer):
     """One id for each byte of the text's UTF-8, `byte + 4`: 260 ids, no training, no unknown text."""
 
     extension = ".bytes.json"
-    vocab_size = len(SPECIALS) + 256
+    vocab_size = len(BYTE_LABELS)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[byte + len(SPECIALS) for byte in text.encode()] for text in texts]
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""
-        return bytes(map(self._byte, ids)).decode(errors="replace")
+        return b"".join(BYTES[i - len(SPECIALS)] for i in ids).decode(errors="replace")
 
     def _piece(self, i: int) -> str:
-        """Returns a visible ASCII character as it is, any other byte in hexadecimal, as SentencePiece does."""
-        if i < len(SPECIALS):
-            return SPECIALS[i]
-        byte = self._byte(i)
-        return chr(byte) if ord(" ") < byte < 127 else f"<0x{byte:02X}>"
-
-    def _byte(self, i: int) -> int:
-        if i >= self.vocab_size:
-            raise IndexError(f"id {i} of {self.vocab_size}")
-        return i - len(SPECIALS)
+        return BYTE_LABELS[i]
 
     def to_bytes(self) -> bytes:
         return json.dumps({"kind": "bytes"}).encode()

@@ -142,11 +142,9 @@ class JsonTokenizer(Tokenizer):
         return EncodedText(tokens, types)
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
-        """Returns a source text for the encoder of an encoder–decoder: by the template too."""
         return self.with_special_tokens(tokens).tokens
 
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the beginning of a text that a decoder continues: by the template, up to the text itself."""
         return [*self._around[0], *tokens]
 
     @property
@@ -195,9 +193,8 @@ class JsonTokenizer(Tokenizer):
 
     def word_starts(self, ids: Sequence[int]) -> list[bool]:
         """Returns whether each token begins a word: of WordPiece all tokens without "##"."""
-        if self._continuing_prefix is None:
-            return super().word_starts(ids)
-        return [not self._piece(i).startswith(self._continuing_prefix) for i in ids]
+        prefix = self._continuing_prefix
+        return super().word_starts(ids) if prefix is None else [not self._piece(i).startswith(prefix) for i in ids]
 
     @cached_property
     def _continuing_prefix(self) -> str | None:

@@ -1,7 +1,7 @@
 """All kinds of tokenizers: the union of their configs, and loading a saved tokenizer of any kind.
 
 A tokenizer config is a frozen dataclass with a field `kind` and the method `train(lines, vocab_size)`, which returns a
-`Tokenizer`. The same lines in the same order must give the same tokenizer. `TokenizerKinds` lists it.
+`Tokenizer`. The same lines in the same order must give the same tokenizer. `TokenizerConfig` lists it.
 """
 
 import shutil
@@ -12,11 +12,9 @@ from typing import Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import local_files
-from flaxformer_lite.text.added_pieces import AddedPieces
 from flaxformer_lite.text.characters import Bytes, ByteTokenizer, Characters, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
+from flaxformer_lite.text.subwords import AddedPieces, MarianTokenizer, SentencePiece, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
 
 TOKENIZER_CLASSES: tuple[type[Tokenizer], ...] = (
@@ -121,6 +119,5 @@ class FromRun(Checked, at="data.tokenizer"):
                     copy_hub_files(folder, output)
 
 
-TokenizerKinds = SentencePiece | Characters | Bytes | FromRun
-TokenizerConfig = TokenizerKinds
-OptionalTokenizerConfig = TokenizerKinds | None
+TokenizerConfig = SentencePiece | Characters | Bytes | FromRun
+OptionalTokenizerConfig = TokenizerConfig | None

@@ -6,7 +6,7 @@ from typing import NamedTuple, SupportsIndex, TypeVar
 import numpy as np
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
-"""The special ids of tokenizers trained here. A tokenizer from elsewhere has its own."""
+"""The special ids of tokenizers trained here; one from elsewhere has its own."""
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 """Their labels in `Tokenizer.pieces`, in the order of the ids."""
 
@@ -39,7 +39,6 @@ class SpecialIds(NamedTuple):
 
 
 DEFAULT_SPECIAL_IDS = SpecialIds()
-"""The special ids of tokenizers trained here."""
 
 
 class EncodedText(NamedTuple):

@@ -1,18 +1,24 @@
-"""Subwords by SentencePiece."""
+"""Subwords by SentencePiece: plain models, models with added tokens, Marian's; and the settings to train one."""
 
+import base64
 import io
+import itertools
+import json
+import operator
 import random
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, SupportsIndex
 
 import sentencepiece
+import tokenizers
 from annotated_types import Ge, Le
+from tokenizers import AddedToken, models
 
 from flaxformer_lite.base.bounds import Checked, PositiveInt
-from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK
-from flaxformer_lite.text.tokenizer import Tokenizer, training_lines
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText
+from flaxformer_lite.text.tokenizer import MOST_IDS, Tokenizer, json_fields, training_lines
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -37,16 +43,13 @@ class SentencePieceTokenizer(Tokenizer):
         self.pad_id = int(self.unk_id or 0) if pad is None else pad
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        batch: list[list[int]] = self._processor.encode(list(texts))
-        return batch
+        return list(self._processor.encode(list(texts)))
 
     def _text(self, ids: list[int]) -> str:
-        text: str = self._processor.decode(ids)
-        return text
+        return str(self._processor.decode(ids))
 
     def _piece(self, i: int) -> str:
-        piece: str = self._processor.id_to_piece(i)
-        return piece
+        return str(self._processor.id_to_piece(i))
 
     def is_control(self, i: int) -> bool:
         """Returns whether an id stands for a special token of the model, which no text has."""
@@ -66,14 +69,12 @@ class SentencePieceTokenizer(Tokenizer):
 
     def nbest(self, word: str, size: int) -> list[list[int]]:
         """Returns the ids of the `size` most probable segmentations of a word, of which "▁" is the first character."""
-        segmentations: list[list[int]] = self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size)
-        return segmentations
+        return list(self._processor.nbest_encode(word.replace("▁", " ").strip(), nbest_size=size))
 
     @property
     def model(self) -> bytes:
         """The content of the SentencePiece model's file."""
-        model: bytes = self._processor.serialized_model_proto()
-        return model
+        return bytes(self._processor.serialized_model_proto())
 
     def to_bytes(self) -> bytes:
         return self.model
@@ -176,3 +177,178 @@ def sample_lines(lines: Iterable[str], most_characters: int) -> list[str]:
             kept = [(draw, line) for draw, line in kept if draw < share] or kept[:1]
             characters = sum(len(line) for _, line in kept)
     return [line for _, line in kept]
+
+
+NO_DUMMY_PREFIX = b"\x1a\x02\x18\x00"
+"""Appended to a model, it sets `normalizer_spec.add_dummy_prefix` to false: fields of a protobuf message are merged."""
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+
+
+class AddedPieces(SentencePieceTokenizer):
+    """A SentencePiece model and added tokens, which are found in a text before the model reads what is between them.
+
+    Args:
+        model: The SentencePiece model.
+        added: By id, the text and the flags of each token, as `tokenizers.AddedToken` has them; ids of the model itself too. An
+            attribute too.
+        special: Ids that the folder names, by role (pad, unk, bos, eos, mask); the model's own where it names none.
+        around: Whether BOS begins a text, and whether EOS ends it.
+        prefix: Whether the text after an added token begins with the model's dummy prefix, or only a text's beginning.
+    """
+
+    extension = ".pieces.json"
+
+    def __init__(
+        self,
+        model: bytes,
+        added: Mapping[int, Mapping[str, Any]],
+        special: Mapping[str, int],
+        around: tuple[bool, bool],
+        prefix: bool,
+    ) -> None:
+        super().__init__(model)
+        self._special, self.around, self.prefix = dict(special), around, prefix
+        self._pieces_of_model = self.vocab_size
+        self.added = {i: {name: added[i][name] for name in ("content", *FLAGS)} for i in sorted(added)}
+        self.vocab_size = max(self.vocab_size, *(i + 1 for i in self.added), 0)
+        for role, i in special.items():
+            setattr(self, f"{role}_id", i)
+        self._inner = sentencepiece.SentencePieceProcessor()
+        self._inner.LoadFromSerializedProto(model if prefix else model + NO_DUMMY_PREFIX)
+        # Its only other token is the text between two added tokens.
+        self._splitter = tokenizers.Tokenizer(models.WordLevel({"": 0}, unk_token=""))
+        self._splitter.add_tokens([AddedToken(**token) for token in self.added.values()])
+        self._ids = {self._splitter.token_to_id(token["content"]): i for i, token in self.added.items()}
+        roles = (self.unk_id, self.bos_id, self.eos_id, self.mask_id, special.get("pad"))
+        self._dropped = {i for i, token in self.added.items() if token["special"]} | {i for i in roles if i is not None}
+
+    def has_piece(self, i: int) -> bool:
+        return i < self._pieces_of_model or i in self.added
+
+    def _parts(self, texts: Sequence[str]) -> list[list[tuple[str, int | None, bool]]]:
+        """Returns the parts of every text: the text, the id of an added token or None, and whether the whole text begins here."""
+        found = self._splitter.encode_batch(list(texts), add_special_tokens=False)
+        return [
+            [(text[a:b], self._ids.get(i), a == 0) for i, (a, b) in zip(row.ids, row.offsets, strict=True)]
+            for text, row in zip(texts, found, strict=True)
+        ]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        rows = self._parts(texts)
+        between = [(text, first) for row in rows for text, i, first in row if i is None]
+        outer = iter(self._processor.encode([text for text, first in between if first]))
+        inner = iter(self._inner.encode([text for text, first in between if not first]))
+        found: list[list[int]] = []
+        for row in rows:
+            parts = ([i] if i is not None else next(outer if first else inner) for _, i, first in row)
+            found.append(list(itertools.chain.from_iterable(parts)))
+        return found
+
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
+        """Returns the characters outside of added tokens that the vocabulary lacks, in order, each once."""
+        return super().unknown_parts(text for row in self._parts([*texts]) for text, i, _ in row if i is None)
+
+    def decode(self, ids: Iterable[SupportsIndex]) -> str:
+        """Returns the text of the ids; special ids and every added token with the flag `special` are dropped."""
+        return self._text([i for i in map(operator.index, ids) if i not in self._dropped])
+
+    def _text(self, ids: list[int]) -> str:
+        """Returns the text of the ids. SentencePiece keeps pieces that it does not know as they are."""
+        return str(self._processor.decode_pieces([self._piece(i) for i in ids]))
+
+    def _piece(self, i: int) -> str:
+        return str(self.added[i]["content"]) if i in self.added else super()._piece(i)
+
+    def scored_pieces(self) -> dict[int, tuple[str, float]]:
+        return {i: piece for i, piece in super().scored_pieces().items() if i not in self.added}
+
+    def with_special_tokens(self, first: Sequence[int], second: Sequence[int] | None = None) -> EncodedText:
+        """Returns one text, or two, each between the special ids that the folder adds."""
+        rows = [self.as_source(text) for text in (first, second) if text is not None]
+        return EncodedText([*itertools.chain(*rows)], [side for side, row in enumerate(rows) for _ in row])
+
+    def as_source(self, tokens: Sequence[int]) -> list[int]:
+        return [*self.as_prompt(tokens), *([self.eos_id] if self.around[1] and self.eos_id is not None else [])]
+
+    def as_prompt(self, tokens: Sequence[int]) -> list[int]:
+        return [*([self.bos_id] if self.around[0] and self.bos_id is not None else []), *map(int, tokens)]
+
+    def to_bytes(self) -> bytes:
+        fields = {"special": self._special, "around": self.around, "prefix": self.prefix}
+        model = base64.b64encode(self.model).decode()
+        return json.dumps({"kind": "added_pieces", "added": self.added, **fields, "model": model}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        model, added, special, around, prefix = json_fields(
+            content, "added_pieces", model=str, added=dict, special=dict, around=list, prefix=bool
+        )
+        tokens = {int(i): {name: token.get(name) for name in ("content", *FLAGS)} for i, token in added.items()}
+        if any(not token["content"] or None in token.values() for token in tokens.values()):
+            raise ValueError("an added token is not whole: it must have a text and five flags")
+        return cls(base64.b64decode(model, validate=True), tokens, special, tuple(around), prefix)
+
+
+LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)
+"""The language of the answer, at the beginning of a text; one piece."""
+
+
+class MarianTokenizer(Tokenizer):
+    """One side of a Marian model. Both sides may share the vocabulary, each with a SentencePiece model of its own.
+
+    Pieces outside the vocabulary are unknown. The names of special tokens in a text are ordinary text.
+    """
+
+    extension = ".marian.json"
+    word_signs = ("▁",)
+
+    def __init__(
+        self, model: bytes, ids: Mapping[str, Any], *, pad: str = "<pad>", unk: str = "<unk>", eos: str = "</s>"
+    ) -> None:
+        self._processor = sentencepiece.SentencePieceProcessor()
+        self._processor.LoadFromSerializedProto(model)
+        whole = all(type(i) is int and 0 <= i < MOST_IDS for i in ids.values())
+        if not ids or not whole or len({*ids.values()}) < len(ids):
+            raise ValueError(
+                f"ids of the vocabulary are not unique: each piece needs an id of its own, from 0 to {MOST_IDS - 1}"
+            )
+        if missing := [piece for piece in (pad, unk, eos) if piece not in ids]:
+            raise ValueError(f"the vocabulary lacks a special token: {missing[0]}")
+        self._ids, self._names = dict(ids), {"pad": pad, "unk": unk, "eos": eos}
+        self.vocab_size = max(ids.values()) + 1
+        self._pieces = [""] * self.vocab_size
+        for piece, i in ids.items():
+            self._pieces[i] = piece
+        self.pad_id, self.eos_id, self.bos_id = ids[pad], ids[eos], None
+        self._unknown = self.unk_id = ids[unk]
+
+    def _pieces_of(self, texts: Sequence[str]) -> list[list[str]]:
+        codes = [found[0] if (found := LANGUAGE.match(text)) else "" for text in texts]
+        rest = [text[len(code) :] for text, code in zip(texts, codes, strict=True)]
+        batch: list[list[str]] = self._processor.encode(rest, out_type=str)
+        return [[code, *pieces] if code else pieces for code, pieces in zip(codes, batch, strict=True)]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(piece, self._unknown) for piece in pieces] for pieces in self._pieces_of(texts)]
+
+    def unknown_parts(self, texts: Iterable[str]) -> list[str]:
+        """Returns the pieces of the texts that the vocabulary lacks, in order."""
+        pieces = itertools.chain.from_iterable(self._pieces_of([*texts]))
+        return [piece.strip("▁") for piece in pieces if piece.strip("▁") and piece not in self._ids]
+
+    def _text(self, ids: list[int]) -> str:
+        """Returns the text of the pieces. SentencePiece keeps "▁" in pieces of the other side, so it is replaced here."""
+        text = str(self._processor.decode_pieces([piece for i in ids if (piece := self._pieces[i])]))
+        return text.replace("▁", " ").strip()
+
+    def _piece(self, i: int) -> str:
+        return self._pieces[i]
+
+    def to_bytes(self) -> bytes:
+        model = base64.b64encode(self._processor.serialized_model_proto()).decode()
+        return json.dumps({"kind": "marian", "special": self._names, "ids": self._ids, "model": model}).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "Tokenizer":
+        model, ids, special = json_fields(content, "marian", model=str, ids=dict, special=dict)
+        return cls(base64.b64decode(model, validate=True), ids, **special)

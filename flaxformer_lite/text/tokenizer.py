@@ -9,16 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, SupportsIndex
 
 from flaxformer_lite.base.atomic_files import atomic_write
-from flaxformer_lite.text.special_ids import (
-    BOS,
-    EOS,
-    PAD,
-    SPECIALS,
-    UNK,
-    EncodedText,
-    SpecialIds,
-    check_token_ids,
-)
+from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds, check_token_ids
 
 MOST_IDS = 2**24
 """Larger vocabularies are refused: some readers make a list as long as the largest id."""
@@ -103,10 +94,6 @@ class Tokenizer(ABC):
     def as_prompt(self, tokens: Sequence[int]) -> list[int]:
         """Returns the beginning of a text that a decoder continues: the special ids that begin a text, and the tokens."""
         return self.special._replace(eos=None).with_bos_eos(tokens)
-
-    def source_room(self, max_length: int) -> int:
-        """Returns how many tokens of a text `as_source` may be given for at most `max_length` tokens with special ones."""
-        return max_length - len(self.as_source([]))
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the parts of the texts that the vocabulary lacks, in order: here characters, each once."""

@@ -1,14 +1,20 @@
-"""Oracles: SentencePiece itself and pieces worked out by hand; law: the same text trains the same tokenizer."""
+"""Oracles: SentencePiece itself and pieces worked out by hand; law: the same text trains the same tokenizer.
+
+Folders with added tokens and published vocabularies are compared with transformers in tests/interop/hf.
+"""
 
 import io
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import sentencepiece
 
 from flaxformer_lite.text.kinds import load_tokenizer
 from flaxformer_lite.text.special_ids import BOS, UNK
-from flaxformer_lite.text.subwords import SentencePiece, SentencePieceTokenizer
+from flaxformer_lite.text.subword_sampling import BPEDropout, SubwordSampler
+from flaxformer_lite.text.subwords import FLAGS, AddedPieces, MarianTokenizer, SentencePiece, SentencePieceTokenizer
 from tests.support.tokenizers import TEXT, VOCAB_SIZE
 
 BPE, UNIGRAM = SentencePiece(), SentencePiece(model_type="unigram")
@@ -86,21 +92,11 @@ def test_sentence_piece_folds_spaces_and_keeps_other_characters() -> None:
     assert folded.decode(folded.encode("ﬁ")) == "fi"
 
 
-def test_the_two_kinds_of_subwords_differ() -> None:
-    bpe, unigram = (set(config.train(TEXT, VOCAB_SIZE).pieces(range(VOCAB_SIZE))) for config in (BPE, UNIGRAM))
-    assert bpe != unigram
-
-
 def test_the_first_merge_of_a_tiny_text() -> None:
     # The sign for a space and the letters; "ab" is the only pair that occurs more than once.
     tokenizer = BPE.train(["xab yab", "zab"], 4 + 6 + 1)
     assert sorted(tokenizer.pieces(range(4, 11))) == ["a", "ab", "b", "x", "y", "z", "▁"]
     assert tokenizer.pieces(tokenizer.encode("xab ay")) == ["▁", "x", "ab", "▁", "a", "y"]
-
-
-def test_an_impossible_coverage_is_explained() -> None:
-    with pytest.raises(ValueError, match=r"data\.tokenizer\.character_coverage is 1\.5: "):
-        SentencePiece(character_coverage=1.5)
 
 
 def test_bytes_digits_and_symbols_of_the_user() -> None:
@@ -135,3 +131,81 @@ def test_options_at_their_defaults_leave_the_model_as_it_was() -> None:
         max_sentence_length=2**30, minloglevel=2,
     )  # fmt: skip
     assert SentencePiece().train(lines, 30).to_bytes() == model.getvalue()
+
+
+PLAIN = SentencePiece(character_coverage=0.98).train(TEXT, VOCAB_SIZE)
+FAR = VOCAB_SIZE + 5
+
+
+def added(prefix: bool = True, **flags: Any) -> AddedPieces:
+    """`<end>` has an id after a gap, `<new>` that of a piece of the model."""
+    tokens = {FAR: "<end>", VOCAB_SIZE - 1: "<new>"}
+    described = {i: {**dict.fromkeys(FLAGS, False), "content": text, **flags} for i, text in tokens.items()}
+    return AddedPieces(PLAIN.to_bytes(), described, {"eos": FAR}, (True, False), prefix)
+
+
+def test_ids_after_a_gap_and_ids_of_the_model_are_read_and_written() -> None:
+    tokenizer, word = added(), TEXT[0].split()[0]
+    ids = PLAIN.encode(word)
+    assert tokenizer.encode(f"{word}<new>{word}<end>") == [*ids, VOCAB_SIZE - 1, *ids, FAR]
+    assert tokenizer.decode([*ids, VOCAB_SIZE - 1, *ids]) == f"{word}<new> {word}"
+    assert tokenizer.special[:4] == (0, 1, 2, FAR) and tokenizer.largest_id == FAR == tokenizer.vocab_size - 1
+    assert [i for i in range(FAR + 2) if not tokenizer.has_piece(i)] == [*range(VOCAB_SIZE, FAR), FAR + 1]
+    assert tokenizer.decode([*ids, FAR]) == word and tokenizer.piece(FAR) == "<end>"  # a role is dropped in any case
+    assert added(special=True).decode([VOCAB_SIZE - 1, *ids]) == word
+
+
+def test_only_a_text_begins_with_the_dummy_prefix_if_set() -> None:
+    word = TEXT[0].split()[0]
+    after = added(prefix=False).encode(f"<new>{word}")[1:]
+    assert PLAIN.pieces(after)[0] == PLAIN.pieces(PLAIN.encode(word))[0].removeprefix("▁") or after != PLAIN.encode(
+        word
+    )
+    assert added(prefix=False).encode(word) == PLAIN.encode(word) == added().encode(f"<new>{word}")[1:]
+
+
+def test_characters_of_an_added_token_are_not_unknown() -> None:
+    assert added().unknown_parts(["<new>#<end>"]) == ["#"] and added().encode("") == [] and added().decode([]) == ""
+
+
+def test_a_sample_leaves_added_tokens_as_they_are() -> None:
+    tokenizer, word = added(), max(TEXT[0].split(), key=len)
+    ids = np.array(tokenizer.encode(f"{word} <new> {word}<end>"))
+    sampler = SubwordSampler(tokenizer, BPEDropout(rate=0.9))
+    drawn = sampler(ids, 100, np.random.default_rng(0)).tolist()
+    assert len(drawn) > len(ids) and [i for i in drawn if i >= VOCAB_SIZE - 1] == [VOCAB_SIZE - 1, FAR]
+    assert tokenizer.decode(drawn) == tokenizer.decode(ids)
+    assert PLAIN.scored_pieces().keys() - tokenizer.scored_pieces().keys() == {VOCAB_SIZE - 1}
+
+
+@pytest.mark.parametrize("damage", [("<new>", ""), ('"lstrip"', '"left"'), ('"prefix": true', '"prefix": 1')])
+def test_a_damaged_file_is_refused(damage: tuple[str, str], tmp_path: Path) -> None:
+    path = added().save(tmp_path)
+    assert load_tokenizer(tmp_path).to_bytes() == path.read_bytes()
+    path.write_text(path.read_text().replace(*damage))
+    with pytest.raises(ValueError, match=r"tokenizer\.pieces\.json: not a whole tokenizer file"):
+        load_tokenizer(tmp_path)
+
+
+WORDS = ["hello world", "world of words", "a word"] * 9
+
+
+def test_saved_and_loaded_is_the_same_and_the_language_is_one_piece(tmp_path: Path) -> None:
+    words = SentencePiece().train(WORDS, 20)
+    pieces = ["</s>", "<unk>", ">>fra<<", *words.pieces(range(4, 20)), "<pad>"]
+    tokenizer = MarianTokenizer(words.to_bytes(), {piece: i for i, piece in enumerate(pieces)})
+    tokenizer.save(tmp_path)
+    for found in (tokenizer, load_tokenizer(tmp_path)):
+        ids = found.encode(">>fra<<a word")
+        assert ids[0] == 2 and found.decode(ids[1:]) == "a word"
+        assert found.special[:4] == (len(pieces) - 1, 1, None, 0)
+        assert found.as_source(ids) == [*ids, 0]
+
+
+def test_pieces_outside_the_vocabulary_are_reported():
+    words = SentencePiece().train(WORDS, 20)
+    ids = {piece: i for i, piece in enumerate(["<pad>", "<unk>", "</s>", *words.pieces(range(4, 20))])}
+    tokenizer = MarianTokenizer(words.to_bytes(), ids)
+    assert tokenizer.unknown_parts(["hello world", ">>fra<< woßrld"]) == [">>fra<<", "ß"]
+    fewer = {piece: i for i, piece in enumerate(ids) if "w" not in piece}
+    assert "".join(MarianTokenizer(words.to_bytes(), fewer).unknown_parts(["of words"])).startswith("w")

@@ -7,10 +7,8 @@ from typing import Any
 
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.added_pieces import AddedPieces
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer
-from flaxformer_lite.text.marian import MarianTokenizer
-from flaxformer_lite.text.subwords import SentencePieceTokenizer
+from flaxformer_lite.text.subwords import AddedPieces, MarianTokenizer, SentencePieceTokenizer
 
 
 def write_tokenizers(folder: Path, tokenizers: Tokenizers | None, model: ModelConfig, max_length: int) -> list[str]:

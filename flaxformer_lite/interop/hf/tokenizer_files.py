@@ -18,10 +18,8 @@ from tokenizers import Tokenizer as Library
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.interop.hf.folder import read_json
 from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.text.added_pieces import FLAGS, AddedPieces
 from flaxformer_lite.text.json_tokenizer import ROLES, JsonTokenizer, one_error, token_text
-from flaxformer_lite.text.marian import LANGUAGE, MarianTokenizer
-from flaxformer_lite.text.subwords import SentencePieceTokenizer
+from flaxformer_lite.text.subwords import FLAGS, LANGUAGE, AddedPieces, MarianTokenizer, SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import MOST_IDS
 
 CLASSES = {

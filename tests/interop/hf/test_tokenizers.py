@@ -12,9 +12,8 @@ from flaxformer_lite.interop import read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import find_tokenizers, read_tokenizers
 from flaxformer_lite.run import load
 from flaxformer_lite.text import SpecialIds
-from flaxformer_lite.text.added_pieces import FLAGS
 from flaxformer_lite.text.kinds import load_tokenizer
-from flaxformer_lite.text.marian import MarianTokenizer
+from flaxformer_lite.text.subwords import FLAGS, MarianTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
