@@ -102,7 +102,8 @@ def build(owner: type, tree: dict[str, Any], setting: str) -> Any:
         if message := violation(owner, name, values[name], path):
             raise ValueError(message)
     for field in dataclasses.fields(owner):
-        if field.name not in values and field.default is dataclasses.MISSING:
+        needed = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if needed and field.name not in values:
             path = f"{setting}.{field.name}".lstrip(".")
             raise ValueError(f"there is no {path}: it has no default, set it")
     return owner(**values)
