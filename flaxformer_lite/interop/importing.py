@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
@@ -23,7 +22,7 @@ from flaxformer_lite.interop.hf.folder import check_links, copy_companions, read
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
 from flaxformer_lite.interop.hf.sentence import read_embedding
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
-from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params, unwrapped
+from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
@@ -107,7 +106,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         except ValueError as error:
             raise with_path(config_file, error) from None
         try:
-            arrays, renamed = unwrapped(read_weights(weights), names)
+            arrays, renamed = unwrapped(read_weights(weights))
             params = to_params(arrays, names, model)
         except ValueError as error:
             raise with_path(weights, error) from None
@@ -167,78 +166,34 @@ class Imported(NamedTuple):
     """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
 
 
-class Fitted(NamedTuple):
-    """A folder's tensors under the names of a family, and the model that they make up."""
-
-    model: ModelConfig
-    architecture: str
-    names: list[WeightName]
-    tensors: dict[str, np.ndarray]
-    """The tensors of the file that the model needs, and those that it does not know."""
-    skipped: list[str]
-    misfits: int
-    """The number of names that are missing or left over."""
-
-
 def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
     """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
     check_links(folder)
     config, rules = read_config(folder), folder / "generation_config.json"
     generation = read_json(rules) if rules.is_file() else None
     family = family_of(config.get("model_type"), families)
-    found, renamed = fit_names(family, config, read_tensors(folder))
-    model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))
-    decode, notes = decode_config(config, generation, model, family.special)
-    try:
-        params = to_params(found.tensors, found.names, model)
-    except ValueError as error:
-        raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
-    return Imported(
-        model=model,
-        decode=decode,
-        params=params,
-        family=family,
-        architecture=found.architecture,
-        config=config,
-        generation=generation,
-        names=found.names,
-        max_length=max_length(folder, config, model),
-        skipped=found.skipped,
-        notes=[renamed, *notes] if renamed else notes,
-    )
-
-
-def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tuple[Fitted, str]:
-    """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
-
-    Raises: ValueError that names an option that does not fit.
-    """
-    found: list[tuple[Fitted, str]] = []
-    complaints: list[ValueError] = []
-    for tensors, renamed in renamings(stored):
-        try:
-            one = fitted(family, config, family.full_names(tensors))
-        except ValueError as error:
-            complaints += [] if found else [error]
-            continue
-        if not one.misfits:
-            return one, renamed
-        found.append((one, renamed))
-    if complaints:
-        raise complaints[0]
-    return min(found, key=lambda pair: pair[0].misfits)
-
-
-def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
-    """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
-    options = Options(config)
+    stored, renamed = unwrapped(read_tensors(folder))
+    options, tensors = Options(config), family.full_names(stored)
     model = family.model_config(options, tensors)
     options.finish(HARMLESS, ONLY)
     architecture = family.architecture(model, tensors.keys())
     names = family.name_map(model, architecture)
-    wanted = {name for weight in names for name in weight.names}
-    needed, skipped = family.split_ignorable(tensors, wanted, model)
-    return Fitted(model, architecture, names, needed, skipped, misfits=len(needed.keys() ^ wanted))
+    tensors, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
+    model = dataclasses.replace(model, sentence_embedding=read_embedding(folder))
+    decode, notes = decode_config(config, generation, model, family.special)
+    return Imported(
+        model=model,
+        decode=decode,
+        params=to_params(tensors, names, model),
+        family=family,
+        architecture=architecture,
+        config=config,
+        generation=generation,
+        names=names,
+        max_length=max_length(folder, config, model),
+        skipped=skipped,
+        notes=[renamed, *notes] if renamed else notes,
+    )
 
 
 def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:

@@ -1,10 +1,9 @@
 """Settings of decoding in a Hugging Face folder, as a DecodeConfig and back.
 
-They are in `generation_config.json`; an older folder without this file has them in `config.json`. Most are rows of a two-way table;
-those that depend on the model, and on each other, are functions.
+They are in `generation_config.json`; an older folder without this file has them in `config.json`.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from flaxformer_lite.base.bounds import cut
@@ -71,11 +70,8 @@ def decode_config(
 ) -> tuple[DecodeConfig, list[str]]:
     """Returns the settings of decoding, and notes for the user: what the folder has and the settings cannot express.
 
-    Args:
-        config: `config.json`. Its special ids count where `generation` lacks them, its other options only without that file.
-        generation: `generation_config.json`; None: the folder has no such file.
-        model: The model of the folder.
-        special: The special ids for those that neither file has.
+    The special ids of `config.json` count where `generation_config.json` lacks them, its other options only without that file
+    (None); `special` has those that neither file has.
 
     Raises: ValueError that names an option that is not implemented.
     """
@@ -92,8 +88,7 @@ def decode_config(
         options.only(name, value)
     options.ignore(*HARMLESS, *SPECIAL_IDS)
     end = options.raw("eos_token_id", special.eos)
-    ends = () if end is None else checked_ids(options, "eos_token_id", end)
-    ends = in_table("eos_token_id", ends, model.output_size, notes)
+    ends = known_ids(options, "eos_token_id", end, model.output_size, notes)
     draft = read_table(TABLE, options, TEMPLATE)
     draft["sampling"] = read_sampling(options, draft["beam_size"])
     draft["max_new_tokens"], draft["min_new_tokens"] = read_lengths(options, model, notes)
@@ -101,7 +96,10 @@ def decode_config(
     draft["forced_eos_id"] = one_id(options, "forced_eos_token_id", model.output_size, notes)
     draft["pad_id"] = pad if pad is not None else next(iter(ends), 0)
     draft["bos_id"] = start_id(options, model, special, ends, notes)
-    draft["forced_bos_id"] = forced_bos_id(options, model, notes)
+    draft["forced_bos_id"] = one_id(options, "forced_bos_token_id", model.output_size, notes)
+    if model.num_encoder_layers == 0 and draft["forced_bos_id"] is not None:
+        rule = "the library forces it after prompts of one token only; leave it out"
+        raise options.wrong("forced_bos_token_id", rule)
     if generation is None and config.get("force_bos_token_to_be_generated") is True:  # BART's older option
         draft["forced_bos_id"] = one_id(options, "bos_token_id", model.output_size, [], special.bos)
     draft["eos_ids"] = ends
@@ -110,23 +108,19 @@ def decode_config(
     return found, notes
 
 
-def checked_ids(options: Options, name: str, value: Any) -> tuple[int, ...]:
-    """Returns one id, or a list of ids, as a tuple. Raises: ValueError for another value of the option."""
-    found = tuple(value) if isinstance(value, list) else (value,)
-    if not found or any(not isinstance(i, int) or isinstance(i, bool) for i in found):
-        raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
-    return found
-
-
-def in_table(name: str, ids: Iterable[int], size: int, notes: list[str]) -> tuple[int, ...]:
-    """Returns the ids that the model has, below `size`. The others are left out with a note, since no text has them.
+def known_ids(options: Options, name: str, value: Any, size: int, notes: list[str]) -> tuple[int, ...]:
+    """Returns one id, or a list of ids, as far as the model has them. Others are left out with a note, since no text has them.
 
     -1 stands for none in the first Llama folders.
+
+    Raises: ValueError for another value of the option.
     """
-    ids = tuple(ids)
-    if outside := [str(i) for i in ids if not -1 <= i < size]:
+    found = tuple(value) if isinstance(value, list) else () if value is None else (value,)
+    if value == [] or any(type(i) is not int for i in found):
+        raise options.wrong(name, "it should be a token id, or a list of such, or null for none")
+    if outside := [str(i) for i in found if not -1 <= i < size]:
         notes.append(f"{name} has {cut(', '.join(outside))}, and the model's ids are 0 to {size - 1}: it was left out")
-    return tuple(i for i in ids if 0 <= i < size)
+    return tuple(i for i in found if 0 <= i < size)
 
 
 def one_id(options: Options, name: str, size: int, notes: list[str], absent: int | None = None) -> int | None:
@@ -134,7 +128,7 @@ def one_id(options: Options, name: str, size: int, notes: list[str], absent: int
     value = options.raw(name, absent)
     if isinstance(value, list):
         raise options.wrong(name, "it should be one token id, or null for none")
-    return None if value is None else next(iter(in_table(name, checked_ids(options, name, value), size, notes)), None)
+    return next(iter(known_ids(options, name, value, size, notes)), None)
 
 
 def start_id(
@@ -157,16 +151,6 @@ def start_id(
     if own is None and found is None:
         raise options.wrong(name, f"an answer starts from it, or from bos_token_id: set one to a token id below {size}")
     return found if own is None else own
-
-
-def forced_bos_id(options: Options, model: ModelConfig, notes: list[str]) -> int | None:
-    """Returns the forced first token. Raises: ValueError where the library would force it after prompts of one token only."""
-    found = one_id(options, "forced_bos_token_id", model.output_size, notes)
-    if model.num_encoder_layers == 0 and found is not None:
-        raise options.wrong(
-            "forced_bos_token_id", "the library forces it after prompts of one token only; leave it out"
-        )
-    return found
 
 
 def read_lengths(options: Options, model: ModelConfig, notes: list[str]) -> tuple[int | None, int]:
@@ -208,11 +192,9 @@ def suppress_ids(options: Options, ends: Collection[int], size: int, notes: list
     words = options.items("bad_words_ids")
     if any(not isinstance(word, list) or len(word) != 1 for word in words):
         raise options.wrong("bad_words_ids", "only words of one token are implemented")
-    bad = [i for word in words for i in checked_ids(options, "bad_words_ids", word)]
-    given = options.items("suppress_tokens")
-    suppressed = checked_ids(options, "suppress_tokens", given) if given else ()
-    kept = in_table("suppress_tokens", suppressed, size, notes)
-    return tuple(sorted({*in_table("bad_words_ids", bad, size, notes)} - {*ends} | {*kept}))
+    bad = [i for word in words for i in word] or None
+    kept = known_ids(options, "suppress_tokens", options.items("suppress_tokens") or None, size, notes)
+    return tuple(sorted({*known_ids(options, "bad_words_ids", bad, size, notes)} - {*ends} | {*kept}))
 
 
 # Back ------------------------------------------------------------------------------------------------------------------

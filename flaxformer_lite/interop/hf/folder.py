@@ -124,16 +124,11 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
         copy_companions(files, unfinished, skip=documents)
         contiguous = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
         save_file(contiguous, unfinished / WEIGHTS, {"format": "pt"})
-        os.chmod(unfinished / WEIGHTS, 0o666 & ~umask())  # the library lets only the owner read it
+        # the library lets only the owner read it
+        os.chmod(unfinished / WEIGHTS, (unfinished / "config.json").stat().st_mode)
 
 
 def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:
     """Copies the files that accompany a model unchanged, but for those to skip. Returns their names."""
     check_links(source)
     return copy_files(source, output, COMPANIONS, skip)
-
-
-def umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

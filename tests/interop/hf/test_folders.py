@@ -76,7 +76,7 @@ REFUSED = [
     ({"hidden_size": "15"}, 'hidden_size is "15": it should be a whole number'),
     ({"layer_norm_eps": True}, "layer_norm_eps is true: it should be a number"),
     ({"hidden_size": 16}, "d_model"),
-    ({"num_hidden_layers": 20_000}, "model.num_encoder_layers is 20000: it must be at most 10000"),
+    ({"num_hidden_layers": 20_000}, "model.num_encoder_layers is 20000: it must be at .*most 10000"),
     (
         {"num_hidden_layers": 9_999},
         r"num_encoder_layers is 9999, but the weights are \d\d arrays: the config does not fit",
