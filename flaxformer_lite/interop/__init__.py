@@ -5,7 +5,7 @@ parameters, and `differences.py` tells what a system cannot express. `importing.
 or a file of a run; `check.py` compares what was written with the other system itself.
 
 `systems/` has the five older systems and `hf/` the families of Hugging Face, a file each: a template, a table of options, a table
-of weights. `ctranslate2/` writes folders for CTranslate2. `weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py`
+of weights. `ctranslate2.py` writes folders for CTranslate2. `weight_files.py` and `tf_checkpoint.py` read and write files. `hub.py`
 downloads models of the Hugging Face hub by name, and pushes them.
 """
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, PyTree
 from flaxformer_lite.config import Config
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.inference.forward import arguments, forward
-from flaxformer_lite.interop.ctranslate2.export import token_names
+from flaxformer_lite.interop.ctranslate2 import token_names
 from flaxformer_lite.model import ModelConfig, Transformer
 from flaxformer_lite.text import Tokenizers
 

@@ -15,8 +15,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import require_absent
 from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.interop import check
-from flaxformer_lite.interop.ctranslate2 import export as ctranslate2
+from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
 from flaxformer_lite.interop.hf import sentence
 from flaxformer_lite.interop.hf.card import About, model_card

@@ -2,16 +2,18 @@
 
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.interop.hf.folder import read_file
 from flaxformer_lite.interop.tf_checkpoint import model_weights, read_checkpoint
 from flaxformer_lite.text.files import most_unpacked
 
@@ -33,6 +35,22 @@ def read_weights(path: str) -> dict[str, np.ndarray]:
     arrays = read_archive(path)
     marked = {name.removeprefix("param/"): x for name, x in arrays.items() if name.startswith("param/")}
     return model_weights(marked or arrays)
+
+
+def read_file(path: Path) -> dict[str, np.ndarray]:
+    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
+
+    Of tied tensors `save_model` of safetensors stores one, and notes in the file's metadata which it is, by the name of each other.
+    """
+    try:
+        with safe_open(path, "np") as file:
+            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
+            tied = {name: found[kept] for name, kept in (file.metadata() or {}).items() if kept in found}
+            return tied | found
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has a number type that NumPy does not know ({error}): save it in float32") from None
 
 
 def read_archive(path: str) -> dict[str, np.ndarray]:
@@ -78,3 +96,20 @@ def read_settings(path: str) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} holds a {type(settings).__name__}: it should be a JSON object of settings")
     return settings
+
+
+@contextmanager
+def new_folder(output: Path, documents: Mapping[str, Any]) -> Iterator[Path]:
+    """Yields the unfinished folder, with these documents in it by file name, texts or JSON; it gets its own name at the end.
+
+    Raises: ValueError where the folder exists or cannot be made.
+    """
+    require_absent(output)
+    with atomic_write(output) as unfinished:
+        unfinished.mkdir()
+        for name, document in documents.items():
+            (unfinished / name).parent.mkdir(exist_ok=True)
+            if not isinstance(document, str):
+                document = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+            (unfinished / name).write_text(document, encoding="utf-8")
+        yield unfinished

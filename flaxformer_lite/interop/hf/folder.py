@@ -6,13 +6,11 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 from here on
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from flaxformer_lite.base.bounds import cut
-from flaxformer_lite.interop.new_folder import new_folder
+from flaxformer_lite.interop.weight_files import new_folder, read_file
 from flaxformer_lite.text.kinds import HUB_FILES, copy_files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -95,22 +93,6 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{folder / INDEX} does not fit {file}, which {which} {cut(name)}: copy both again")
         tensors |= found
     return tensors
-
-
-def read_file(path: Path) -> dict[str, np.ndarray]:
-    """Returns the tensors of one safetensors file. Raises: ValueError where it is damaged.
-
-    Of tied tensors `save_model` of safetensors stores one, and notes in the file's metadata which it is, by the name of each other.
-    """
-    try:
-        with safe_open(path, "np") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dictionary
-            tied = {name: found[kept] for name, kept in (file.metadata() or {}).items() if kept in found}
-            return tied | found
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as safetensors ({error}): copy it again") from None
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"{path} has a number type that NumPy does not know ({error}): save it in float32") from None
 
 
 def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[str, np.ndarray], files: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.data.config import DataConfig
-from flaxformer_lite.interop.ctranslate2.export import export_run
+from flaxformer_lite.interop.ctranslate2 import export_run
 from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES

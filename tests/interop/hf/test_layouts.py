@@ -15,8 +15,9 @@ from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
 
 from flaxformer_lite.interop import FAMILIES
-from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_file, read_json, read_tensors
+from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json, read_tensors
 from flaxformer_lite.interop.importing import read_folder
+from flaxformer_lite.interop.weight_files import read_file
 from tests.support.hf_folders import DATA, imported
 from tests.support.quick import quick
 

@@ -1,0 +1,425 @@
+"""Writes a run as a folder for CTranslate2. There is no way back: CTranslate2 is for inference.
+
+The search is CTranslate2's own; its settings are arguments of each call. Every attribute is written, so that nothing depends on a
+default of CTranslate2. Kernels `[in, out]` become weights `[out, in]`; queries, keys and values of self-attention are fused into
+one matrix, keys and values of cross-attention into another. A table of positions replaces sinusoids, and the offset of an RMS norm
+is added to its scale.
+
+Reference: Klein et al. 2020, Proceedings of the Fourth Workshop on Neural Generation and Translation.
+"""
+
+import functools
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.config import Config
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.interop.differences import CannotExpress
+from flaxformer_lite.interop.name_map import Arrays, Leaves, Names, from_params, name_map, prefixed
+from flaxformer_lite.interop.options import lookup
+from flaxformer_lite.interop.weight_files import new_folder
+from flaxformer_lite.model import DotProduct, LanguageModelHead, LayerNorm, Learned, ModelConfig, RMSNorm, Rotary
+from flaxformer_lite.model.layers import ACTIVATIONS
+from flaxformer_lite.model.masks import Exclude, Masking, Penalize, Replace
+from flaxformer_lite.model.positions import (
+    ALiBi,
+    FixedTable,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    PositionScheme,
+    RelativeBias,
+    Sinusoidal,
+    sinusoids,
+)
+from flaxformer_lite.text import Tokenizer, Tokenizers
+
+MASKED_SCORE = -10_000.0
+"""The largest score of a masked key that makes its weight 0, as in CTranslate2."""
+MIN_POSITIONS = 1024
+"""The smallest computed table of positions: CTranslate2's default limit of tokens."""
+FORMAT_VERSION = 6
+TYPE_NUMBERS = {"float32": 0, "int8": 1, "int16": 2, "int32": 3}
+MAX_BYTES = 2**32 - 1
+"""The largest array: its size is written in 32 bits."""
+
+
+def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, output: Path) -> tuple[int, list[str]]:
+    """Writes the folder. Returns the number of arrays, and notes for the user.
+
+    Raises: ValueError that lists the settings that CTranslate2 does not support.
+    """
+    model, data, decode = config.model, config.data, config.decode
+    if wrong := unsupported_settings(model):
+        raise CannotExpress("; ".join(f"{path} is {value}" for path, value in wrong.items()), wrong, "CTranslate2")
+    if not decode.eos_ids:
+        raise ValueError(
+            "decode.eos_ids is (), but CTranslate2 needs a token that ends an answer: set it to a token id"
+        )
+    room = max(MIN_POSITIONS, data.max_source_length, data.max_target_length, decode.max_length(data.max_source_length))
+    source, target = (None, None) if tokenizers is None else (tokenizers.source, tokenizers.target)
+    names = [token_names(tokenizer, size) for tokenizer, size in zip((source, target), model.vocab_sizes, strict=True)]
+    found = variables(model, params, room)
+    if model.num_encoder_layers:
+        kind, revision = "TransformerSpec", 7
+        options = shared_options(model, decode, source, names[1]) | source_options(decode, source, names[1])
+        files = {"source_vocabulary": names[0], "target_vocabulary": names[1]}
+        files = {"shared_vocabulary": names[0]} if names[0] == names[1] else files
+    else:
+        kind, revision = "TransformerDecoderSpec", 8
+        options, files = shared_options(model, decode, target, names[1]), {"vocabulary": names[1]}
+    documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
+    with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
+        write_model(file, kind, revision, found)
+    return sum(x.ndim > 0 for x in found.values()), notes(model, decode)
+
+
+def shared_options(
+    model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
+) -> dict[str, Any]:
+    """Returns the part of `config.json` that both kinds of models have; `names` are the target's tokens."""
+    unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
+    bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
+    return {
+        "bos_token": names[bos],
+        "eos_token": names[decode.eos_ids[0]],
+        "layer_norm_epsilon": model.norm.epsilon,
+        "multi_query_attention": is_multi_query(model),
+        "unk_token": names[unk],
+    }
+
+
+def source_options(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the tokens that CTranslate2 adds to a source and starts an answer from. Without a tokenizer it adds none."""
+    added = [] if tokenizer is None else tokenizer.as_source([])
+    return {
+        "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
+        "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
+        "decoder_start_token": names[decode.start_id],
+    }
+
+
+def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:
+    """Returns a unique name for each id: the tokenizer's piece, or the id itself without a tokenizer."""
+    if tokenizer is None:
+        return [str(i) for i in range(size)]
+    names: dict[str, int] = {}
+    for i in range(size):
+        piece = tokenizer.piece(i)
+        names[piece if piece and piece not in names else f"<id {i}>"] = i
+    return [*names]
+
+
+def notes(model: ModelConfig, decode: DecodeConfig) -> list[str]:
+    """Returns notes for the user of the folder."""
+    found = []
+    if model.sliding_window is not None:
+        found.append(
+            f"CTranslate2 applies model.sliding_window.size {model.sliding_window.size} while it writes. It reads longer prompts "
+            "and texts to be scored in blocks, which see all of the block before or nothing: use shorter texts there"
+        )
+    for name, ids, argument in (
+        ("eos_ids", decode.eos_ids[1:], "end_token, beside the first"),
+        ("suppress_ids", decode.suppress_ids, "suppress_sequences, one token each"),
+    ):
+        if ids:
+            found.append(f"the folder cannot hold all of decode.{name}: pass {ids} to each call as {argument}")
+    return found
+
+
+def unsupported_settings(model: ModelConfig) -> dict[str, Any]:
+    """Returns the settings that CTranslate2 does not support, by path."""
+    attention, window, both = model.attention, model.sliding_window, model.num_encoder_layers > 0
+    schemes = (Sinusoidal, Learned, FixedTable, NoPositions, RelativeBias, Rotary)
+    wrong = {
+        "num_decoder_layers": model.num_decoder_layers == 0,
+        "vocab_size": model.vocab_size == 0,
+        "head": type(model.head) is not LanguageModelHead or model.head.transform is not None,
+        "pooler": model.pooler is not None,
+        "sentence_embedding": model.sentence_embedding is not None,
+        "num_token_types": model.num_token_types > 0,
+        "position_padding_id": model.position_padding_id is not None,
+        "residual": norm_places(model) is None or (norm_places(model) == "both" and both),
+        "norm": type(model.norm) not in (LayerNorm, RMSNorm),
+        "activation": model.activation not in ACTIVATION_NUMBERS,
+        "positions": type(model.positions) not in (schemes if both else (*schemes, ALiBi)),
+        "positions.scaling": type(model.positions) is Rotary and not is_known_rotary(model.positions),
+        "sliding_window": not (window is None or window.positions is None or is_known_rotary(window.positions)),
+        "attention": type(attention) is not DotProduct,
+        "attention.soft_cap": attention.soft_cap is not None,
+        "attention.qk_norm": attention.qk_norm is not None and (both or attention.qk_norm != model.norm),
+        "attention.masking": not has_zero_weights(attention.masking),
+        "dropout.residual_scaling": model.dropout.residual_scaling == "evaluation" and model.dropout.residual_rate > 0,
+    }
+    if type(attention) is DotProduct:
+        heads = attention.heads(model.d_model, model.num_heads)
+        wrong["attention.d_value"] = heads.d_value != heads.d_key
+    return {f"model.{name}": lookup(model, name) for name, is_wrong in wrong.items() if is_wrong}
+
+
+def is_known_rotary(scheme: PositionScheme) -> bool:
+    """Returns whether a position scheme is rotary, with no scaling or one that CTranslate2 has too."""
+    return type(scheme) is Rotary and type(scheme.scaling) in (LinearScaling, Llama3Scaling, type(None))
+
+
+def has_zero_weights(masking: Masking) -> bool:
+    """Returns whether masked keys have weight 0, as in CTranslate2."""
+    return type(masking) in (Exclude, Penalize, Replace) and getattr(masking, "value", MASKED_SCORE) <= MASKED_SCORE
+
+
+# The file -------------------------------------------------------------------------------------------------------------
+
+
+def write_model(file: BinaryIO, kind: str, revision: int, variables: Mapping[str, np.ndarray]) -> None:
+    """Writes `model.bin`. Raises: ValueError for an array that is too large for it.
+
+    It is little-endian: the version of the format, the name of the kind of model and the revision of its names, then every array
+    with its name, and at last the aliases: further names of an array. A string is stored as its length, its bytes and a zero.
+    """
+    first: dict[int, str] = {}
+    for name in sorted(variables):
+        if variables[name].ndim:
+            first.setdefault(id(variables[name]), name)
+    own = [name for name in sorted(variables) if first.get(id(variables[name]), name) == name]
+    file.write(struct.pack("<I", FORMAT_VERSION))
+    write_string(file, kind)
+    file.write(struct.pack("<II", revision, len(own)))
+    for name in own:
+        write_array(file, name, variables[name])
+    aliases = [name for name in sorted(variables) if name not in set(own)]
+    file.write(struct.pack("<I", len(aliases)))
+    for name in aliases:
+        write_string(file, name)
+        write_string(file, first[id(variables[name])])
+
+
+def write_array(file: BinaryIO, name: str, array: np.ndarray) -> None:
+    """Writes name, rank, sizes, type, size in bytes, and content."""
+    if array.nbytes > MAX_BYTES:
+        raise ValueError(
+            f"{name} has {array.nbytes:,} bytes, and CTranslate2 stores at most {MAX_BYTES:,} in one array: "
+            "make the vocabulary or the model smaller"
+        )
+    write_string(file, name)
+    file.write(struct.pack(f"<B{array.ndim}I", array.ndim, *array.shape))
+    file.write(struct.pack("<BI", TYPE_NUMBERS[array.dtype.name], array.nbytes))
+    file.write(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def write_string(file: BinaryIO, text: str) -> None:
+    encoded = text.encode()
+    file.write(struct.pack("<H", len(encoded) + 1) + encoded + b"\0")
+
+
+# Names and attributes --------------------------------------------------------------------------------------------------
+
+int8, int16, int32, float32 = (
+    functools.partial(np.asarray, dtype=dtype) for dtype in (np.int8, np.int16, np.int32, np.float32)
+)
+"""Make attributes of the model."""
+
+ACTIVATION_NUMBERS = {
+    "relu": 0,
+    "gelu_tanh": 1,
+    "silu": 2,
+    "gelu": 3,
+    "tanh": 5,
+    "reglu": 0,
+    "geglu_tanh": 1,
+    "swiglu": 2,
+    "geglu": 3,
+}
+"""CTranslate2's number of an activation, gated or not."""
+
+
+LEAVES = Leaves("/weight", "/bias", "/gamma", "/beta", "/weight")
+STACK = {
+    "positions/embedding": "position_encodings/encodings",
+    "positions/table": "position_encodings/encodings",
+    "position_bias/embedding": "position_bias",
+    "embedding_norm": "layernorm_embedding",
+    "final_norm": "layer_norm",
+}
+LAYER = {
+    "attention/{query,key,value}": "self_attention/linear_0",
+    "attention/out": "self_attention/linear_1",
+    "attention/query_norm": "self_attention/q_norm",
+    "attention/key_norm": "self_attention/k_norm",
+    "cross_attention/query": "attention/linear_0",
+    "cross_attention/{key,value}": "attention/linear_1",
+    "cross_attention/out": "attention/linear_2",
+    "cross_attention/query_norm": "attention/q_norm",
+    "cross_attention/key_norm": "attention/k_norm",
+    "feed_forward/down": "ffn/linear_1",
+}
+GATED = {"feed_forward/gate": "ffn/linear_0", "feed_forward/up": "ffn/linear_0_noact"}
+NOT_GATED = {"feed_forward/up": "ffn/linear_0"}
+
+
+def norm_places(model: ModelConfig) -> str | None:
+    """Returns the position of a sublayer's norms: before it (pre), after the residual (post), or around it (both); else None."""
+    pre, post = (commands.replace("d", "") for commands in (model.residual.pre, model.residual.post))
+    return {("n", "a"): "pre", ("", "an"): "post", ("n", "na"): "both"}.get((pre, post))
+
+
+def variables(model: ModelConfig, params: PyTree, room: int) -> dict[str, np.ndarray]:
+    """Returns every array and attribute by its name there; a computed table of positions has `room` rows.
+
+    Raises: ValueError that lists the parameters that CTranslate2 has no name for.
+    """
+    in_float32 = jax.tree.map(lambda x: np.asarray(x, np.float32), params)
+    found = from_params(in_float32, name_map(names(model), model, LEAVES))
+    if model.share_target_output:
+        found["decoder/projection/weight"] = found["decoder/embeddings/weight"]
+    table = computed_positions(model, room)
+    found |= norm_weights(model, found) | decoder_attributes(model) | stack("decoder", model.for_decoder, found, table)
+    if model.num_encoder_layers:
+        if model.one_table:
+            found["encoder/embeddings_0/weight"] = found["decoder/embeddings/weight"]
+        found |= {"encoder/embeddings_merge": int8(0), "encoder/multi_query_attention": int8(is_multi_query(model))}
+        found |= stack("encoder", model, found, table)
+    return {name: x for name, x in found.items() if not name.endswith("/position_bias")}
+
+
+def names(model: ModelConfig) -> Names:
+    """Returns CTranslate2's names of our modules. The bias of relative positions is that of a stack, as ours is."""
+    tables = {"embedding": "decoder/embeddings", "target_embedding": "decoder/embeddings"}
+    found = {**tables, "source_embedding": "encoder/embeddings_0", "head": "decoder/projection"}
+    gated = ACTIVATIONS[model.activation][1]
+    layer = {**LAYER, **(GATED if gated else NOT_GATED), **norm_names(model)}
+    for side in ("encoder", "decoder"):
+        found |= prefixed(f"{side}/", f"{side}/", STACK) | prefixed(f"{side}/layers/", f"{side}/layer_{{i}}/", layer)
+    return found
+
+
+def norm_weights(model: ModelConfig, found: Arrays) -> dict[str, np.ndarray]:
+    """Returns the scales of RMS norms with their offset. CTranslate2 reads a norm without `beta` as an RMS norm: others get one."""
+    changed = {}
+    for name in (name.removesuffix("gamma") for name in found if name.endswith("/gamma")):
+        norm = model.attention.qk_norm if name.endswith(("/q_norm/", "/k_norm/")) else model.norm
+        scale = found[f"{name}gamma"]
+        if type(norm) is RMSNorm:
+            changed[f"{name}gamma"] = np.float32(norm.offset) + scale
+        else:
+            changed[f"{name}beta"] = found.get(f"{name}beta", np.zeros_like(scale))
+    return changed
+
+
+def decoder_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns the attributes that only a decoder has."""
+    assert model.head is not None
+    found = {
+        "alignment_layer": int16(-1),
+        "alignment_heads": int16(1),
+        "start_from_zero_embedding": int8(0),
+        "alibi": int8(type(model.positions) is ALiBi),
+        "alibi_use_positive_positions": int8(0),
+        "scale_alibi": int8(0),
+    }
+    if model.head.scale != 1:
+        found["scale_outputs"] = float32(model.head.scale)
+    if model.head.soft_cap is not None:
+        found["final_logit_softcapping"] = float32(model.head.soft_cap)
+    if model.sliding_window is not None:
+        found["sliding_window"] = int32(model.sliding_window.size)
+    return under("decoder", found)
+
+
+def stack(side: str, model: ModelConfig, weights: Arrays, table: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Returns the attributes of one side and of its layers, and its positions."""
+    found = {
+        "num_heads": int16(model.num_heads),
+        "pre_norm": int8(norm_places(model) != "post"),
+        "activation": int8(ACTIVATION_NUMBERS[model.activation]),
+        "scale_embeddings": float32(model.d_model**0.5 if model.scale_embeddings else 1),
+    }
+    if type(model.positions) is Learned:
+        table = weights[f"{side}/position_encodings/encodings"][model.positions.offset :]
+    if table is not None:
+        found["position_encodings/encodings"] = table
+    bias = weights.get(f"{side}/position_bias")
+    crosses = side == "decoder" and model.num_encoder_layers > 0
+    for i in range(model.num_encoder_layers if side == "encoder" else model.num_decoder_layers):
+        own = attention_attributes(model) | position_attributes(model, i if side == "decoder" else None, bias)
+        found |= under(f"layer_{i}/self_attention", own)
+        found |= under(f"layer_{i}/attention", attention_attributes(model) if crosses else {})
+    return under(side, found)
+
+
+def attention_attributes(model: ModelConfig) -> dict[str, np.ndarray]:
+    """Returns the attributes of an attention."""
+    variant = model.attention
+    heads = variant.heads(model.d_model, model.num_heads)
+    found = {
+        "queries_scale": float32(heads.d_key**-0.5 if variant.scale is None else variant.scale),
+        "head_dim": int32(heads.d_key),
+    }
+    return found | ({"num_heads_kv": int32(heads.num_kv_heads)} if is_multi_query(model) else {})
+
+
+def norm_names(model: ModelConfig) -> dict[str, str]:
+    """Returns the names of the norms within a layer, by ours."""
+    place = norm_places(model)
+    if place == "both":
+        return {
+            "attention_pre_norm": "input_layer_norm",
+            "attention_post_norm": "post_attention_layer_norm",
+            "feed_forward_pre_norm": "pre_feedforward_layer_norm",
+            "feed_forward_post_norm": "post_feedforward_layer_norm",
+        }
+    sublayers = {"attention": "self_attention", "cross_attention": "attention", "feed_forward": "ffn"}
+    return {f"{ours}_{place}_norm": f"{theirs}/layer_norm" for ours, theirs in sublayers.items()}
+
+
+def position_attributes(model: ModelConfig, number: int | None, bias: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Returns the position attributes of self-attention in decoder layer `number`; None: in an encoder layer."""
+    found: dict[str, np.ndarray] = {}
+    scheme, window = model.positions, model.sliding_window
+    if window is not None and number is not None:
+        is_local = window.layers is None or number in window.layers
+        found["sliding_window"] = int32(window.size if is_local else 0)
+        scheme = window.positions if is_local and window.positions is not None else scheme
+    if type(scheme) is RelativeBias:
+        assert bias is not None
+        found |= {"relative_attention_bias": bias, "relative_attention_max_distance": int32(scheme.max_distance)}
+    if type(scheme) is Rotary:
+        width = model.attention.heads(model.d_model, model.num_heads).d_key
+        found |= {
+            "rotary_dim": int32(2 * (int(width * scheme.fraction) // 2)),
+            "rotary_interleave": int8(scheme.layout == "interleaved"),
+            "rotary_base": float32(scheme.base),
+        }
+        if type(scheme.scaling) is LinearScaling:
+            found |= {"rotary_scaling_type": int8(0), "rotary_scaling_factor": float32(scheme.scaling.factor)}
+        elif type(scheme.scaling) is Llama3Scaling:
+            found |= {
+                "rotary_scaling_type": int8(2),
+                "rotary_scaling_factor": float32(scheme.scaling.factor),
+                "rotary_low_freq_factor": float32(scheme.scaling.low_frequency_factor),
+                "rotary_high_freq_factor": float32(scheme.scaling.high_frequency_factor),
+                "original_max_position_embeddings": int32(scheme.scaling.original_length),
+            }
+    return found
+
+
+def computed_positions(model: ModelConfig, room: int) -> np.ndarray | None:
+    """Returns a table of sinusoids, or of zeros for a model without positions; None for other schemes."""
+    if type(model.positions) is Sinusoidal:
+        return np.asarray(sinusoids(jnp.arange(room)[None], model.d_model, model.positions.layout)[0], np.float32)
+    return np.zeros((room, model.d_model), np.float32) if type(model.positions) is NoPositions else None
+
+
+def is_multi_query(model: ModelConfig) -> bool:
+    heads = model.attention.heads(model.d_model, model.num_heads)
+    return heads.num_kv_heads != model.num_heads
+
+
+def under(prefix: str, found: Arrays) -> dict[str, np.ndarray]:
+    return {f"{prefix}/{name}": x for name, x in found.items()}
