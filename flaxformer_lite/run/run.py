@@ -7,12 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-from jaxtyping import Float, PyTree
-
 from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.base.console import warn
-from flaxformer_lite.config import Config
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
@@ -29,26 +25,16 @@ from flaxformer_lite.inference.generation import (
     stream_text,
 )
 from flaxformer_lite.inference.translation import translate
-from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.layers import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.scoring import score, scored_data
-from flaxformer_lite.run.text_predictor import (
-    ClassPrediction,
-    Reporting,
-    TextPredictor,
-    TokenPrediction,
-    WarnCallback,
-    check_list,
-)
-from flaxformer_lite.text import Tokenizers
+from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
-from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.training.data import EvalData
-from flaxformer_lite.workdir import RunFolder, open_checkpoints, open_run, restore_weights
+from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
 
 CONTINUATION_TOKENS = 20
@@ -56,20 +42,13 @@ CONTINUATION_TOKENS = 20
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(TextPredictor):
     """A model with its parameters, tokenizers and config, ready to use; `load` returns one.
 
     Methods that take `**decode` override settings of `DecodeConfig` by name, for example `beam_size=4`. What they compile is kept:
     use one `Run` for many calls. `progress`, `warn` and `first_line` are described at `Reporting`.
     """
 
-    folder: RunFolder
-    config: Config
-    params: PyTree
-    tokenizers: Tokenizers | None
-    """None if the weights were imported without a tokenizer."""
-    step: int
-    """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
     decoders: dict[DecodeConfig, Decoder] = dataclasses.field(default_factory=dict)
     """Decoders by the `program` of their settings, each with its compiled functions."""
     others: tuple["Run", ...] = ()
@@ -82,26 +61,6 @@ class Run:
     def best_score(self) -> BestScore | None:
         """The best row of metrics.jsonl by `train.best_metric`; None without an evaluation."""
         return best_score(self.folder, self.config)
-
-    @cached_property
-    def model(self) -> Transformer:
-        """The model with kernels that run on this machine."""
-        return Transformer(self.config.model.for_use)
-
-    @property
-    def required_tokenizers(self) -> Tokenizers:
-        """The tokenizers. Raises: ValueError if the run has none."""
-        if self.tokenizers is None:
-            raise ValueError(
-                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate; from Python "
-                "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
-            )
-        return self.tokenizers
-
-    @cached_property
-    def unknown(self) -> UnknownText:
-        """Warns of text that is not in the vocabulary, once for each character."""
-        return UnknownText(self.required_tokenizers.source)
 
     # Translation -------------------------------------------------------------------------------------------------------
 
@@ -302,48 +261,13 @@ class Run:
         check_generates(self.config.model)
         return self.decoder(generation_settings(self.config.decode, decode))
 
-    # Whole texts -------------------------------------------------------------------------------------------------------
-
-    @cached_property
-    def predictor(self) -> TextPredictor:
-        """The predictor for whole texts, with its compiled functions."""
-        name = str(self.folder.path)
-        return TextPredictor(self.config, self.params, self.required_tokenizers.source, self.unknown, name)
-
-    def embed(self, texts: Sequence[str], **report: Unpack[Reporting]) -> Float[np.ndarray, "N D"]:
-        """Returns the vector of each text, by `model.sentence_embedding`.
-
-        Truncates texts of more than `data.max_source_length` tokens, with a warning each.
-
-        Example: `run.embed(["a cat", "a dog"]).shape`.
-
-        Raises: ValueError if the model makes no vectors.
-        """
-        return self.predictor.embed(texts, **report)
-
-    def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
-        """Returns the class of each text or pair of texts with its probability; for a regression model, the number.
-
-        Classes are named as in `objective.classes`, else "0", "1" and so on. Truncates long texts as `embed` does.
-
-        Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
-
-        Raises: ValueError if the model has no classes, or was trained on single texts and is given a pair.
-        """
-        return self.predictor.classify(texts, **report)
-
-    def fill_mask(
-        self, texts: Sequence[str], top: int = 5, **report: Unpack[Reporting]
-    ) -> list[list[list[TokenPrediction]]]:
-        """Returns the `top` most probable tokens at each [MASK] of each text, most probable first.
-
-        Warns of texts without a mask. Truncates long texts as `embed` does.
-
-        Example: `run.fill_mask(["The [MASK] is red."])[0][0][0].token`.
-
-        Raises: ValueError if the model is no masked language model.
-        """
-        return self.predictor.fill_mask(texts, top, **report)
+    @property
+    def vocabulary(self) -> tuple[object, ...]:
+        """What the members of an ensemble have in common: tokenizers, sizes of the vocabularies, ids that start and end."""
+        tokenizers = self.tokenizers
+        files = () if tokenizers is None else (tokenizers.source.to_bytes(), tokenizers.target.to_bytes())
+        decode = self.config.decode
+        return *files, self.config.model.vocab_sizes, decode.pad_id, decode.bos_id, decode.eos_ids
 
     # Attention ----------------------------------------------------------------------------------------------------------
 
@@ -379,7 +303,7 @@ class Run:
         config, tokenizers = self.config, self.required_tokenizers
 
         if target is None:
-            text, most = self.predictor.text_ids(source), self.predictor.max_tokens
+            text, most = self.text_ids(source), config.data.max_source_length
             cut(tokenizers.source.with_special_tokens(text).tokens, most, "text", "max_source_length", too_long)
             return AttentionIds(tokenizers.source.truncated([text], most).tokens, [], 0)
         if config.model.num_encoder_layers == 0:
@@ -479,3 +403,24 @@ def load(
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
     return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)
+
+
+def load_ensemble(paths: Sequence[str | Path], *, weights: str | None = None, weights_dtype: str = "float32") -> Run:
+    """Returns the first run, which translates with the mean of the predicted probabilities of all runs.
+
+    The models may differ in shape, but not in their tokenizers. Settings of decoding are the first run's. Sources are as long as
+    all runs read. Everything but translation, such as `metrics`, is the first run's alone.
+
+    Example: `load_ensemble(["runs/seed_0", "runs/seed_1"]).translate(["a man"])`.
+
+    Raises: ValueError if a folder holds no run with these weights, or the runs do not fit together.
+    """
+    first, *others = (load(path, weights=weights, weights_dtype=weights_dtype) for path in paths)
+    for other in others:
+        check_translates(other.config.model)
+        if other.vocabulary != first.vocabulary:
+            raise ValueError(
+                f"{other.folder.path} has other tokenizers or another vocabulary than {first.folder.path}: train the runs of an "
+                "ensemble with one tokenizer, by data.tokenizer=FromRun(path=…)"
+            )
+    return dataclasses.replace(first, others=tuple(others))

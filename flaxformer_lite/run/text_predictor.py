@@ -2,10 +2,12 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Float, PyTree
 
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.config import Config
@@ -14,9 +16,10 @@ from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.encoder import predict_class_logits, predict_embeddings, predict_top_tokens
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.inputs import check_one_stack
-from flaxformer_lite.text import EncodedText, Tokenizer
+from flaxformer_lite.text import EncodedText, Tokenizer, Tokenizers
 from flaxformer_lite.text.special_ids import cut, cut_warning
 from flaxformer_lite.text.tokenizer import UnknownText
+from flaxformer_lite.workdir import RunFolder
 
 MASK = "[MASK]"
 """The sign for a masked token in a text, whatever the tokenizer calls it."""
@@ -73,44 +76,88 @@ def class_prediction(logits: Float[np.ndarray, "C"], names: Sequence[str]) -> Cl
     return ClassPrediction(best, scores[best], scores)
 
 
+@dataclass(frozen=True, repr=False)
 class TextPredictor:
-    """Predicts for whole texts with a model: vectors, classes, masked tokens.
+    """A model with its parameters, tokenizers and config, which predicts for whole texts: vectors, classes, masked tokens."""
 
-    `name` is the run's, for messages. `unknown` warns of text that is not in the vocabulary.
-    """
+    folder: RunFolder
+    config: Config
+    params: PyTree
+    tokenizers: Tokenizers | None
+    """None if the weights were imported without a tokenizer."""
+    step: int
+    """The step of the checkpoint that holds the parameters; of an average, the newest one's."""
 
-    def __init__(self, config: Config, params: PyTree, tokenizer: Tokenizer, unknown: UnknownText, name: str) -> None:
-        self.config, self.params, self.tokenizer, self.unknown, self.name = config, params, tokenizer, unknown, name
-        self.model = Transformer(config.model.for_use)
-        # One for each function and its arguments, because each keeps what it compiled.
-        self.batch_predictor = functools.cache(self._batch_predictor)
-
-    def _batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
-        function = functools.partial(function, *arguments)
-        return BatchPredictor(self.model, function, self.config.decode.batch_tokens, self.tokenizer.pad_id)
+    @cached_property
+    def model(self) -> Transformer:
+        """The model with kernels that run on this machine."""
+        return Transformer(self.config.model.for_use)
 
     @property
-    def max_tokens(self) -> int:
-        """Tokens of a text that the model reads, special ids included."""
-        return self.config.data.max_source_length
+    def required_tokenizers(self) -> Tokenizers:
+        """The tokenizers. Raises: ValueError if the run has none."""
+        if self.tokenizers is None:
+            raise ValueError(
+                f"the run {self.folder.path} has no tokenizer: use the option --ids of translate or generate; from Python "
+                "run.hypotheses_of_ids, run.completions_of_ids or run.forward"
+            )
+        return self.tokenizers
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer of what the model reads."""
+        return self.required_tokenizers.source
+
+    @cached_property
+    def unknown(self) -> UnknownText:
+        """Warns of text that is not in the vocabulary, once for each character."""
+        return UnknownText(self.tokenizer)
+
+    @cached_property
+    def batch_predictors(self) -> dict[tuple[Any, ...], BatchPredictor]:
+        """One for each function and its arguments, because each keeps what it compiled."""
+        return {}
+
+    def batch_predictor(self, function: Callable[..., Any], *arguments: Any) -> BatchPredictor:
+        """Returns the compiled form of a function of `inference/encoder.py`."""
+        if (key := (function, *arguments)) not in self.batch_predictors:
+            bound = functools.partial(function, *arguments)
+            self.batch_predictors[key] = BatchPredictor(
+                self.model, bound, self.config.decode.batch_tokens, self.tokenizer.pad_id
+            )
+        return self.batch_predictors[key]
 
     def embed(self, texts: Sequence[str], **report: Unpack[Reporting]) -> Float[np.ndarray, "N D"]:
-        """Returns the vector of each text. Raises: ValueError if the model makes none."""
+        """Returns the vector of each text, by `model.sentence_embedding`.
+
+        Truncates texts of more than `data.max_source_length` tokens, with a warning each.
+
+        Example: `run.embed(["a cat", "a dog"]).shape`.
+
+        Raises: ValueError if the model makes no vectors.
+        """
         if self.config.model.sentence_embedding is None:
             raise ValueError(
-                f"model.sentence_embedding is None, so the run {self.name} makes no vectors: use a run that has it set"
+                f"model.sentence_embedding is None, so the run {self.folder.path} makes no vectors: use a run that has it set"
             )
-        check_one_stack(self.config.model, f"the run {self.name}")
+        check_one_stack(self.config.model, f"the run {self.folder.path}")
         predictor = self.batch_predictor(predict_embeddings)
         vectors = self.predict(predictor, texts, **report)
         return np.stack(vectors) if vectors else np.zeros((0, self.config.model.d_model), np.float32)
 
     def classify(self, texts: Sequence[str | tuple[str, str]], **report: Unpack[Reporting]) -> list[ClassPrediction]:
-        """Returns the class or the number of each text or pair. Raises: ValueError if the model has no classes."""
+        """Returns the class of each text or pair of texts with its probability; for a regression model, the number.
+
+        Classes are named as in `objective.classes`, else "0", "1" and so on. Truncates long texts as `embed` does.
+
+        Example: `run.classify([("It rains.", "The sun shines.")])[0].label`.
+
+        Raises: ValueError if the model has no classes, or was trained on single texts and is given a pair.
+        """
         pooler, objective = self.config.model.pooler, self.config.objective
         if pooler is None or pooler.num_classes == 0:
             raise ValueError(
-                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.name} cannot classify: use a run "
+                f"model.pooler has no classes (model.pooler.num_classes), so the run {self.folder.path} cannot classify: use a run "
                 "that was trained to classify"
             )
         names = objective.class_names or tuple(map(str, range(pooler.num_classes)))
@@ -154,9 +201,10 @@ class TextPredictor:
 
     def encode(self, texts: Sequence[Sequence[int]], number: int, warn: WarnCallback) -> EncodedText:
         """Returns one text or two with special ids, truncated with a warning that has the line's number."""
+        most = self.config.data.max_source_length
         whole = self.tokenizer.with_special_tokens(*texts).tokens
-        cut(whole, self.max_tokens, "text", "max_source_length", cut_warning(warn, number))
-        return self.tokenizer.truncated(texts, self.max_tokens)
+        cut(whole, most, "text", "max_source_length", cut_warning(warn, number))
+        return self.tokenizer.truncated(texts, most)
 
     def text_ids(self, text: str) -> list[int]:
         """Returns the token ids of a text without special ones, [MASK] as a masked token. Raises: ValueError if there is none."""
@@ -167,8 +215,8 @@ class TextPredictor:
         end = self.config.decode.eos_id
         if end not in row.tokens:
             raise ValueError(
-                f"the tokenizer of {self.name} ends no text with {end}, the first of decode.eos_ids, where this model's classes "
-                "are read: use Run.forward from Python, with attention_mask"
+                f"the tokenizer of {self.folder.path} ends no text with {end}, the first of decode.eos_ids, where this model's "
+                "classes are read: use Run.forward from Python, with attention_mask"
             )
         return len(row.tokens) - 1 - row.tokens[::-1].index(end)
 
@@ -181,7 +229,14 @@ class TextPredictor:
         warn: WarnCallback = warn,
         first_line: int = 1,
     ) -> list[list[list[TokenPrediction]]]:
-        """Returns the `top` candidates at each mask of each text; none, with a warning, for masks that were truncated."""
+        """Returns the `top` most probable tokens at each [MASK] of each text, most probable first.
+
+        Warns of texts without a mask. Truncates long texts as `embed` does.
+
+        Example: `run.fill_mask(["The [MASK] is red."])[0][0][0].token`.
+
+        Raises: ValueError if the model is no masked language model.
+        """
         check_list("texts", texts)
         mask_id = self.mask_id()
         self.unknown.report([part for text in texts for part in text.split(MASK)], warn)
@@ -201,17 +256,12 @@ class TextPredictor:
         )
         candidates: list[list[list[TokenPrediction]]] = [[] for _ in rows]
         for i, (probabilities, ids) in zip(masked, predictions, strict=True):
-            candidates[i] = [self.token_predictions(probabilities[p], ids[p]) for p in range(len(positions[i]))]
+            pairs = zip(probabilities[: len(positions[i])].tolist(), ids[: len(positions[i])].tolist(), strict=True)
+            candidates[i] = [
+                [TokenPrediction(self.tokenizer.piece(id_), p, id_) for p, id_ in zip(*pair, strict=True)]
+                for pair in pairs
+            ]
         return candidates
-
-    def token_predictions(
-        self, probabilities: Float[np.ndarray, "K"], ids: Int[np.ndarray, "K"]
-    ) -> list[TokenPrediction]:
-        """Returns the candidates for one mask."""
-        return [
-            TokenPrediction(self.tokenizer.piece(i), p, i)
-            for p, i in zip(probabilities.tolist(), ids.tolist(), strict=True)
-        ]
 
     def mask_id(self) -> int:
         """Returns the id of a masked token. Raises: ValueError if the run is no masked language model."""
@@ -219,13 +269,14 @@ class TextPredictor:
         if model.num_decoder_layers or model.head is None:
             setting = "head is None" if model.head is None else f"num_decoder_layers is {model.num_decoder_layers}"
             raise ValueError(
-                f"model.{setting}, so the run {self.name} cannot fill masks: use a masked language model, an encoder alone with a "
-                "language-model head"
+                f"model.{setting}, so the run {self.folder.path} cannot fill masks: use a masked language model, an encoder "
+                "alone with a language-model head"
             )
         mask_id = self.tokenizer.mask_id if objective.mask_id is None else objective.mask_id
         if mask_id is None:
             raise ValueError(
-                f"the tokenizer of {self.name} has no mask id, and objective.mask_token is not set: use a masked language model"
+                f"the tokenizer of {self.folder.path} has no mask id, and objective.mask_token is not set: use a masked language "
+                "model"
             )
         return mask_id
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.inference.config import Sampling
-from flaxformer_lite.run import Run, ensemble, load_ensemble
+from flaxformer_lite.run import Run, load_ensemble
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.workdir.folder import RunFolder
@@ -29,7 +29,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> None:
         "other": untrained("other", "abc"),
         "short": untrained("short", max_source_length=4),
     }
-    monkeypatch.setattr(ensemble, "load", lambda path, **weights: folders[path])
+    monkeypatch.setattr("flaxformer_lite.run.run.load", lambda path, **weights: folders[path])
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_shapes_are_few_and_a_longer_text_is_cut(run: Run):
     said: list[str] = []
     run.classify(TEXTS, warn=said.append, first_line=5)
     assert said == ["line 7: the text has 17 tokens and was cut to 16 (data.max_source_length)"]
-    predictor = run.predictor.batch_predictor(predict_class_logits, run.config.decode.bos_id)
+    predictor = run.batch_predictor(predict_class_logits, run.config.decode.bos_id)
     compiled = num_programs(predictor.function)
     assert compiled <= 3
     run.classify(TEXTS[::-1], warn=said.append)

@@ -44,7 +44,7 @@ def check(loaded: "flaxformer_lite.run.Run", block: LineChunk, number: int) -> N
     """Raises: ValueError if line `number` has other texts than the run reads."""
     text = text_of(block, number)
     with block.naming(number):
-        loaded.predictor.check_pairs([text])
+        loaded.check_pairs([text])
 
 
 def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:

@@ -81,7 +81,7 @@ class ServedRun:
         checks: dict[str, Callable[[], object]] = {
             "translate": lambda: check_translates(run.config.model),
             "generate": lambda: check_generates(run.config.model),
-            "fill-mask": lambda: run.predictor.mask_id(),
+            "fill-mask": lambda: run.mask_id(),
             "classify": lambda: run.classify([]),
             "embed": lambda: run.embed([]),
         }
@@ -165,16 +165,16 @@ class ServedRun:
 
     def text_job(self, task: str, texts: Sequence[str | tuple[str, str]]) -> Job:
         """Returns the job of filling masks in texts, of classifying or of embedding them."""
-        predictor, tokenizer = self.run.predictor, self.tokenizers.source
-        if task == "classify" and (pair := predictor.first_pair(texts)) is not None:
+        run, tokenizer = self.run, self.tokenizers.source
+        if task == "classify" and (pair := run.first_pair(texts)) is not None:
             raise Refusal(422, f"text {pair + 1} is a pair, but {self.name} was trained on single texts: send one")
         for number, text in enumerate(texts, 1):
             if task == "fill-mask" and MASK not in text:
                 raise Refusal(422, f"text {number} has no mask: write {MASK} in place of the token to predict")
-        encode = predictor.text_ids if task == "fill-mask" else tokenizer.encode
+        encode = run.text_ids if task == "fill-mask" else tokenizer.encode
         groups = [(text,) if isinstance(text, str) else text for text in texts]
         lengths = [len(tokenizer.with_special_tokens(*map(encode, group)).tokens) for group in groups]
-        self.check_lengths(lengths, predictor.max_tokens)
+        self.check_lengths(lengths, run.config.data.max_source_length)
         return Job(Key(self.name, task, self.run.config.decode), texts)
 
     def attention_job(self, source: str, target: str | None) -> Job:

@@ -246,4 +246,4 @@ def test_a_mask_that_the_tokenizer_lacks_is_in_the_config_there_and_back(
     type_command(monkeypatch, "export", "hf", tmp_path / "run", tmp_path / "out")
     assert json.loads((tmp_path / "out/config.json").read_text())["mask_token_id"] == mask
     type_command(monkeypatch, "import", "hf", tmp_path / "out", tmp_path / "back")
-    assert load(tmp_path / "back").predictor.mask_id() == mask
+    assert load(tmp_path / "back").mask_id() == mask
