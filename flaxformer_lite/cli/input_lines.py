@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,6 @@ LINES_AT_ONCE = 4096
 
 MOST_BAD_LINES = 10
 """Lines that a command warns of one by one."""
-
-
-def no_check(number: int) -> None:
-    """Accepts every line."""
 
 
 class BadLines:
@@ -42,6 +38,10 @@ class BadLines:
             last = "; further ones are not listed" if len(self.numbers) == MOST_BAD_LINES else ""
             warn(f"{message}; its answer is empty{last}")
 
+    def of(self, name: str) -> BadLine:
+        """Returns a function that adds the lines of a source that are no text."""
+        return lambda number, reason: self.add(number, f"{name}, line {number}: {reason}")
+
 
 @dataclass(frozen=True)
 class LineChunk:
@@ -57,34 +57,29 @@ class LineChunk:
     bad: BadLines = dataclasses.field(default_factory=BadLines, compare=False)
     """Bad lines of the source; the lines of the chunk that are no text are among them."""
 
-    def answerable(self, check: Callable[[int], object] = no_check) -> Iterator["LineChunk | None"]:
+    def answerable(self, check: "LineCheck | None" = None) -> Iterator["LineChunk | None"]:
         """Yields the lines in order: good ones in chunks, and None for each bad one.
 
-        check: raises ValueError, with the place, if line `number` of the chunk has no answer; it is reported, and counts as bad.
+        check: raises ValueError, with the place, if line `number` of a chunk has no answer; it is reported, and counts as bad.
         """
         start = 0
-        for number in range(len(self.lines)):
-            if self.is_bad(number, check):
+        for number in range(len(self.lines) + 1):
+            at_end = number == len(self.lines)
+            if at_end or self._is_bad(number, check):
                 if start < number:
-                    yield self.part(start, number)
-                yield None
+                    yield dataclasses.replace(self, lines=self.lines[start:number], before=self.before + start)
+                if not at_end:
+                    yield None
                 start = number + 1
-        if start < len(self.lines):
-            yield self.part(start, len(self.lines))
 
-    def is_bad(self, number: int, check: Callable[[int], object]) -> bool:
-        """Returns whether line `number` of the chunk has no answer."""
+    def _is_bad(self, number: int, check: "LineCheck | None") -> bool:
         line = self.before + number + 1
-        if line not in self.bad.numbers:
+        if check is not None and line not in self.bad.numbers:
             try:
-                check(number)
+                check(self, number)
             except ValueError as error:
                 self.bad.add(line, str(error))
         return line in self.bad.numbers
-
-    def part(self, start: int, stop: int) -> "LineChunk":
-        """Returns lines `start` to `stop - 1` as a chunk."""
-        return dataclasses.replace(self, lines=self.lines[start:stop], before=self.before + start)
 
     def place(self, number: int) -> str:
         """Returns source and number of line `number` of the chunk, for messages."""
@@ -126,6 +121,24 @@ class LineChunk:
             raise ValueError(place + message[named.end() :] if named else f"{place}: {message}") from None
 
 
+LineCheck = Callable[[LineChunk, int], object]
+"""Raises ValueError, with the place, if line `number` of a chunk has no answer."""
+
+
+def answer_lines(
+    blocks: Iterable[LineChunk],
+    answer: Callable[[LineChunk], Iterable[str]],
+    check: LineCheck | None = None,
+    empty: Callable[[], Iterable[str]] = lambda: [""],
+) -> None:
+    """Prints the answers to all lines, in their order, after each chunk; for a bad line `empty`."""
+    for block in blocks:
+        for part in block.answerable(check):
+            for line in empty() if part is None else answer(part):
+                print(line)
+        sys.stdout.flush()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of commands that process lines with a run."""
     parser.add_argument("folder", metavar="RUN", help="the run folder")
@@ -153,8 +166,13 @@ def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
     Raises: ValueError if a file cannot be read, or there is no stdin.
     """
     for path in paths:
-        with naming_the_pipe(path):
+        try:
             check_file(path)
+        except ValueError as error:
+            if len(path.split()) < 2 or os.path.exists(path):
+                raise
+            hint = f"for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …"
+            raise ValueError(f"{error}; {hint}") from None
     if paths:
         return itertools.chain.from_iterable(map(file_blocks, paths))
     if sys.stdin is None:
@@ -162,26 +180,10 @@ def chosen_blocks(paths: list[str], action: str) -> Iterator[LineChunk]:
     return typed_blocks(action) if sys.stdin.isatty() else piped_blocks()
 
 
-@contextlib.contextmanager
-def naming_the_pipe(path: str) -> Iterator[None]:
-    """Adds to the error of a missing file how a text is passed, if its name looks like a text."""
-    try:
-        yield
-    except ValueError as error:
-        if len(path.split()) < 2 or os.path.exists(path):
-            raise
-        raise ValueError(f"{error}; for a text itself: echo {shlex.quote(cut(path))} | flaxformer-lite …") from None
-
-
-def reporting(name: str, bad: BadLines) -> BadLine:
-    """Returns a function that adds the lines of a source that are no text."""
-    return lambda number, reason: bad.add(number, f"{name}, line {number}: {reason}")
-
-
 def file_blocks(path: str) -> Iterator[LineChunk]:
     """Yields the lines of a file."""
     bad = BadLines()
-    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=reporting(path, bad)))
+    lines = itertools.chain.from_iterable(line_chunks(path, bad_line=bad.of(path)))
     for before in itertools.count(0, LINES_AT_ONCE):
         if not (block := list(itertools.islice(lines, LINES_AT_ONCE))):
             break
@@ -191,7 +193,7 @@ def file_blocks(path: str) -> Iterator[LineChunk]:
 def piped_blocks() -> Iterator[LineChunk]:
     """Yields the lines of a pipe, as they arrive."""
     before, bad = 0, BadLines()
-    for lines in stream_lines(sys.stdin.buffer, "stdin", reporting("stdin", bad)):  # type: ignore[arg-type]  # declared without its read1
+    for lines in stream_lines(sys.stdin.buffer, "stdin", bad.of("stdin")):  # type: ignore[arg-type]  # declared without its read1
         yield LineChunk(lines, "stdin", before, bad=bad)
         before += len(lines)
 

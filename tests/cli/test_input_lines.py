@@ -53,7 +53,7 @@ def test_good_lines_come_in_order_around_each_bad_one(capsys: pytest.CaptureFixt
     bad.add(43, "in.txt, line 43: not UTF-8")
     chunk = LineChunk(["a b", "c", "d", "", "e", "7", "f"], "in.txt", before=40, bad=bad)
 
-    def check(number: int) -> None:
+    def check(chunk: LineChunk, number: int) -> None:
         assert number != 2
         if not chunk.lines[number]:
             raise ValueError(f"{chunk.place(number)}: it is empty")

@@ -5,17 +5,12 @@ UTF-8, is reported, and its answer is empty.
 """
 
 import argparse
-import functools
 import json
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, columns
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks, columns
 from flaxformer_lite.cli.options import chosen_weights
-
-if TYPE_CHECKING:
-    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,33 +28,25 @@ def run(arguments: argparse.Namespace) -> None:
     pooler = loaded.config.model.pooler
     if arguments.scores and pooler is not None and pooler.num_classes == 1:
         raise ValueError("--scores is for classes, but model.pooler.num_classes is 1, a regression: leave it out")
-    for block in blocks:
-        for part in block.answerable(functools.partial(check, loaded, block)):
-            for answer in [None] if part is None else answers(loaded, part):
-                print("" if answer is None else written(answer, scores=arguments.scores))
-        sys.stdout.flush()
 
+    def check(block: LineChunk, number: int) -> None:
+        text = text_of(block, number)
+        with block.naming(number):
+            loaded.check_pairs([text])
 
-def check(loaded: "flaxformer_lite.run.Run", block: LineChunk, number: int) -> None:
-    """Raises: ValueError if line `number` has other texts than the run reads."""
-    text = text_of(block, number)
-    with block.naming(number):
-        loaded.check_pairs([text])
+    def answer(block: LineChunk) -> Iterator[str]:
+        with block.reporting("classifying") as report:
+            found = loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
+        for label, score, scores in found:
+            if arguments.scores:
+                yield json.dumps({name: round(p, 6) for name, p in scores.items()}, ensure_ascii=False)
+            else:
+                yield f"{label}\t{score:.6f}" if label else f"{score:.6g}"
+
+    answer_lines(blocks, answer, check)
 
 
 def text_of(block: LineChunk, number: int) -> str | tuple[str, str]:
     """Returns the text of a line, or its pair of texts."""
     texts = columns(block, number)
     return texts[0] if len(texts) == 1 else (texts[0], texts[1])
-
-
-def answers(loaded: "flaxformer_lite.run.Run", block: LineChunk) -> "list[flaxformer_lite.run.ClassPrediction]":
-    with block.reporting("classifying") as report:
-        return loaded.classify([text_of(block, number) for number in range(len(block.lines))], **report)
-
-
-def written(answer: "flaxformer_lite.run.ClassPrediction", *, scores: bool) -> str:
-    """Returns the line to write for a prediction."""
-    if scores:
-        return json.dumps({name: round(p, 6) for name, p in answer.scores.items()}, ensure_ascii=False)
-    return f"{answer.label}\t{answer.score:.6f}" if answer.label else f"{answer.score:.6g}"

@@ -6,15 +6,11 @@ of a line, both from 0. A line without a mask, or one that is not UTF-8, gets no
 
 import argparse
 import itertools
-import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
 from flaxformer_lite.cli.options import chosen_weights
-
-if TYPE_CHECKING:
-    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,27 +21,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     if arguments.top < 1:
         raise ValueError(f"--top is {arguments.top}: it must be at least 1")
-    index = 0
     blocks = chosen_blocks(arguments.files, "fill the [MASK] of")
     from flaxformer_lite.run import load  # with JAX
 
-    loaded = load(arguments.folder, **chosen_weights(arguments))
-    for part in itertools.chain.from_iterable(block.answerable() for block in blocks):
-        for masks in [[]] if part is None else filled(loaded, part, arguments.top):
+    loaded, indices = load(arguments.folder, **chosen_weights(arguments)), itertools.count()
+
+    def answer(block: LineChunk) -> Iterator[str]:
+        with block.reporting("filling") as report:
+            found = loaded.fill_mask(block.lines, arguments.top, **report)
+        for masks in found:
+            index = next(indices)
             for number, predictions in enumerate(masks):
-                for prediction in predictions:
-                    token = (
-                        prediction.token.encode("unicode_escape").decode()
-                        if prediction.token.isspace()
-                        else prediction.token
-                    )
-                    print(f"{index} ||| {number} ||| {token} ||| {prediction.probability:.6f}")
-            index += 1
-        sys.stdout.flush()
+                for token, probability, _ in predictions:
+                    written = token.encode("unicode_escape").decode() if token.isspace() else token
+                    yield f"{index} ||| {number} ||| {written} ||| {probability:.6f}"
 
+    def empty() -> list[str]:
+        next(indices)
+        return []
 
-def filled(
-    loaded: "flaxformer_lite.run.Run", block: LineChunk, top: int
-) -> "list[list[list[flaxformer_lite.run.TokenPrediction]]]":
-    with block.reporting("filling") as report:
-        return loaded.fill_mask(block.lines, top, **report)
+    answer_lines(blocks, answer, empty=empty)

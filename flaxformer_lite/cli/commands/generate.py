@@ -10,13 +10,10 @@ import argparse
 import itertools
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flaxformer_lite.cli.input_lines import LineChunk, chosen_blocks, no_check
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
-
-if TYPE_CHECKING:
-    import flaxformer_lite.run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,75 +62,57 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("--seed is for drawing, --beam-size for searching: leave one of them out")
     from flaxformer_lite.run import load  # with JAX
 
-    one = len(arguments.prompts) == 1
-    given = iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
-    blocks = given if arguments.prompts else chosen_blocks(arguments.file, "continue")
+    blocks = (
+        iter([LineChunk(arguments.prompts, "the arguments", 0, "prompt")])
+        if arguments.prompts
+        else chosen_blocks(arguments.file, "continue")
+    )
     loaded = load(arguments.folder, **chosen_weights(arguments))
-    decode = chosen_settings(loaded, arguments)
-    decoder = loaded.generation_decoder(**decode)
-    settings, first = decoder.config, 0
-    one = one and settings.num_hypotheses == 1
-    for block in blocks:
-
-        def check(number: int, block: LineChunk = block) -> None:
-            prompt = block.token_ids(number) if arguments.ids else block.lines[number]
-            with block.naming(number):
-                loaded.check_prompts([prompt], decoder)
-
-        if arguments.prompts:
-            for number in range(len(block.lines)):
-                check(number)
-        for part in block.answerable(no_check if arguments.prompts else check):
-            if part is None:
-                print("\n" * settings.num_hypotheses, end="")
-            elif streams(arguments, settings.beam_size, settings.num_hypotheses) and len(part.lines) == 1:
-                write_streamed(loaded, part, arguments, first, decode)
-            else:
-                for text in texts(loaded, part, arguments, first, decode):
-                    print(text if one else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r"))
-            first += 1 if part is None else len(part.lines)
-        sys.stdout.flush()
-
-
-def chosen_settings(loaded: "flaxformer_lite.run.Run", arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the typed settings of decoding; a seed, or several samples without a beam, turns sampling on."""
     decode = typed_settings(arguments)
     if "beam_size" not in decode and (arguments.seed is not None or decode.get("num_hypotheses", 1) > 1):
         decode.setdefault("temperature", getattr(loaded.config.decode.sampling, "temperature", 1.0))
-    return decode
+    decoder = loaded.generation_decoder(**decode)
+    samples = decoder.config.num_hypotheses
+    unchanged = len(arguments.prompts) == 1 and samples == 1
+    streams = sys.stdout.isatty() and not arguments.ids and decoder.config.beam_size == samples == 1
+    first = 0
 
+    def check(block: LineChunk, number: int) -> None:
+        prompt = block.token_ids(number) if arguments.ids else block.lines[number]
+        with block.naming(number):
+            loaded.check_prompts([prompt], decoder)
 
-def streams(arguments: argparse.Namespace, beam_size: int, samples: int) -> bool:
-    """Returns whether a text is shown while it is generated."""
-    return sys.stdout.isatty() and not arguments.ids and beam_size == samples == 1
+    def empty() -> list[str]:
+        nonlocal first
+        first += 1
+        return [""] * samples
 
+    def answer(block: LineChunk) -> Iterator[str]:
+        """Yields the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
+        nonlocal first
+        options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, **decode}
+        first += len(block.lines)
+        if streams and len(block.lines) == 1:
+            for part in loaded.stream(block.lines[0], stop=arguments.stop, warn=block.warn, **options):
+                print(part, end="", flush=True)
+            yield ""
+            return
+        with block.reporting("writing") as report:
+            options["progress"] = report["progress"]
+            if arguments.ids:
+                prompts = [block.token_ids(number) for number in range(len(block.lines))]
+                found = loaded.completions_of_ids(prompts, **options)
+                texts = [" ".join(map(str, one.tokens)) for one in itertools.chain(*found)]
+            else:
+                answers = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **options)
+                texts = [text for text, _ in itertools.chain(*answers)]
+        for text in texts:
+            yield text if unchanged else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
-def write_streamed(
-    loaded: "flaxformer_lite.run.Run",
-    block: LineChunk,
-    arguments: argparse.Namespace,
-    first: int,
-    decode: dict[str, Any],
-) -> None:
-    options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": first, "warn": block.warn, **decode}
-    for part in loaded.stream(block.lines[0], stop=arguments.stop, **options):
-        print(part, end="", flush=True)
-    print()
-
-
-def texts(
-    loaded: "flaxformer_lite.run.Run",
-    block: LineChunk,
-    arguments: argparse.Namespace,
-    first: int,
-    decode: dict[str, Any],
-) -> Iterator[str]:
-    """Returns the texts for all prompts of a chunk, in order; `first` is the number of its first prompt."""
-    with block.reporting("writing") as report:
-        options = {"seed": arguments.seed or 0, "first_index": first, "progress": report["progress"], **decode}
-        if arguments.ids:
-            prompts = [block.token_ids(number) for number in range(len(block.lines))]
-            answers = loaded.completions_of_ids(prompts, **options)
-            return (" ".join(map(str, answer.tokens)) for answer in itertools.chain(*answers))
-        found = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **options)
-        return (text for text, _ in itertools.chain(*found))
+    if arguments.prompts:  # a mistake in one of them stops all
+        for block in blocks:
+            for number in range(len(block.lines)):
+                check(block, number)
+            answer_lines([block], answer)
+    else:
+        answer_lines(blocks, answer, check, empty)

@@ -7,11 +7,11 @@ each hypothesis is a line `index ||| text ||| score`; index counts input lines f
 
 import argparse
 import functools
-import sys
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from flaxformer_lite.cli import input_lines
-from flaxformer_lite.cli.input_lines import chosen_blocks, no_check
+from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, add_translation
 
 
@@ -34,30 +34,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.cli import translation  # with JAX
-    from flaxformer_lite.inference import ScoredText
 
     blocks = chosen_blocks(arguments.files, "translate")
     loaded = translation.load_runs(arguments)
     decode = translation.decode_settings(loaded, arguments)
     typed, configured = arguments.num_hypotheses, loaded.translation_decoder(**decode).config.num_hypotheses
     n_best = typed is not None or (configured > 1 and not arguments.minimum_risk)
-    index = 0
-    metrics = translation.metrics_of(loaded.config)
-    translate_block = translation.translated_ids if arguments.ids else translation.translated
-    for block in blocks:
-        check = functools.partial(translation.check_ids, loaded, block) if arguments.ids else no_check
-        for part in block.answerable(check):
-            found = [[ScoredText("", 0.0)]] if part is None else translate_block(loaded, part, decode)
-            for hypotheses in translation.chosen(found, arguments, metrics):
-                for line in written(index, hypotheses, n_best=n_best, scores=arguments.scores):
-                    print(line)
-                index += 1
-        sys.stdout.flush()
+    metrics, indices = translation.metrics_of(loaded.config), itertools.count()
 
+    def written(hypotheses: Sequence[tuple[str, float]]) -> list[str]:
+        index = next(indices)
+        if n_best:
+            return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]
+        text, score = hypotheses[0]
+        return [f"{text}\t{score:.6f}" if arguments.scores else text]
 
-def written(index: int, hypotheses: Sequence[tuple[str, float]], *, n_best: bool, scores: bool) -> list[str]:
-    """Returns the lines to write for input line `index`."""
-    if n_best:
-        return [f"{index} ||| {text} ||| {score:.6f}" for text, score in hypotheses]
-    text, score = hypotheses[0]
-    return [f"{text}\t{score:.6f}" if scores else text]
+    def answer(block: LineChunk) -> Iterator[str]:
+        found = (translation.translated_ids if arguments.ids else translation.translated)(loaded, block, decode)
+        for hypotheses in translation.chosen(found, arguments, metrics):
+            yield from written(hypotheses)
+
+    check = functools.partial(translation.check_ids, loaded) if arguments.ids else None
+    answer_lines(blocks, answer, check, empty=lambda: written([("", 0.0)]))
