@@ -39,7 +39,7 @@ CORE = {
     "inference/metrics.py": ["inference/test_metrics.py", "cli/test_scoring.py"],
     "data/batch_plan.py": ["data/test_batch_plan.py", "data/test_mixture.py"],
     "data/packing.py": ["data/test_packing.py"],
-    "data/source.py": ["data/test_source.py", "data/test_sources.py", "data/test_text_files.py"],
+    "data/source.py": ["data/test_source.py", "data/test_text_files.py"],
     "data/text_files.py": ["data/test_text_files.py", "data/test_source.py"],
     "data/held_out.py": ["data/test_held_out.py"],
     "data/store.py": ["data/test_store.py", "cli/test_prepare.py", "cli/test_inspection.py"],

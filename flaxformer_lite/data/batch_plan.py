@@ -115,7 +115,10 @@ class BatchPlan:
         counts = np.bincount(self._which, minlength=len(buckets))[: len(buckets)]
         self._weights = None if shares is None else part_weights(self._which, shares, len(buckets))
         if self._weights is not None:
-            counts = drawn_rows(int(counts.sum()), self._weights)
+            of_buckets = np.array([float(sum(row)) for row in self._weights])
+            counts = np.maximum(
+                apportion(int(counts.sum()), of_buckets), of_buckets > 0
+            )  # a row where there are examples
         self._parts = [] if shares is None else np.cumsum([0, *shares.sizes]).tolist()
         self._filled = np.flatnonzero(counts).tolist()
         self._counts = counts[self._filled]
@@ -198,12 +201,6 @@ def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: i
         ]
         for bucket in range(num_buckets)
     ]
-
-
-def drawn_rows(number: int, weights: list[list[Fraction]]) -> Int[np.ndarray, "N"]:
-    """Returns the rows of each bucket in an epoch of about `number` rows: at least one where there are examples."""
-    of_buckets = np.array([float(sum(row)) for row in weights])
-    return np.maximum(apportion(number, of_buckets), of_buckets > 0)
 
 
 # Whole numbers in the ratio of weights: the rows of a mixture's sources and lengths -----------------------------------------

@@ -74,9 +74,8 @@ class Dataset(Generic[Example]):
     """Batches by step number, made by `training` or `evaluation`.
 
     `records` has the rows that the objective made, `lengths` the positions of each `[I, 2]`; `dropped` counts those longer than
-    the longest bucket. `fingerprint` changes with the data. Special ids come from the tokenizer, `start_id` is the first token
-    that a decoder reads. `samplers` segment source and target anew in each row of a batch; the length of the row is planned from
-    the usual segmentation, so it stays.
+    the longest bucket. `fingerprint` changes with the data. `start_id` is the first token that a decoder reads. `samplers` segment
+    source and target anew in each row of a batch, whose length is planned from the usual segmentation.
     """
 
     def __init__(
@@ -100,7 +99,10 @@ class Dataset(Generic[Example]):
         self.lengths = lengths = lengths_of(rows, objective)
         self.samplers, planned = samplers, lengths
         if samplers is not None and config.subword_sampling is not None:
-            planned = with_room(lengths, config.subword_sampling.room, config.longest)
+            more = lengths + np.ceil(lengths * config.subword_sampling.room).astype(lengths.dtype)
+            planned = np.maximum(
+                lengths, np.minimum(more, config.longest)
+            )  # no record is dropped for the room of samples
         shares = None
         if isinstance(records, MixedRecords) and seed is not None:
             sizes = [len(part) for part in made]
@@ -226,11 +228,6 @@ def concat_rows(made: Sequence[Sequence[Any]], objective: RowMaker[Any]) -> Rows
 def lengths_of(rows: Sequence[Any], objective: RowMaker[Any]) -> Int[np.ndarray, "..."]:
     """Returns the lengths of the rows that an objective made, `[I, 2]`."""
     return rows.lengths if isinstance(rows, Rows) else np.array([objective.lengths(row) for row in rows], np.int32)
-
-
-def with_room(lengths: Int[np.ndarray, "I 2"], room: float, longest: Lengths) -> Int[np.ndarray, "I 2"]:
-    """Returns the lengths to plan for: `room` more, but a record that fits is not dropped for it."""
-    return np.maximum(lengths, np.minimum(lengths + np.ceil(lengths * room).astype(lengths.dtype), longest))
 
 
 def zero_batch(objective: RowMaker[Example], bucket: Bucket) -> Example:

@@ -3,16 +3,13 @@
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.remote_files import has_file, is_url, open_filesystem
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.data.source import FieldSource, Row
 from flaxformer_lite.text.files import ReadProgress, file_versions, matching_files
-
-if TYPE_CHECKING:
-    import datasets
 
 INSTALL = 'pip install "flaxformer_lite[hub]"'
 SAVED = ("dataset_dict.json", "state.json")
@@ -37,7 +34,12 @@ class Parquet(Checked, FieldSource, at="parquet"):
         for before, path in enumerate(files):
             number = 0
             try:
-                with _opened(path) as stream, pyarrow.parquet.ParquetFile(stream) as file:
+                with contextlib.ExitStack() as stack:
+                    stream: Any = path
+                    if is_url(path):
+                        filesystem, name = open_filesystem(path)
+                        stream = stack.enter_context(filesystem.open(name, "rb"))
+                    file = stack.enter_context(pyarrow.parquet.ParquetFile(stream))
                     found = file.schema_arrow.names
                     columns = [name for name in found if name in self._top_fields]
                     for rows in file.iter_batches(batch_size=1024, columns=columns or found):
@@ -117,24 +119,14 @@ class HubDataset(Checked, FieldSource, at="hub_dataset"):
             raise ValueError(f"{self._origin}: cannot load this dataset: {reason}") from error
 
     def _load(self, datasets: Any) -> Any:
-        if has_file(self.path, SAVED[0]):
-            return self._split(datasets.load_from_disk(self.path))
-        if has_file(self.path, SAVED[1]):
-            return self._split({"train": datasets.load_from_disk(self.path)})
-        return datasets.load_dataset(self.path, self.name, split=self.split, streaming=self.streaming)
-
-    def _split(self, splits: "dict[str, datasets.Dataset]") -> "datasets.Dataset":
-        """Returns the split of a saved dataset; one saved without splits counts as `train`. Raises: ValueError."""
+        """Returns the split; a saved dataset without splits counts as `train`. Raises: ValueError."""
+        with_splits, without = (has_file(self.path, name) for name in SAVED)
+        if not with_splits and not without:
+            return datasets.load_dataset(self.path, self.name, split=self.split, streaming=self.streaming)
+        saved = datasets.load_from_disk(self.path)
+        splits = saved if with_splits else {"train": saved}
         if self.name is not None:
             raise ValueError(f"a saved dataset has no configurations: leave out name {self.name!r}")
         if self.split not in splits:
             raise ValueError(f"no split {self.split!r}; it has {', '.join(splits)}")
         return splits[self.split]
-
-
-def _opened(path: str) -> contextlib.AbstractContextManager[Any]:
-    """Returns what pyarrow reads: an open file for a URL, else the path itself."""
-    if not is_url(path):
-        return contextlib.nullcontext(path)
-    filesystem, name = open_filesystem(path)
-    return filesystem.open(name, "rb")

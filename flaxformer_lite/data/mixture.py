@@ -19,7 +19,6 @@ from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, P
 from flaxformer_lite.text.files import ReadProgress, ignore_progress
 
 MixedKinds = ParallelText | TSV | CSV | JSONLines | Parquet | HubDataset | PlainText | Dates | PythonDocs
-MixedSource = MixedKinds
 """The sources that a config file can mix."""
 
 
@@ -35,7 +34,7 @@ class Mixture(Checked, DataSource, at="mixture"):
     """
 
     kind: Literal["mixture"] = "mixture"
-    sources: tuple[MixedSource, ...]
+    sources: tuple[MixedKinds, ...]
     """The sources, at least one."""
     names: tuple[str, ...] = ()
     """Name of each source in metrics, such as `de/loss`; (): source0, source1 and so on."""

@@ -4,7 +4,6 @@ Pieces and rows are numbers in arrays until one is read: a piece is part k of a 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int, Integer
@@ -144,13 +143,6 @@ def first_fit_decreasing(
     return members.reshape(-1), counts[counts > 0].astype(np.int32)
 
 
-class TextPairs(NamedTuple):
-    """The texts of next-sentence rows: documents and the numbers of their pieces, `[R, 2 + NUM_OTHERS]`."""
-
-    documents: Int[np.ndarray, "R M"]
-    pieces: Int[np.ndarray, "R M"]
-
-
 def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
     """Returns for every second piece of each document: the piece, its next one, and `NUM_OTHERS` drawn from other documents.
 
@@ -163,33 +155,32 @@ def pairs_of_texts(texts: Documents, max_length: int, seed: int) -> Rows:
     counts = 2 * np.maximum(1, -(-sizes // (2 * max_length)))
     filled = np.flatnonzero(sizes >= counts)  # no piece is empty
     if not len(filled) and len(texts) == 1:  # an empty row, for its shape
-        placed = TextPairs(np.zeros((1, 3), np.int64), np.zeros((1, 3), np.int64))
+        members = pieces = np.zeros((1, 3), np.int64)
     elif len(filled) < 2:
         raise ValueError(
             "objective.next_sentence needs texts of other documents, but the data has only one of two tokens or more: add "
             "documents, or cut the text into several (PlainText.documents)"
         )
     else:
-        placed = drawn_texts(filled, counts[filled], seed)
-
-    def piece_lengths(documents: Int[np.ndarray, "..."], pieces: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        whole, longer = np.divmod(sizes[documents], counts[documents])
-        return whole + (pieces < longer)
+        members, pieces = drawn_texts(filled, counts[filled], seed)
 
     def make(i: int) -> Pack:
         found = []
-        for document, k in zip(placed.documents[i].tolist(), placed.pieces[i].tolist(), strict=True):
+        for document, k in zip(members[i].tolist(), pieces[i].tolist(), strict=True):
             whole, longer = divmod(int(sizes[document]), int(counts[document]))
             start = k * whole + min(k, longer)
             found.append(texts[document][start : start + whole + (k < longer)].astype(np.int32))
         return Pack(tuple(found))
 
-    lengths = piece_lengths(*placed)
+    whole, longer = np.divmod(sizes[members], counts[members])
+    lengths = whole + (pieces < longer)
     return Rows(np.stack([lengths[:, 0], lengths[:, 1:].max(1)], 1), make)
 
 
-def drawn_texts(filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int) -> TextPairs:
-    """Returns the rows of the documents `filled`, which have `counts` pieces each."""
+def drawn_texts(
+    filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed: int
+) -> tuple[Int[np.ndarray, "R M"], Int[np.ndarray, "R M"]]:
+    """Returns the documents of next-sentence rows, of those `filled`, which have `counts` pieces each, and the piece numbers."""
     generator = np.random.Generator(np.random.Philox(key=[seed, 0], counter=[0, 0, 0, 3]))
     rows = counts // 2
     documents = np.empty((rows.sum(), 2 + NUM_OTHERS), np.int32)
@@ -202,4 +193,4 @@ def drawn_texts(filled: Int[np.ndarray, "D"], counts: Int[np.ndarray, "D"], seed
         documents[part, :2], documents[part, 2:] = filled[own, None], filled[others]
         k = 2 * (np.arange(part.start, part.stop) - firsts[own])
         pieces[part, 0], pieces[part, 1], pieces[part, 2:] = k, k + 1, generator.integers(counts[others])
-    return TextPairs(documents, pieces)
+    return documents, pieces

@@ -58,10 +58,7 @@ MadeExample = TypeVar("MadeExample", covariant=True)
 
 @runtime_checkable
 class RowMaker(Protocol[MadeExample]):
-    """The part of an objective that the data needs: from records to rows, and from a row to arrays.
-
-    A row is any value that fits one row of a batch, such as a `TokenPair` or a `Pack`. Only its row maker looks into it.
-    """
+    """The part of an objective that the data needs: from records to rows, and from a row, a value of any type, to arrays."""
 
     @property
     @abstractmethod

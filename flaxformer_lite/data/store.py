@@ -186,12 +186,11 @@ class TokenStore:
 
     @property
     def facts(self) -> dict[str, Any] | None:
-        """The content of store.json; None if the store is not whole. Raises: ValueError if it is damaged."""
+        """The content of store.json; None if it is not there. Raises: ValueError if it is damaged."""
         return read_checked(self.folder / "store.json")
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing."""
         facts = self.facts
         return facts is not None and all(path.is_dir() for path in shard_folders(self.folder, len(facts["shards"])))
 
@@ -293,15 +292,13 @@ def _describe(folder: Path) -> dict[str, Any]:
 
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
     """Returns the stores of these sources in a folder of stores, with any tokenizer, and those that do not say whose they are."""
-    names = {repr(source) for source in sources}
-
-    def concerned(folder: Path) -> bool:
-        try:
-            return read_key(folder)["source"] in names
-        except ValueError:
-            return True
-
-    return [folder for folder in sorted(stores.glob("tokens-*")) if concerned(folder)]
+    names, found = {repr(source) for source in sources}, []
+    for folder in sorted(stores.glob("tokens-*")):
+        with contextlib.suppress(ValueError):
+            if read_key(folder)["source"] not in names:
+                continue
+        found.append(folder)
+    return found
 
 
 def check_store(folder: Path) -> list[TokenShard]:

@@ -114,7 +114,7 @@ class TokenArrays(Lazy[TokenPair]):
         if isinstance(records, cls):
             return records
         sides = [side for record in records for side in record[:2]]
-        starts = np.concatenate([[0], np.cumsum([len(side) for side in sides], dtype=np.int64)])
+        starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
         ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
         labels = np.array([record.label for record in records]) if any(record.label for record in records) else None
         return cls([TokenShard(ids, starts, labels)])

@@ -101,14 +101,6 @@ def test_an_example_depends_on_seed_split_and_index_only() -> None:
     assert all(list(other.open()) != list(short) for other in others)
 
 
-def test_indices_outside_are_refused() -> None:
-    examples = Dates(num_examples=13).open()
-    assert len(examples) == 13 and examples[-1] == examples[12]
-    for index in (-14, 13):
-        with pytest.raises(IndexError, match=f"item {index} of 13"):
-            examples[index]
-
-
 def test_hash_is_split_mix_64() -> None:
     # The first outputs of SplitMix64 from seed 1234567; output n+1 mixes the seed n golden steps further on.
     outputs = [6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821]

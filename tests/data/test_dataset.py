@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from flaxformer_lite.data.batch_plan import PADDING_ROW
-from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, with_room, zero_batch
+from flaxformer_lite.data.dataset import Dataset, evaluation_records, tokenize, zero_batch
 from flaxformer_lite.data.records import Lengths, Pair, TokenPair
 from flaxformer_lite.data.token_arrays import TokenArrays
 from flaxformer_lite.text import Bytes, SentencePiece
@@ -165,8 +165,3 @@ def test_sampled_subwords_keep_the_shapes_and_the_texts_and_differ_by_epoch(subw
                 seen[example].add(tuple(target))
     assert np.mean([len(targets) for targets in seen.values()]) > 1.5
     assert first.dropped == Dataset(records, CONFIG.objective, CONFIG.data, 7).dropped, "not for the room"
-
-
-def test_room_for_samples_drops_no_record():
-    lengths = np.array([[30, 41], [10, 3]], np.int32)
-    assert with_room(lengths, 0.25, Lengths(36, 40)).tolist() == [[36, 41], [13, 4]]

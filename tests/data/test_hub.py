@@ -15,9 +15,10 @@ from tests.support import needs
 from tests.support.files import PAIRS, file, message
 
 
-def test_a_missing_datasets_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    assert 'pip install "flaxformer_lite[hub]"' in message(HubDataset(path="some/name"))
+def test_a_missing_package_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    for package, source in (("datasets", HubDataset(path="some/name")), ("pyarrow", Parquet(path="x.parquet"))):
+        monkeypatch.setitem(sys.modules, package, None)
+        assert 'pip install "flaxformer_lite[hub]"' in message(source)
 
 
 def test_datasets_saved_to_disk(tmp_path: Path) -> None:
@@ -145,8 +146,3 @@ def test_parquet_files_give_pairs_documents_and_labels(tmp_path: Path) -> None:
     empty = parquet(tmp_path / "gap.parquet", [{"source": "a", "target": "A"}, {"source": " ", "target": "B"}])
     assert message(Parquet(path=empty)).startswith(f"{empty}:2: the source is empty")
     assert list(Parquet(path=empty, empty_lines="drop").open()) == [Pair("a", "A")]
-
-
-def test_a_missing_pyarrow_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert 'pip install "flaxformer_lite[hub]"' in message(Parquet(path="x.parquet"))

@@ -161,15 +161,8 @@ def test_texts_of_others_are_drawn_evenly_from_all_other_documents():
     counts = np.tile([2, 4, 6], 7)
     filled = np.arange(21) * 3
     rows = [drawn_texts(filled, counts, seed) for seed in range(200)]
-    documents, pieces = np.concatenate([r.documents for r in rows]), np.concatenate([r.pieces for r in rows])
-    assert rows[0].documents[:6, 0].tolist() == [0, 3, 3, 6, 6, 6] and rows[0].pieces[:6, 0].tolist() == [
-        0,
-        0,
-        2,
-        0,
-        2,
-        4,
-    ]
+    documents, pieces = (np.concatenate(parts) for parts in zip(*rows, strict=True))
+    assert documents[:6, 0].tolist() == [0, 3, 3, 6, 6, 6] and pieces[:6, 0].tolist() == [0, 0, 2, 0, 2, 4]
     assert (documents[:, 0] == documents[:, 1]).all() and (pieces[:, 0] + 1 == pieces[:, 1]).all()
     assert (documents[:, 2:] != documents[:, :1]).all()
     third = documents[:, 0] == 6

@@ -221,12 +221,6 @@ def test_small_data_is_a_list():
     assert [parts and len(parts[0]) for parts in found] == [0, 1, 4, None, None, None]
 
 
-def test_reading_is_shown_every_4096_pairs():
-    seen: list[int] = []
-    stream = PairStream(Unknown((Pair("a", "b"),) * 5000), "data.train", lambda fraction, done: seen.append(done))
-    assert len(list(stream)) == 5000 and seen == [0, 4096]
-
-
 def test_tokenizers_are_found_in_the_folder_of_stores(tmp_path: Path, source: ParallelText):
     data = DataConfig(train=source, tokenizer=Characters(), store=str(tmp_path / "stores"))
     trained = train_tokenizers(data, (99, 99), PairStream(source, "data.train"))

@@ -32,22 +32,16 @@ def test_byte_order_marks_of_joined_files_are_no_text(tmp_path: Path) -> None:
     assert read_lines(joined) == ["one", "two\ufeff", "", "three"]
 
 
-def test_gzip_is_known_by_its_content(tmp_path: Path) -> None:
-    assert read_lines(file(tmp_path, "plain.gz", "a\nb\n")) == ["a", "b"]
-    assert read_lines(file(tmp_path, "packed", "a\nb\n", packed=True)) == ["a", "b"]
-    assert read_lines(file(tmp_path, "two", gzip.compress(b"a\n") + gzip.compress(b"b\n"))) == ["a", "b"]
-
-
-@pytest.mark.parametrize("kind", ["bzip2", "xz", "zstd"])
-def test_other_compressions_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["gzip", "bzip2", "xz", "zstd"])
+def test_compressions_are_known_by_their_content(tmp_path: Path, kind: str) -> None:
     """Several parts after each other are one file; a cut one is named; text that begins like bzip2 is text."""
     if kind == "zstd":
         compress = pytest.importorskip("zstandard", reason=needs.TEST_ALL).ZstdCompressor().compress
     else:
-        compress = {"bzip2": bz2.compress, "xz": lzma.compress}[kind]
+        compress = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}[kind]
     parts = compress("Hüte\n".encode() * 9) + compress(b"end")
     assert read_lines(file(tmp_path, "x", parts)) == ["Hüte"] * 9 + ["end"]
-    assert read_lines(file(tmp_path, "text", "BZh9 is a sign\n")) == ["BZh9 is a sign"]
+    assert read_lines(file(tmp_path, "text.gz", "BZh9 is a sign\n")) == ["BZh9 is a sign"]
     with pytest.raises(ValueError, match=rf"^{tmp_path}/cut: damaged {kind} file"):
         read_lines(file(tmp_path, "cut", parts[:-2]))
 
@@ -59,16 +53,13 @@ def test_a_zstd_file_that_unfolds_is_read_in_pieces(tmp_path: Path) -> None:
     assert len(next(line_chunks(path))) < 2**8
 
 
-@pytest.mark.parametrize("cut", [5, 30])
-def test_damaged_gzip_is_named(tmp_path: Path, cut: int) -> None:
-    packed = gzip.compress(b"a sentence\nand another one\n")
-    path = file(tmp_path, "cut.gz", packed[:cut])
-    with pytest.raises(ValueError, match=rf"^{path}: damaged gzip file"):
-        read_lines(path)
-    flipped = bytearray(packed)
-    flipped[-6] ^= 1  # in the checksum
-    with pytest.raises(ValueError, match="damaged gzip file"):
-        read_lines(file(tmp_path, "flipped.gz", bytes(flipped)))
+def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"a sentence\nand another one\n"))
+    beginning = packed[:5]
+    packed[-6] ^= 1  # in the checksum
+    for content in (beginning, packed):
+        with pytest.raises(ValueError, match=r"x\.gz: damaged gzip file"):
+            read_lines(file(tmp_path, "x.gz", bytes(content)))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -111,16 +111,6 @@ def test_a_tokenizer_that_the_library_gives_up_on_is_an_error_of_one_line(part: 
             read("b" * 60 + "!")
 
 
-def test_the_description_is_parsed_once_for_the_words_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A vocabulary of 30,000 pieces takes 7 ms to parse, and the words of each row are asked for."""
-    tokenizer, read = JsonTokenizer.of(word_pieces().to_str(), {}), []
-    loads = json.loads
-    monkeypatch.setattr(json, "loads", lambda text: read.append(text) or loads(text))
-    ids = list(range(tokenizer.vocab_size))
-    starts = [tokenizer.word_starts(ids) for _ in range(3)]
-    assert starts == 3 * [[not piece.startswith("##") for piece in tokenizer.pieces(ids)]] and len(read) == 1
-
-
 def test_answers_lack_every_special_token_and_no_other() -> None:
     """Hand-worked: <x> is special without a role, <y> is added and stays, id 0 is a piece though it fills the rows."""
     made = tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 1, "<s>": 2}, merges=[]))

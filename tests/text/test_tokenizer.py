@@ -1,6 +1,5 @@
 """Laws of every tokenizer trained here: round trip, batch = one by one, saved = loaded, special ids are no text."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -71,23 +70,6 @@ def test_saved_and_loaded_is_the_same(config: TokenizerConfig, tmp_path: Path) -
     assert loaded.vocab_size == tokenizer.vocab_size
     assert loaded.encode_batch(TEXT) == tokenizer.encode_batch(TEXT)
     assert loaded.pieces(range(loaded.vocab_size)) == tokenizer.pieces(range(tokenizer.vocab_size))
-
-
-@KINDS
-def test_an_interrupted_save_leaves_the_old_file(
-    config: TokenizerConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = config.train(TEXT, VOCAB_SIZE).save(tmp_path)
-    before = path.read_bytes()
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        config.train(TEXT[::2], VOCAB_SIZE - 10 if config.kind != "bytes" else VOCAB_SIZE).save(tmp_path)
-    assert path.read_bytes() == before
-    load_tokenizer(tmp_path)
 
 
 @KINDS
