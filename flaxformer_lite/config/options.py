@@ -2,8 +2,7 @@
 
 import itertools
 import json
-import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 from flaxformer_lite.base.bounds import accepts, cut, type_hints
@@ -101,15 +100,3 @@ def unknown_option(option: str, config: Config) -> str:
 def as_option(setting: str) -> str:
     """Returns the option of a setting."""
     return f"--{setting.replace('_', '-')}"
-
-
-def as_options(settings: Mapping[str, Any]) -> str:
-    """Returns the words of a command line that set settings to these values."""
-    words = []
-    for setting, value in settings.items():
-        group, _, name = setting.rpartition(".")
-        if isinstance(value, bool):
-            words.append(as_option(setting if value else f"{group}.no_{name}"))
-        else:
-            words += [as_option(setting), *map(str, value if isinstance(value, tuple) else (value,))]
-    return shlex.join(words)

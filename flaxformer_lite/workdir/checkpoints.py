@@ -30,7 +30,7 @@ from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import write_whole
-from flaxformer_lite.base.console import Quiet, counted
+from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
 from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, why_damaged
 from flaxformer_lite.workdir.orbax import make_manager, read_tree
@@ -75,9 +75,8 @@ def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
 class Checkpoints:
     """The checkpoints of one run: saved in the background, kept by age and by metric, restored onto any devices.
 
-    The newest `keep_latest` and the `keep_best` best by `best_metric` are kept. A checkpoint without metrics, or with NaN, is
-    never among the best. Of equal values the earliest step is the best. An interim checkpoint is among neither and is kept
-    until the next one is complete, so a stopped run keeps and averages the same checkpoints as one that was not stopped.
+    An interim checkpoint is kept until the next one is complete and counts nowhere, so a stopped run keeps and averages the same
+    checkpoints as one that was not stopped.
 
     All processes call the same methods in the same order. They share the folder; or each has its own, and the first one alone
     writes, whole arrays that it gathers from the others (`shared`).
@@ -89,7 +88,7 @@ class Checkpoints:
         shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
             process's folder, and a new checkpoint is in the first one's only.
         seal: returns the seal of the run, as JSON; called at the first save.
-        warn: called with one line for each damaged checkpoint that is skipped; by default the logger "flaxformer_lite".
+        warn: called with one line for each damaged checkpoint that is skipped.
     """
 
     def __init__(
@@ -100,12 +99,11 @@ class Checkpoints:
         read_only: bool = False,
         shared: bool = True,
         seal: Callable[[], dict[str, Any] | None] = lambda: None,
-        warn: Callable[[str], None] | None = None,
+        warn: Callable[[str], object] = warn,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder, self._retention = Path(folder).absolute(), retention
-        self._shared, self._seal = shared, functools.cache(seal)
-        self._warn = warn or logging.getLogger("flaxformer_lite").warning
+        self._shared, self._seal, self._warn = shared, functools.cache(seal), warn
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._damaged: dict[int, str] = {}  # why a step is damaged
@@ -142,11 +140,8 @@ class Checkpoints:
         never becomes interim. A damaged checkpoint is written anew.
 
         Args:
-            step: the number of updates made.
-            state: a tree of arrays.
             meta: any JSON value; it is read back as JSON (tuples as lists).
-            metrics: the results of evaluating this state; must contain `best_metric`.
-            interim: whether the run saves this step only because it is stopped.
+            metrics: the results of evaluating this state, with `best_metric`.
 
         Raises:
             ValueError: the step exists, and this process neither saved nor restored it.

@@ -44,7 +44,6 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         read_only=read_only,
         shared=folder.shared,
         seal=functools.partial(seal, folder.path, config),
-        warn=warn,
     )
 
 
@@ -134,10 +133,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     """
     train = here_config.train
     folder = open_run(str(train.init_from))
-    try:
-        config = folder.config()
-    except ValueError as error:
-        raise ValueError(f"train.init_from: {error}") from None
+    config = folder.config()
     with open_checkpoints(config, folder, read_only=True) as checkpoints:
         step, restored = restore_weights(checkpoints, config, None, None, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
@@ -166,9 +162,8 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
     report += [f"fresh: {', '.join(fresh)}"] if fresh else []
     report += [f"not used: {', '.join(unused)}"] if unused else []
-    report += (
-        [f"other settings in that run: {', '.join(other)}"] if (other := other_settings(config, here_config)) else []
-    )
+    other = other_settings(config, here_config)
+    report += [f"other settings in that run: {', '.join(other)}"] if other else []
     return unflatten_dict({**here, **taken}, sep="/"), "; ".join(report)
 
 

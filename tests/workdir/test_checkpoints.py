@@ -3,7 +3,6 @@ processes that are killed; files damaged on purpose; a float64 mean."""
 
 import dataclasses
 import itertools
-import logging
 import os
 import random
 import resource
@@ -438,14 +437,6 @@ def test_files_are_compared_with_their_digests_once_and_damage_is_told_once(fold
     with open_checkpoints(folder, warn=said.append) as checkpoints:
         assert checkpoints.latest_valid() == checkpoints.restore(state_at(0))[0] == 2
     assert looked.count(2) == len(said) == 1
-
-
-def test_by_default_the_line_goes_to_the_log(folder, caplog):
-    shutil.rmtree(folder / "3" / "state")
-    with open_checkpoints(folder) as checkpoints, caplog.at_level(logging.INFO):
-        assert checkpoints.restore(state_at(0))[0] == 2
-    (record,) = caplog.records
-    assert (record.name, record.levelname) == ("flaxformer_lite", "WARNING")
 
 
 def test_the_newest_whole_of_several_is_used_for_everything(folder):
