@@ -1,4 +1,4 @@
-"""Checkpoints of a run: a thin class around Orbax's CheckpointManager.
+"""Checkpoints of a run: a thin class around Orbax's CheckpointManager, which it has quiet and with digests.
 
 A checkpoint is a folder named by its step; `manifest.py` has its layout. It is *valid* if all its files are as they were written,
 otherwise *damaged*. It is *interim* if it was saved only because the run was stopped, otherwise *regular*.
@@ -16,6 +16,7 @@ import json
 import logging
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,20 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
-from flaxformer_lite.workdir.manifest import META, difference, leaf_types, read_manifest, why_damaged
-from flaxformer_lite.workdir.orbax import make_manager, read_tree
+from flaxformer_lite.workdir.manifest import (
+    META,
+    difference,
+    leaf_types,
+    read_manifest,
+    why_damaged,
+    write_digests,
+)
+
+SAVE_SECONDS = 100 * 365 * 86_400
+"""The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
+
+SAVE_SECONDS_OF_SEVERAL = 20 * 86_400
+"""The same for several processes, whose barriers count milliseconds in 32 bits."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,14 @@ class Retention:
 def regular(manifests: dict[int, dict[str, Any]]) -> list[int]:
     """Returns the steps that are not interim, ascending."""
     return sorted(step for step, manifest in manifests.items() if not manifest.get("interim"))
+
+
+class CheckedTree(ocp.PyTreeCheckpointHandler):
+    """Orbax's handler for trees; it writes the digests of all files last, before the atomic rename."""
+
+    def finalize(self, directory: Any) -> None:
+        super().finalize(directory)
+        write_digests(Path(directory))
 
 
 class Checkpoints:
@@ -113,7 +134,7 @@ class Checkpoints:
         self._closed = self._failed = False
         self._quiet = Quiet("orbax")
         logging.getLogger("absl").addFilter(self._quiet)
-        self._orbax: ocp.CheckpointManager = make_manager(self._folder, self._kept, read_only, shared)
+        self._orbax: ocp.CheckpointManager = make_manager(self._folder, self, read_only, shared)
         for step in self._orbax.all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
                 self._manifests[step] = read_manifest(self._folder, step)
@@ -324,9 +345,18 @@ class Checkpoints:
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
         return {step: self._manifests.get(step, {}) for step in steps}
 
-    def _kept(self, steps: list[int]) -> set[int]:
-        """Returns which of all steps to keep. Orbax calls it after each save."""
+    def _kept(self, steps: Iterable[int]) -> set[int]:
         return self._retention.kept(self._with_manifests(step for step in steps if step not in self._damaged))
+
+    def should_preserve(self, checkpoints: Any, *, context: Any) -> list[bool]:
+        """Chooses after each save which checkpoints are kept, as Orbax's preservation policy.
+
+        Orbax's own `BestN` reads the metrics of all checkpoints when a folder is opened, so one damaged file would stop it. It
+        also knows no damaged checkpoints and no NaN.
+        """
+        del context
+        kept = self._kept([info.step for info in checkpoints])
+        return [info.step in kept for info in checkpoints]
 
     def _replace(self, step: int, content: dict[str, Any]) -> None:
         """Replaces meta and metrics of a checkpoint, atomically."""
@@ -405,3 +435,54 @@ def gather_to_first(state: PyTree) -> PyTree:
         return array if jax.process_index() == 0 else None
 
     return jax.tree.map(whole, state)
+
+
+def make_manager(folder: Path, policy: Checkpoints, read_only: bool, shared: bool) -> ocp.CheckpointManager:
+    """Returns a manager of the checkpoints in `folder`, after deleting checkpoints that an earlier process left incomplete.
+
+    If not `shared`, it belongs to this process alone and waits for no other.
+    """
+    if not read_only and jax.process_index() == 0:  # Orbax can do this too, but not before the first save
+        for incomplete in folder.glob(f"*{ocp.path.atomicity_types.TMP_DIR_SUFFIX}*"):
+            shutil.rmtree(incomplete)
+    processes = ocp.options.MultiprocessingOptions()
+    if not shared:
+        here = jax.process_index()
+        processes = ocp.options.MultiprocessingOptions(
+            primary_host=here, active_processes={here}, barrier_sync_key_prefix=f"process{here}"
+        )
+        folder.mkdir(parents=True, exist_ok=True)  # Orbax does this for all processes together only
+    registry = ocp.DefaultCheckpointHandlerRegistry()
+    tree = CheckedTree(multiprocessing_options=processes)
+    document = ocp.JsonCheckpointHandler(filename=META, multiprocessing_options=processes)
+    # One handler for both: a manager that has saved with one kind of arguments cannot restore with another's.
+    registry.add("state", ocp.args.PyTreeSave, tree)
+    registry.add("state", ocp.args.PyTreeRestore, tree)
+    registry.add("meta", ocp.args.JsonSave, document)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy,
+        read_only=read_only,
+        create=shared,
+        multiprocessing_options=processes,
+        # If the folder cannot be written, save() raises; otherwise threads would wait minutes for a folder to appear.
+        async_options=ocp.AsyncOptions(
+            timeout_secs=SAVE_SECONDS if jax.process_count() == 1 else SAVE_SECONDS_OF_SEVERAL,
+            create_directories_asynchronously=False,
+        ),
+    )
+    return ocp.CheckpointManager(folder, options=options, handler_registry=registry)
+
+
+def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, partial: bool = False) -> PyTree:
+    """Returns the arrays of a checkpoint with the shardings in `abstract`, or on the first local device.
+
+    Args:
+        partial: read only the arrays that are in `abstract`.
+    """
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here), abstract
+    )
+    restore_args = ocp.checkpoint_utils.construct_restore_args(target)
+    arguments = ocp.args.PyTreeRestore(item=target, restore_args=restore_args, partial_restore=partial)
+    return manager.restore(step, args=ocp.args.Composite(state=arguments)).state

@@ -3,6 +3,7 @@ processes that are killed; files damaged on purpose; a float64 mean."""
 
 import dataclasses
 import itertools
+import logging
 import os
 import random
 import resource
@@ -24,10 +25,10 @@ import optax
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
+from flaxformer_lite.base.console import Quiet
 from flaxformer_lite.workdir import checkpoints as checkpoint_module
-from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
+from flaxformer_lite.workdir.checkpoints import CheckedTree, Checkpoints, Retention
 from flaxformer_lite.workdir.manifest import read_document, why_damaged
-from flaxformer_lite.workdir.orbax import CheckedTree
 from tests.support.paths import ROOT
 
 
@@ -637,6 +638,7 @@ def test_any_number_of_devices_reads_what_any_other_has_written_and_orbax_is_sil
 
 SAVE_FOREVER = """
 import itertools
+import logging
 with open_checkpoints(Path(sys.argv[1]), keep_latest=2, keep_best=1) as checkpoints:
     for step in itertools.count((checkpoints.latest() or 0) + 1):
         checkpoints.save(step, state_at(step, rows=20011), {"at": step}, {"loss": -step} if step % 3 else None)
@@ -725,3 +727,19 @@ def test_a_damaged_step_that_was_deleted_is_whole_once_it_is_saved_anew(tmp_path
         checkpoints.delete_after(2)
         checkpoints.save(3, state_at(3), {})
         assert checkpoints.steps() == [1, 2, 3] and checkpoints.newest_regular(1) == [3]
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "passes"),
+    [
+        ("/packages/orbax/checkpoint/a.py", logging.WARNING, False),
+        ("/packages/orbax/checkpoint/a.py", logging.ERROR, True),
+        ("/packages/jax/a.py", logging.INFO, True),
+    ],
+)
+def test_only_errors_of_orbax_pass_as_one_short_line_without_traceback(path: str, level: int, passes: bool):
+    failure = (ValueError, ValueError(), None)
+    record = logging.LogRecord("absl", level, path, 1, "failed: %s", ("x" * 5000,), failure)
+    assert Quiet("orbax").filter(record) == passes
+    assert (record.exc_info is None) == ("orbax" in path)
+    assert len(record.getMessage()) == (300 if "orbax" in path else 5008)

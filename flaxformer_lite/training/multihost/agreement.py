@@ -77,7 +77,7 @@ class Processes:
     def _agree_on_command(self, config: Config) -> None:
         """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""
         devices = Counter(device.process_index for device in jax.devices())
-        if len(set(devices.values())) > 1:
+        if len(set(devices.values())) > 1:  # JAX cannot exchange a text then
             counts = ", ".join(str(devices[i]) for i in sorted(devices))
             raise SharedError(
                 f"the processes have {counts} devices: start all with the same number, for example by CUDA_VISIBLE_DEVICES"

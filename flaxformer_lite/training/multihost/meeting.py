@@ -73,7 +73,12 @@ def join(processes: ProcessConfig) -> None:
     coordinator, listed = processes.coordinator, started_by_cluster(os.environ)
     if coordinator is None and not listed and not on_cloud_tpu(os.environ):
         return
-    failure, remedy = describe_failure(processes)
+    where = "as the environment lists them" if coordinator is None else f"at --coordinator {coordinator}"
+    failure = f"the processes did not meet {where}"
+    remedy = (
+        f"start all of them within {processes.join_seconds} s (--join-seconds), check that all reach the host of the first one, "
+        "and set --coordinator and --num-processes alike, each with its own --process-id"
+    )
     if coordinator is not None:
         call_this_process(f"process {processes.process_id} of {processes.num_processes}")
         if processes.process_id == 0:
@@ -113,17 +118,6 @@ def join(processes: ProcessConfig) -> None:
         signal.signal(signal.SIGINT, on_interrupt)
 
 
-def describe_failure(processes: ProcessConfig) -> tuple[str, str]:
-    """Returns the two parts of the message if the processes do not meet: the failure and the remedy."""
-    remedy = (
-        f"start all of them within {processes.join_seconds} s (--join-seconds), check that all reach the host of the first one, "
-        "and set --coordinator and --num-processes alike, each with its own --process-id"
-    )
-    if processes.coordinator is None:
-        return "the processes did not meet, listed by the environment", remedy
-    return f"the processes did not meet at --coordinator {processes.coordinator}", remedy
-
-
 def check_port(coordinator: str) -> None:
     """Raises: ValueError if the first process cannot listen on the port; JAX would end with a segmentation fault."""
     if "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
@@ -139,16 +133,12 @@ def check_port(coordinator: str) -> None:
 
 def started_by_cluster(environment: Mapping[str, str]) -> bool:
     """Returns whether the environment lists several processes: set by SLURM, Open MPI, or GKE on TPUs."""
-
-    def number(name: str) -> int:
-        value = environment.get(name, "")
-        return int(value) if value.isdecimal() else 0
-
-    if "SLURM_JOB_ID" in environment and number("SLURM_STEP_NUM_TASKS") > 1:
-        return True
-    if number("OMPI_COMM_WORLD_SIZE") > 1 or number("MEGASCALE_NUM_SLICES") > 1:
-        return True
-    return "," in (tpu_hosts(environment) or "")
+    names = ["OMPI_COMM_WORLD_SIZE", "MEGASCALE_NUM_SLICES"]
+    if "SLURM_JOB_ID" in environment:
+        names.append("SLURM_STEP_NUM_TASKS")
+    counts = [environment.get(name, "") for name in names]
+    several = any(count.isdecimal() and int(count) > 1 for count in counts)
+    return several or "," in (tpu_hosts(environment) or "")
 
 
 def tpu_hosts(environment: Mapping[str, str]) -> str | None:

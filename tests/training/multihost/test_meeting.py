@@ -74,7 +74,7 @@ def test_where_jax_knows_no_cluster_a_tpu_host_trains_alone(monkeypatch, capfd):
     assert "it trains alone" in capfd.readouterr().err
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     with pytest.raises(
-        ValueError, match=r"listed by the environment: coordinator_address should be defined.*and set --coordinator"
+        ValueError, match=r"as the environment lists them: coordinator_address should be defined.*and set --coordinator"
     ):
         meeting.join(ProcessConfig())
 
