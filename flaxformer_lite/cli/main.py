@@ -34,7 +34,6 @@ COMMANDS = {
     "inspect": "inspect",
     "report": "report",
     "serve": "serve",
-    "attention": "attention",
     "teach": "teach",
     "plan": "plan",
     "import": "import_weights",

@@ -49,27 +49,6 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> Config:
     return apply_options(config, overrides) if overrides else config
 
 
-def sweep_overrides(path: str, index: int) -> list[str]:
-    """Returns experiment `index` of a sweep: the options that the config file's `sweep()` yields at that place, from 0.
-
-    Raises: ValueError if the file has no `sweep()`, or fewer experiments.
-    """
-    if is_url(path) or (file := found_file(path)).suffix != ".py":
-        raise ValueError(f"{path} is no Python file, so it has no sweep(): leave --sweep-index out")
-    module = import_file(file)
-    if not hasattr(module, "sweep"):
-        raise ValueError(
-            f"{file} has no function sweep(): add one that yields lists of options, such as ['--train.seed', '1']"
-        )
-    with mistakes_in(file):
-        experiments = [[str(word) for word in options] for options in module.sweep()]
-    if not 0 <= index < len(experiments):
-        raise ValueError(
-            f"--sweep-index is {index}: it must be between 0 and {len(experiments) - 1}, the experiments of {file}"
-        )
-    return experiments[index]
-
-
 def found_file(path: str) -> Path:
     """Returns a config file, that of a run folder, or the one of that name that comes with the package.
 

@@ -126,28 +126,17 @@ def class_in(module: ModuleType | None, name: str) -> type | None:
 
 def import_options(config: Any) -> str:
     """Returns the options, ` --import FILE`, that a command needs to read this config; empty if all classes are the package's."""
-    names = dict.fromkeys(import_name(owner) for owner in outside_classes(config))
+    typed = {module.__name__: name for name, module in IMPORTED.values()}
+    typed["__main__"] = getattr(sys.modules["__main__"], "__file__", None) or "FILE.py"  # a notebook has no file
+    modules = dict.fromkeys(value.__module__ for value in values_in(config) if type(value) not in TYPES)
+    names = [typed.get(module, module) for module in modules if not module.startswith(TOOLS)]
     return "".join(f" --import {shlex.quote(name)}" for name in names)
 
 
-def import_name(owner: type) -> str:
-    """Returns the file or module to import for a class."""
-    for typed, module in IMPORTED.values():
-        if module.__name__ == owner.__module__:
-            return typed
-    if owner.__module__ != "__main__":
-        return owner.__module__
-    return getattr(sys.modules["__main__"], "__file__", None) or "FILE.py"  # a notebook has no file
-
-
-def outside_classes(config: Any) -> Iterator[type]:
-    """Yields the class of every variant in a config that a user has to import."""
-    if isinstance(config, tuple):
-        for item in config:
-            yield from outside_classes(item)
-    if not dataclasses.is_dataclass(config):
-        return
-    if type(config) not in TYPES and not type(config).__module__.startswith(TOOLS):
-        yield type(config)
-    for field in dataclasses.fields(config):
-        yield from outside_classes(getattr(config, field.name))
+def values_in(config: Any) -> Iterator[Any]:
+    """Yields every dataclass in a config."""
+    if dataclasses.is_dataclass(config):
+        yield config
+    parts = config if isinstance(config, tuple) else vars(config).values() if dataclasses.is_dataclass(config) else ()
+    for part in parts:
+        yield from values_in(part)

@@ -263,7 +263,7 @@ class Run(TextPredictor):
 
     @property
     def vocabulary(self) -> tuple[object, ...]:
-        """The tokenizers, and what else the members of an ensemble have in common: sizes of the vocabularies, ids that start and end."""
+        """The tokenizers, sizes of the vocabularies, and ids that start and end: the members of an ensemble share them."""
         tokenizers = self.tokenizers
         files = () if tokenizers is None else (tokenizers.source.to_bytes(), tokenizers.target.to_bytes())
         decode = self.config.decode

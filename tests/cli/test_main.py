@@ -9,17 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
 import flaxformer_lite
 from flaxformer_lite import interop
 from flaxformer_lite.base.console import verbosity
-from flaxformer_lite.cli.commands import attention, export
+from flaxformer_lite.cli.commands import export
 from flaxformer_lite.cli.main import COMMANDS, main
 from flaxformer_lite.cli.options import SYSTEMS
-from flaxformer_lite.run.attention import Kind
 from tests.support.experiments import tiny_config, with_train, write_config_file
 from tests.support.paths import ROOT
 
@@ -113,7 +111,6 @@ def test_a_wrong_option_of_any_command_is_refused_without_jax():
 def test_names_that_the_help_has_without_jax_are_those_there_are():
     assert tuple(sorted(interop.SYSTEMS)) == SYSTEMS
     assert ", ".join(interop.FAMILIES) == export.FAMILIES
-    assert get_args(Kind) == attention.KINDS
 
 
 def test_the_package_has_what_it_names():

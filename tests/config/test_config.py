@@ -13,7 +13,7 @@ import pytest
 from flaxformer_lite.cli.commands.train import default_workdir
 from flaxformer_lite.config.differences import differences, flatten
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.load import load_config, sweep_overrides
+from flaxformer_lite.config.load import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.config.variants import settings_of
 from flaxformer_lite.data.text_files import ParallelText
@@ -316,23 +316,12 @@ def test_a_config_file_must_have_get_config(tmp_path: Path):
         load_config(str(tmp_path))
 
 
-def test_a_sweep_yields_the_options_of_each_experiment(tmp_path: Path):
-    file, none = tmp_path / "swept.py", tmp_path / "none.py"
-    none.write_text(
-        'from flaxformer_lite.config import load_config\n\n\ndef get_config():\n    return load_config("quickstart")\n'
-    )
-    file.write_text(none.read_text() + '\n\ndef sweep():\n    yield from (["--train.seed", seed] for seed in (3, 5))\n')
-    assert sweep_overrides(str(file), 1) == ["--train.seed", "5"]
-    assert load_config(str(file), sweep_overrides(str(file), 1)).train.seed == 5
-    for path, index, message in (
-        (file, 2, "--sweep-index is 2: it must be between 0 and 1"),
-        (file, -1, "--sweep-index is -1: it must be between 0 and 1"),
-        (none, 0, "none.py has no function sweep()"),
-        (tmp_path / "gone.py", 0, "there is no config file"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            sweep_overrides(str(path), index)
-    assert str(default_workdir(file, 1)) == "runs/swept-1"
+def test_a_run_folder_stands_for_its_config_and_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "config.json").write_text(to_json(CONFIG))
+    assert load_config(str(tmp_path)) == load_config(str(tmp_path / "config.json")) == CONFIG
+    assert default_workdir(tmp_path) == default_workdir(tmp_path / "config.json") == tmp_path
+    monkeypatch.chdir(tmp_path)
+    assert load_config("char_lm").objective == CausalLM() and str(default_workdir(Path("char_lm"))) == "runs/char_lm"
 
 
 @pytest.mark.parametrize(

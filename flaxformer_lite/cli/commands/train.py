@@ -1,6 +1,6 @@
 """Trains the experiment of a config: `flaxformer-lite train CONFIG [--workdir RUN] [--SETTING VALUE …]`.
 
-CONFIG is a Python file, the config.json of a run folder, or a name that `flaxformer-lite configs` lists. With --help after CONFIG
+CONFIG is a Python file, a run folder, or a name that `flaxformer-lite configs` lists. With --help after CONFIG
 every setting is listed. The same command again continues from the last checkpoint in the run folder. In a checkout,
 `python train.py CONFIG` is the same.
 """
@@ -17,20 +17,12 @@ TAKES_SETTINGS = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "config", metavar="CONFIG", help="a config file, a run folder's config.json, or a name such as quickstart"
-    )
+    parser.add_argument("config", metavar="CONFIG", help="a config file, a run folder, or a name such as quickstart")
     parser.add_argument("--workdir", metavar="RUN", help="the run folder; by default runs/<name of the config>")
     parser.add_argument(
         "--continue-with-changes",
         action="store_true",
         help="continue the run with another learning rate, decay, clipping or dropout; docs/training.md lists the settings",
-    )
-    parser.add_argument(
-        "--sweep-index",
-        type=int,
-        metavar="I",
-        help="train experiment I, from 0, of those that the file's sweep() yields; the run folder ends in -I",
     )
     parser.add_argument(
         "--debug-step", type=int, metavar="S", help="train nothing: repeat step S of the run and find its first NaN"
@@ -51,14 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    from flaxformer_lite.config.load import load_config, sweep_overrides  # with JAX
+    from flaxformer_lite.config.load import load_config  # with JAX
 
     if is_url(arguments.config) and arguments.workdir is None:
         raise ValueError(f"{arguments.config} is a URL: choose a run folder with --workdir")
-    index: int | None = arguments.sweep_index
-    swept = [] if index is None else sweep_overrides(arguments.config, index)
-    config = load_config(arguments.config, [*swept, *arguments.flags])
-    workdir = arguments.workdir or default_workdir(Path(arguments.config), index)
+    config = load_config(arguments.config, arguments.flags)
+    workdir = arguments.workdir or default_workdir(Path(arguments.config))
     if arguments.dry_run:
         from flaxformer_lite.tools.planning.dry_run import dry_run
 
@@ -89,7 +79,8 @@ def print_row(row: dict[str, Any]) -> None:
     print(json.dumps(row), flush=True)
 
 
-def default_workdir(config: Path, index: int | None = None) -> Path:
-    """Returns `runs/<config name>`, with the index of a sweep's experiment; for the config.json of a run, that run's folder."""
-    name = config.stem if index is None else f"{config.stem}-{index}"
-    return config.parent if config.name == "config.json" else Path("runs") / name
+def default_workdir(config: Path) -> Path:
+    """Returns `runs/<config name>`; for a run folder or its config.json, that folder."""
+    if (config / "config.json").is_file():
+        return config
+    return config.parent if config.name == "config.json" else Path("runs") / config.stem
