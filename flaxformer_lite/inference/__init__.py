@@ -1,8 +1,8 @@
 """A model and a tokenizer to answers: decoding, predictions for whole texts, forward passes, metrics of translations.
 
 `config.py` has the settings. `search.py`, `greedy.py`, `beam.py` and `sampling.py` are pure functions of arrays, compiled once a
-batch shape; `batches.py` sorts, cuts and pads on the host. `decoder.py` joins them to a `Decoder` of token ids; `translation.py`
-and `generation.py` add text. `encoder.py` does the same for models that predict instead of decode, `forward.py` is one pass over
+batch shape; `batches.py` sorts, cuts and pads on the host. `decoder.py` joins them to a `Decoder` of token ids; `generation.py`
+adds text. `encoder.py` does the same for models that predict instead of decode, `forward.py` is one pass over
 given arrays, `metrics.py` compares translations with references.
 """
 
@@ -10,8 +10,7 @@ from flaxformer_lite.inference.config import DecodeConfig, MetricConfig, Samplin
 from flaxformer_lite.inference.decoder import Decoder, Hypothesis, ScoredText
 from flaxformer_lite.inference.encoder import BatchPredictor
 from flaxformer_lite.inference.forward import ModelOutput
-from flaxformer_lite.inference.generation import generate_texts, stream_text
-from flaxformer_lite.inference.translation import translate
+from flaxformer_lite.inference.generation import generate_texts, stream_text, translate
 
 __all__ = [
     "BatchPredictor",

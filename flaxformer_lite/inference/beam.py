@@ -23,17 +23,15 @@ from flax.typing import VariableDict
 from jaxtyping import Array, Bool, Float, Int
 
 from flaxformer_lite.inference.config import DecodeConfig
-from flaxformer_lite.inference.sampling import TokenHistory, process_logits
+from flaxformer_lite.inference.sampling import TokenHistory, process_logits, top_k
 from flaxformer_lite.inference.search import (
     Decoded,
-    DecodeInputs,
     SearchInputs,
     SearchSettings,
     decode_loop,
     is_end,
     prefill,
 )
-from flaxformer_lite.inference.top_k import top_k
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.contexts import DecodeCache, StepContext, masks_by_window, slot_positions
 from flaxformer_lite.model.layers import accumulation_dtype
@@ -113,7 +111,7 @@ def log_mean_probs(log_probs: Sequence[Float[Array, "B K V"]]) -> Float[Array, "
     return jax.nn.logsumexp(jnp.stack(log_probs), axis=0) - math.log(len(log_probs))
 
 
-def init_beam_state(inputs: DecodeInputs, caches: tuple[DecodeCache, ...], settings: SearchSettings) -> BeamState:
+def init_beam_state(inputs: SearchInputs, caches: tuple[DecodeCache, ...], settings: SearchSettings) -> BeamState:
     """Returns the state before the first step: K equal beams, of which only the first exists, and no finished answer."""
     config, max_new_tokens = settings.config, settings.max_new_tokens
     (batch, width), k = inputs.tokens.shape, config.beam_size
@@ -149,7 +147,7 @@ def beam_log_probs(
     model: Transformer,
     state: BeamState,
     cache: DecodeCache,
-    inputs: DecodeInputs,
+    inputs: SearchInputs,
     shared: int,
 ) -> tuple[Float[Array, "B K V"], DecodeCache]:
     """Returns a model's log-probabilities of each beam's next token, and its cache with each beam's newest token in it.
@@ -172,7 +170,7 @@ def beam_log_probs(
         positions=jnp.broadcast_to(position - first, (len(first), k)),
         key_positions=key_positions - first,
         masks=masks_by_window(model.config, mask),
-        memory_mask=AttentionMask(padding_mask(inputs.memory_mask)),
+        memory_mask=AttentionMask(padding_mask(inputs.mask)),
         first_slot=shared + state.step * k,
     )
     embedded = model.embed(state.tokens[..., position], model.target_table)

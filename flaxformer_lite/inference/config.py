@@ -105,19 +105,11 @@ class DecodeConfig(Checked, at="decode"):
         super().__post_init__()
         if self.max_length_ratio == self.max_length_extra == 0:
             raise ValueError("decode.max_length_ratio and decode.max_length_extra are both 0: raise one of them")
-        self.check_score()
-        self.check_num_hypotheses()
-
-    def check_score(self) -> None:
-        """Raises: ValueError if the settings of an answer's score contradict each other."""
         if self.length_penalty == "none" and self.alpha != 1:
             raise ValueError(
                 f"decode.alpha is {self.alpha}, but decode.length_penalty 'none' has no exponent: "
                 "leave decode.alpha at 1.0, or choose average or gnmt"
             )
-
-    def check_num_hypotheses(self) -> None:
-        """Raises: ValueError if a search would not find that many answers, or is combined with sampling."""
         if self.sampling is not None and self.beam_size > 1:
             raise ValueError(
                 f"decode.beam_size is {self.beam_size} but decode.sampling is set: set decode.beam_size to 1, or remove "

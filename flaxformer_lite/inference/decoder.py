@@ -58,11 +58,17 @@ CHUNK_TOKENS = 4
 """The tokens of an answer between two looks at it."""
 
 
-class Request(NamedTuple):
-    """One search: the index of its source or prompt, and which of its samples it draws."""
+class Row(NamedTuple):
+    """One search: a source or prompt, and what its answer depends on besides."""
 
-    source: int
-    sample: int
+    source: Sequence[int]
+    config: DecodeConfig
+    max_length: int
+    """Tokens of the answer at most, its end included."""
+    draw: tuple[int, int, int] = (0, 0, 0)
+    """Seed, index of the source, and number of the sample: what a random choice of tokens depends on."""
+    number: int = 0
+    """The index of the source among those of a call."""
 
 
 class Decoder:
@@ -145,22 +151,25 @@ class Decoder:
         check_seeds(seed)
         self.check(sources, first_index)
         ensemble = {"other_variables": other_variables} if other_variables else {}
-        configs = [self.config] * len(sources) if configs is None else configs
-        numbers = [0 if self.is_empty(source) else c.num_samples for source, c in zip(sources, configs, strict=True)]
-        requests = [Request(i, sample) for i, number in enumerate(numbers) for sample in range(number)]
+        rows: list[Row] = []
+        numbers: list[int] = []
+        for i, source in enumerate(sources):
+            config, limit = (self.config if configs is None else configs[i]), (None if limits is None else limits[i])
+            own_seed, index = (seed, first_index + i) if isinstance(seed, int | np.integer) else (seed[i], first_index)
+            numbers.append(0 if self.is_empty(source) else config.num_samples)
+            rows += [
+                Row(source, config, self.max_length(source, limit), (int(own_seed), index, sample), i)
+                for sample in range(numbers[-1])
+            ]
 
         def answer(batch: Batch) -> list[list[Hypothesis]]:
-            members = [requests[i] for i in batch.members]
-            inputs, settings = self.inputs(members, batch, sources, limits)
-            keys = self.keys(members, batch.rows, seed, first_index)
-            inputs = with_numbers(inputs, [configs[member.source] for member in members], keys)
+            members = [rows[i] for i in batch.members]
+            inputs, settings = self.inputs(members, batch)
             if watch is not None and self.config.beam_size == 1:
-                watched = [watch(member.source) for member in members]
-                return self.generate_watched(variables, inputs, settings, watched)
+                return self.generate_watched(variables, inputs, settings, [watch(member.number) for member in members])
             return hypotheses(jax.device_get(self.search(variables, inputs, settings=settings, **ensemble)))
 
-        batches = self.batches([len(sources[request.source]) for request in requests])
-        answers = iter(map_batches(answer, batches, progress))
+        answers = iter(map_batches(answer, self.batches([len(row.source) for row in rows]), progress))
         return [
             [found for _ in range(number) for found in next(answers)] if number else [Hypothesis([], 0.0)]
             for number in numbers
@@ -185,14 +194,9 @@ class Decoder:
         return [[best._replace(tokens=best.tokens[: kept.get(row)])] for row, (best,) in enumerate(answers)]
 
     def chunks(
-        self,
-        variables: VariableDict,
-        inputs: SearchInputs,
-        settings: SearchSettings,
-        over: Bool[np.ndarray, "B"],
-        chunk_tokens: int = CHUNK_TOKENS,
+        self, variables: VariableDict, inputs: SearchInputs, settings: SearchSettings, over: Bool[np.ndarray, "B"]
     ) -> Iterator[Decoded]:
-        """Yields the answers of a batch as they grow, on the host: by one token, then by `chunk_tokens` at a time.
+        """Yields the answers of a batch as they grow, on the host: by one token, then by `CHUNK_TOKENS` at a time.
 
         Between two of them the caller may end rows, by `over`.
         """
@@ -200,13 +204,12 @@ class Decoder:
         num_tokens, active = 1, True
         while active:
             state = self.decode_chunk(laid_out, laid_inputs, config=settings.config, state=state, num_tokens=num_tokens)
-            decoded, rows = jax.device_get(
-                (self.answers(laid_inputs, config=settings.config, state=state), state.active)
-            )
+            decoded = self.answers(laid_inputs, config=settings.config, state=state)
+            decoded, rows = jax.device_get((decoded, state.active))
             yield decoded
             if over.any():
                 state = state._replace(active=state.active & ~over)
-            num_tokens, active = chunk_tokens, bool((rows & ~over).any())
+            num_tokens, active = CHUNK_TOKENS, bool((rows & ~over).any())
 
     def is_empty(self, source: Sequence[int]) -> bool:
         """Returns whether an encoder has nothing to read."""
@@ -220,9 +223,8 @@ class Decoder:
         *,
         first_index: int = 0,
         limit: int | None = None,
-        chunk_tokens: int = CHUNK_TOKENS,
     ) -> Iterator[list[int]]:
-        """Yields the first answer of `generate` to this source alone in chunks: one token, then `chunk_tokens` at a time.
+        """Yields the first answer of `generate` to this source alone in chunks: one token, then `CHUNK_TOKENS` at a time.
 
         `limit` is a maximum length of the answer, its end included, beside that of the settings.
 
@@ -235,10 +237,10 @@ class Decoder:
         check_seeds(seed)
         self.check([source], first_index)
         (batch,) = self.batches([len(source)])
-        arrays, settings = self.inputs([Request(0, 0)], batch, [source], None if limit is None else [limit])
-        arrays = with_numbers(arrays, [self.config], self.keys([Request(0, 0)], batch.rows, seed, first_index))
+        row = Row(source, self.config, self.max_length(source, limit), (seed, first_index, 0))
+        inputs, settings = self.inputs([row], batch)
         done = 0
-        for decoded in self.chunks(variables, arrays, settings, np.zeros(batch.rows, bool), chunk_tokens):
+        for decoded in self.chunks(variables, inputs, settings, np.zeros(batch.rows, bool)):
             yield decoded.tokens[0, 0, done : decoded.lengths[0, 0]].tolist()
             done = int(decoded.lengths[0, 0])
 
@@ -266,40 +268,27 @@ class Decoder:
         left = (self.max_positions or math.inf) - (0 if self.has_encoder else len(source) - 1)
         return int(min(self.config.max_length(len(source)), left, math.inf if limit is None else limit))
 
-    def inputs(
-        self,
-        requests: Sequence[Request],
-        batch: Batch,
-        all_sources: Sequence[Sequence[int]],
-        limits: Sequence[int] | None,
-    ) -> tuple[SearchInputs, SearchSettings]:
+    def inputs(self, rows: Sequence[Row], batch: Batch) -> tuple[SearchInputs, SearchSettings]:
         """Returns the arrays of a batch, sources padded on the right, prompts on the left, and the settings of its search."""
-        sources = [all_sources[request.source] for request in requests]
-        width = int(min(batch.length, self.max_positions or math.inf))
-        shape, left = (batch.rows, width), not self.has_encoder
+        sources = [row.source for row in rows]
+        shape, left = (batch.rows, int(min(batch.length, self.max_positions or math.inf))), not self.has_encoder
         tokens = pad_rows(sources, shape, self.config.pad_id, left=left)
         mask = pad_rows([[1] * len(source) for source in sources], shape, left=left).astype(bool)
         if self.has_encoder:
             mask &= tokens != self.config.pad_id
         max_lengths = np.zeros(batch.rows, np.int32)
-        for row, request in enumerate(requests):
-            max_lengths[row] = self.max_length(sources[row], None if limits is None else limits[request.source])
+        max_lengths[: len(rows)] = [row.max_length for row in rows]
+        keys = None
+        if self.config.program.sampling is not None:
+            draws = np.zeros((3, batch.rows), np.int64)
+            draws[:, : len(rows)] = np.transpose([row.draw for row in rows])
+            seeds, indices, samples = draws
+            keys = self.sample_keys(
+                seeds.astype(np.uint32).view(np.int32), indices.astype(np.int32), samples.astype(np.int32)
+            )
         inputs = SearchInputs(tokens, mask, max_lengths)  # type: ignore[arg-type]  # NumPy's, on the host
-        return inputs, SearchSettings(self.config.program, self.max_new_tokens(batch.length), self.prompt_attention)
-
-    def keys(
-        self, requests: Sequence[Request], rows: int, seed: int | Sequence[int], first_index: int
-    ) -> Key[Array, "B"] | None:
-        """Returns the random keys of a batch; None where nothing is sampled."""
-        if self.config.program.sampling is None:
-            return None
-        source, sample = pad_rows(list(zip(*requests, strict=True)), (2, rows))
-        if isinstance(seed, int | np.integer):
-            seeds = np.full(rows, seed, np.uint32)
-        else:
-            seeds, source = np.zeros(rows, np.uint32), np.zeros_like(source)
-            seeds[: len(requests)] = [seed[request.source] for request in requests]
-        return self.sample_keys(seeds.view(np.int32), first_index + source, sample)
+        settings = SearchSettings(self.config.program, self.max_new_tokens(batch.length), self.prompt_attention)
+        return with_numbers(inputs, [row.config for row in rows], keys), settings
 
 
 FACTORS = (1e-30, 1e30)
@@ -348,7 +337,7 @@ def warn_of_missing(
         warn(
             f"{name} {missing[0]}{more}: no answer has a finite score, so it is empty: the weights have infinite or undefined "
             "numbers; use another checkpoint, or, if the rules of decode leave no token, lower suppress_ids, no_repeat_ngram or "
-            "min_new_tokens; a decode.alpha far from 0 makes scores infinite, too"
+            "min_new_tokens"
         )
 
 

@@ -1,13 +1,13 @@
 """One forward pass under the argument names of Hugging Face's library: NumPy in, NumPy out."""
 
 import functools
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import VariableDict
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 from numpy.typing import ArrayLike
 
 from flaxformer_lite.inference.config import DecodeConfig
@@ -103,70 +103,69 @@ def check_arguments(config: ModelConfig, arrays: dict[str, np.ndarray]) -> None:
         raise ValueError(f"{unknown[0]} is no argument of this model: choose from {', '.join(names)}")
     if missing := [name for name, required in names.items() if required and name not in arrays]:
         raise ValueError(f"{missing[0]} is missing: the arguments of this model are {', '.join(names)}")
+    first = next(iter(arrays))
     for name, array in arrays.items():
         vectors = name.endswith("inputs_embeds")
-        shape = (*array.shape[:2], config.d_model)[: 2 + vectors]
-        if array.ndim != 2 + vectors or array.shape != shape:
-            wanted = f"vectors [batch, length, {config.d_model}]" if vectors else "numbers [batch, length]"
-            raise ValueError(f"{name} has the shape {array.shape}: it must be {wanted}")
-        if 0 in array.shape[:2]:
-            raise ValueError(f"{name} has the shape {array.shape}: there must be at least one row and one token")
-        if len(array) != (rows := len(next(iter(arrays.values())))):
-            raise ValueError(f"{name} has {len(array)} rows but {next(iter(arrays))} has {rows}: both must be equal")
-        side = "decoder_" if name.startswith("decoder_") else ""
-        tokens = arrays.get(f"{side}input_ids", arrays.get(f"{side}inputs_embeds"))
-        if tokens is not None and array.shape[:2] != tokens.shape[:2]:
+        wanted = f"vectors [batch, length, {config.d_model}]" if vectors else "numbers [batch, length]"
+        if array.ndim != 2 + vectors or 0 in array.shape or (vectors and array.shape[2] != config.d_model):
             raise ValueError(
-                f"{name} has the shape {array.shape} but the tokens have {tokens.shape[:2]}: both must be equal"
+                f"{name} has the shape {array.shape}: it must be {wanted}, with a row and a token at least"
             )
-        size = config.vocab_sizes[1 if side and not config.one_table else 0]
+        side = "decoder_" if name.startswith("decoder_") else ""
+        tokens = arrays.get(f"{side}input_ids", arrays.get(f"{side}inputs_embeds", array))
+        if array.shape[:2] != tokens.shape[:2] or len(array) != len(arrays[first]):
+            raise ValueError(
+                f"{name} has the shape {array.shape}: it must have the rows of {first}, and the length of the tokens it is for"
+            )
         if name.endswith("input_ids"):
-            check_token_ids((int(array.max(initial=0)), int(array.min(initial=0))), size, f"{name} has")
+            size = config.vocab_sizes[1 if side and not config.one_table else 0]
+            check_token_ids((int(array.max()), int(array.min())), size, f"{name} has")
 
 
 def model_inputs(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Inputs:
     """Returns the arrays as the model's inputs. Positions that are not given are 0, 1, 2, … whatever the mask is."""
+
+    def array(name: str, dtype: type) -> Any:
+        return None if arrays.get(name) is None else jnp.asarray(arrays[name].astype(dtype))
+
     tokens = jnp.asarray(arrays["input_ids" if config.vocab_size else "inputs_embeds"])
-    mask, last = as_mask(arrays.get("attention_mask")), as_integers(last_positions(config, arrays, decode))
-    positions = as_integers(model_positions(config, arrays))
+    mask, last, positions = array("attention_mask", bool), last_positions(config, arrays, decode), None
+    if "position_ids" in arrays:
+        positions = jnp.asarray(model_positions(config, arrays["position_ids"]).astype(np.int32))
     if config.num_encoder_layers == 0:
         return Inputs(target_tokens=tokens, target_mask=mask, target_positions=positions, last_positions=last)
-    types = arrays.get("token_type_ids")
+    types = array("token_type_ids", np.int32)
     if types is None and config.num_token_types:
-        types = np.zeros(tokens.shape[:2], np.int32)
-    inputs = Inputs(tokens, source_mask=mask, token_types=as_integers(types), source_positions=positions)
+        types = jnp.zeros(tokens.shape[:2], jnp.int32)
+    inputs = Inputs(tokens, source_mask=mask, token_types=types, source_positions=positions)
     if config.num_decoder_layers == 0:
         return inputs
     given = arrays.get("decoder_input_ids", arrays.get("decoder_inputs_embeds"))
     targets = shifted(tokens, decode.start_id) if given is None else jnp.asarray(given)
     return inputs._replace(
         target_tokens=targets,
-        target_mask=as_mask(arrays.get("decoder_attention_mask")),
+        target_mask=array("decoder_attention_mask", bool),
         last_positions=last if targets.shape[:2] == tokens.shape[:2] else None,
     )
 
 
-def model_positions(config: ModelConfig, arrays: dict[str, np.ndarray]) -> Int[np.ndarray, "B T"] | None:
+def model_positions(config: ModelConfig, given: Int[np.ndarray, "B T"]) -> Int[np.ndarray, "B T"]:
     """Returns `position_ids` as the model counts them: rows of a position table, without the rows before its offset.
 
     Raises: ValueError if the table has no such row.
     """
-    given = arrays.get("position_ids")
-    rows = config.positions.max_positions
-    if given is None or rows is None:
+    if config.positions.max_positions is None:
         return given
-    offset = config.positions.offset
-    if given.min(initial=0) < 0 or given.max(initial=0) >= offset + rows:
-        wrong = int(given.min() if given.min() < 0 else given.max())
-        raise ValueError(
-            f"position_ids has {wrong}, which is no row of the position table: rows must be between 0 and {offset + rows - 1}"
-        )
-    return given - offset
+    most = config.positions.offset + config.positions.max_positions - 1
+    for row in (int(given.min()), int(given.max())):
+        if not 0 <= row <= most:
+            raise ValueError(
+                f"position_ids has {row}, which is no row of the position table: rows must be between 0 and {most}"
+            )
+    return given - config.positions.offset
 
 
-def last_positions(
-    config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig
-) -> Int[np.ndarray, "B"] | None:
+def last_positions(config: ModelConfig, arrays: dict[str, np.ndarray], decode: DecodeConfig) -> Int[Array, "B"] | None:
     """Returns the position of each text's last token, if the pooler reads that one: the last that `attention_mask` shows.
 
     Without a mask it is the last token that is not padding; in an encoder–decoder the last end of a text.
@@ -187,14 +186,4 @@ def last_positions(
                 f"input_ids, row {row} does not contain the first of decode.eos_ids {decode.eos_ids}, where the classes are "
                 "read: append it, or pass attention_mask"
             )
-    return np.where(shown, np.arange(ids.shape[1]), 0).max(1, initial=0)
-
-
-def as_mask(x: np.ndarray | None) -> Bool[Array, "B T"] | None:
-    """Returns the array as booleans."""
-    return None if x is None else jnp.asarray(x.astype(bool))
-
-
-def as_integers(x: np.ndarray | None) -> Int[Array, "..."] | None:
-    """Returns the array as 32-bit integers."""
-    return None if x is None else jnp.asarray(x.astype(np.int32))
+    return jnp.asarray(np.where(shown, np.arange(ids.shape[1]), 0).max(1).astype(np.int32))

@@ -1,4 +1,4 @@
-"""Text generation: prompts to token ids, token ids to the text that continues a prompt, stop strings, streams."""
+"""Translations and continuations as text: prompts to token ids, answers to texts, stop strings, streams."""
 
 import bisect
 import dataclasses
@@ -11,7 +11,7 @@ from flaxformer_lite.inference.batches import ProgressCallback
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import Decoder, ScoredText, Watch
 from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.text import Tokenizer
+from flaxformer_lite.text import Tokenizer, Tokenizers
 
 DEFAULT_NEW_TOKENS = 100
 """The maximum length of a generated text where no setting limits it: the length of a prompt says nothing of the text's."""
@@ -98,6 +98,25 @@ def decode_after(tokenizer: Tokenizer, prompt: Sequence[int], tokens: Sequence[i
 def truncate_at_stop(text: str, stop: Sequence[str]) -> str:
     """Returns the text up to the first stop string in it."""
     return text[: min((start for s in stop if (start := text.find(s)) >= 0), default=len(text))]
+
+
+def translate(
+    decoder: Decoder,
+    params: PyTree,
+    sources: Sequence[Sequence[int]],
+    tokenizers: Tokenizers,
+    progress: ProgressCallback,
+    other_params: Sequence[PyTree] = (),
+) -> list[list[ScoredText]]:
+    """Returns the `decode.num_hypotheses` best translations of each source, best first.
+
+    `sources`: token ids without special ids. An empty source has one empty translation, with a score of 0. `other_params`: those of
+    the other models of an ensemble.
+    """
+    rows = [tokenizers.source.as_source(source) if len(source) else () for source in sources]
+    others = tuple({"params": other} for other in other_params)
+    answers = decoder.generate({"params": params}, rows, progress, other_variables=others)
+    return [[ScoredText(tokenizers.target_text(h.tokens), h.score) for h in hypotheses] for hypotheses in answers]
 
 
 def generate_texts(

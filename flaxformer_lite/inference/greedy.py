@@ -12,7 +12,6 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.sampling import TokenHistory, forced_ids, process_logits, sample_token
 from flaxformer_lite.inference.search import (
     Decoded,
-    DecodeInputs,
     SearchInputs,
     SearchSettings,
     decode_loop,
@@ -51,7 +50,7 @@ def greedy(model: Transformer, variables: VariableDict, batch: SearchInputs, set
 
 
 def greedy_from(
-    model: Transformer, variables: VariableDict, inputs: DecodeInputs, cache: DecodeCache, settings: SearchSettings
+    model: Transformer, variables: VariableDict, inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings
 ) -> Decoded:
     """Returns what `greedy` does, from the state after the prefill."""
     config, most = settings.config, settings.max_new_tokens
@@ -61,7 +60,7 @@ def greedy_from(
     return greedy_answers(inputs, config, state)
 
 
-def greedy_answers(inputs: DecodeInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
+def greedy_answers(inputs: SearchInputs, config: DecodeConfig, state: GreedyState) -> Decoded:
     """Returns the answers that a state has."""
     lengths = state.lengths + 1 if not config.finish_at_limit else jnp.minimum(state.lengths + 1, inputs.max_lengths)
     scores = config.score(state.log_probs, lengths)
@@ -70,7 +69,7 @@ def greedy_answers(inputs: DecodeInputs, config: DecodeConfig, state: GreedyStat
 
 def start_stream(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[VariableDict, DecodeInputs, GreedyState]:
+) -> tuple[VariableDict, SearchInputs, GreedyState]:
     """Returns the constants and the first state of a search whose answers `decode_chunk` makes chunk by chunk."""
     inputs, cache = prefill(model, variables, batch, settings)
     cache = grow_cache(cache, model.cache_room(inputs.prefill_length + settings.max_new_tokens))
@@ -80,7 +79,7 @@ def start_stream(
 def decode_chunk(
     model: Transformer,
     variables: VariableDict,
-    inputs: DecodeInputs,
+    inputs: SearchInputs,
     config: DecodeConfig,
     state: GreedyState,
     num_tokens: Int[Array, ""],
@@ -90,7 +89,7 @@ def decode_chunk(
     return jax.lax.while_loop(functools.partial(has_next_step, state.step + num_tokens), step, state)
 
 
-def init_greedy_state(inputs: DecodeInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:
+def init_greedy_state(inputs: SearchInputs, cache: DecodeCache, settings: SearchSettings) -> GreedyState:
     """Returns the state before the first step."""
     batch, room = len(inputs.tokens), ((0, 0), (0, settings.max_new_tokens))
     return GreedyState(
@@ -104,12 +103,12 @@ def init_greedy_state(inputs: DecodeInputs, cache: DecodeCache, settings: Search
 
 
 def greedy_step(
-    model: Transformer, variables: VariableDict, inputs: DecodeInputs, config: DecodeConfig, state: GreedyState
+    model: Transformer, variables: VariableDict, inputs: SearchInputs, config: DecodeConfig, state: GreedyState
 ) -> GreedyState:
     """Returns the state with one more token in each active row."""
     position, is_last = inputs.prefill_length + state.step, state.step + 1 == inputs.max_lengths
     token, padded = state.tokens[:, position, None], inputs.left_padding
-    logits, cache = model.bind(variables).decode_step(token, position, state.cache, inputs.memory_mask, padded)
+    logits, cache = model.bind(variables).decode_step(token, position, state.cache, inputs.mask, padded)
     logits = logits[:, 0].astype(accumulation_dtype(logits))
     history = TokenHistory(state.tokens, inputs.first_positions, position)
     processed = process_logits(logits, history, state.step, is_last, config, inputs.repetition_penalty)

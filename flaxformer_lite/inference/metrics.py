@@ -21,18 +21,10 @@ BY_LANGUAGE: dict[str, BleuTokenizer] = {
 }
 """Tokenizer of languages that are written without spaces, and of Korean: sacreBLEU's own choice, else characters."""
 
-SAME_LANGUAGE = dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh") | dict.fromkeys(("jpn", "jap"), "ja")
-SAME_LANGUAGE |= {
-    "kor": "ko",
-    "tha": "th",
-    "lao": "lo",
-    "khm": "km",
-    "mya": "my",
-    "bur": "my",
-    "bod": "bo",
-    "tib": "bo",
-    "dzo": "dz",
-}
+SAME_LANGUAGE = {
+    **dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "lzh"), "zh"), "jpn": "ja", "jap": "ja", "kor": "ko", "tha": "th",
+    "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "bod": "bo", "tib": "bo", "dzo": "dz",
+}  # fmt: skip
 """Codes of ISO 639-2 and 639-3, and `jap` of OPUS-MT → code of ISO 639-1."""
 
 SCRIPTS = {
@@ -46,7 +38,6 @@ SCRIPTS = {
     "bo": "\u0f00-\u0fbc",
 }
 """The letters of each script that is written without spaces, and those of Korean; those of `zh` are in Japanese texts too."""
-ANY_SCRIPT = "".join(SCRIPTS.values())
 
 DEFAULT = MetricConfig()
 
@@ -81,7 +72,7 @@ def with_language(config: MetricConfig, target_names: Sequence[str]) -> MetricCo
 
 
 def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
-    """Returns the settings with the tokenizer of BLEU for such texts, and without the language; warns if it cuts no sentences.
+    """Returns the settings with the tokenizer of BLEU for such texts, and without the language.
 
     Raises: ValueError if the settings name a tokenizer that is not installed.
     """
@@ -94,12 +85,6 @@ def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
     language = (script if number > others else None) if config.language is None else language_of(config.language)
     name = config.bleu_tokenizer or BY_LANGUAGE.get(language or "", "13a")
     name = "flores101" if name == "spm" else name  # its old name; sacreBLEU's class of that name fails in Python 3.13
-    if name in ("13a", "intl", "none") and number > others / 9 and is_unspaced(text):
-        better = " or ".join(dict.fromkeys((repr(BY_LANGUAGE[script]), "'char'")))
-        warn_once(
-            f"sacreBLEU's tokenizer {name} splits at spaces, of which these texts have few, so BLEU compares whole sentences: set "
-            f"metrics.bleu_tokenizer (evaluate: --bleu-tokenizer) to {better}"
-        )
     try:
         check_installed(name)
     except ValueError:
@@ -113,27 +98,16 @@ def resolve(config: MetricConfig, texts: Sequence[str]) -> MetricConfig:
     return replace(config, language=None, bleu_tokenizer=name)
 
 
-def is_unspaced(text: str) -> bool:
-    """Returns whether words of scripts that may have no spaces are longer than the words of such a language: four letters."""
-    words = re.findall(rf"\S*[{ANY_SCRIPT}]\S*", text)
-    return sum(map(str.isalpha, "".join(words))) > 4 * len(words)
-
-
 @functools.cache
 def check_installed(name: BleuTokenizer) -> None:
     """Raises: ValueError with the package that a tokenizer needs, or the file that it could not get."""
     try:
         BLEU(tokenize=name)
-    except (RuntimeError, ImportError) as error:
-        package = PACKAGES.get(name, "sentencepiece")
-        raise ValueError(
-            f"metrics.bleu_tokenizer is {name!r}, which is not installed: pip install '{package}', or choose another one"
-        ) from error
-    except (OSError, SystemExit) as error:
-        raise ValueError(
-            f"metrics.bleu_tokenizer is {name!r}, whose model sacreBLEU could not download ({error}): copy ~/.sacrebleu from a "
-            "machine that has it, or choose another one"
-        ) from error
+    except (RuntimeError, ImportError, OSError, SystemExit) as error:
+        remedy = f"pip install '{PACKAGES.get(name, 'sentencepiece')}', or choose another one"
+        if isinstance(error, OSError | SystemExit):
+            remedy = f"sacreBLEU could not download its model ({error}); copy ~/.sacrebleu from a machine that has it"
+        raise ValueError(f"metrics.bleu_tokenizer is {name!r}, which is not installed: {remedy}") from error
 
 
 warn_once = functools.cache(warn)
@@ -219,9 +193,9 @@ def text_metrics(
     names: Sequence[str], hypotheses: Sequence[str], references: Sequence[str], config: MetricConfig
 ) -> dict[str, float]:
     """Returns the named metrics (exact_match, bleu, chrf) of the hypotheses."""
-    functions: dict[str, Callable[..., Score]] = {
-        "exact_match": exact_match,
-        "bleu": functools.partial(bleu, config=config),
-        "chrf": functools.partial(chrf, config=config),
+    functions: dict[str, Callable[[], Score]] = {
+        "exact_match": lambda: exact_match(hypotheses, references),
+        "bleu": lambda: bleu(hypotheses, references, config),
+        "chrf": lambda: chrf(hypotheses, references, config),
     }
-    return {name: functions[name](hypotheses, references).value for name in names}
+    return {name: functions[name]().value for name in names}

@@ -7,7 +7,7 @@ from BOS. A decoder alone continues a prompt, padded on the left. Both are P tok
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,40 +31,20 @@ class Decoded(NamedTuple):
 
 
 class SearchInputs(NamedTuple):
-    """A padded batch of sources or prompts; a row without one has a maximum length of 0."""
+    """A padded batch, before and after `prefill`; a row without a source or prompt has a maximum length of 0."""
 
-    tokens: Int[Array, "B S"]
-    mask: Bool[Array, "B S"]
+    tokens: Int[Array, "B P"]
+    """Sources or prompts; after the prefill what the decoder starts from, BOS or the prompt."""
+    mask: Bool[Array, "B S"] | None
+    """True at tokens; after the prefill None, unless the model has an encoder."""
     max_lengths: Int[Array, "B"]
     """Tokens of each answer at most, its end included."""
     sampling: RowSampling | None = None
     """None: the most probable tokens are chosen."""
     repetition_penalty: Float[Array, "B"] | None = None
     """None: no row has any."""
-
-
-class SearchSettings(NamedTuple):
-    """The constants of a compiled search."""
-
-    config: DecodeConfig
-    """Its temperature, top_p, min_p and repetition_penalty have no effect: those of `SearchInputs` count."""
-    max_new_tokens: int
-    """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
-    prompt_attention: PromptAttention = "causal"
-
-
-class DecodeInputs(NamedTuple):
-    """Inputs of a search's steps, which stay the same from step to step."""
-
-    tokens: Int[Array, "B P"]
-    """BOS, or the prompt."""
-    left_padding: Int[Array, "B"] | None
-    """Number of padding positions at the start of each row; None: no row has any."""
-    memory_mask: Bool[Array, "B S"] | None
-    """True at the source's tokens; None: the model has no encoder."""
-    max_lengths: Int[Array, "B"]
-    sampling: RowSampling | None
-    repetition_penalty: Float[Array, "B"] | None
+    left_padding: Int[Array, "B"] | None = None
+    """Number of padding positions at the start of each prompt; None: no row has any."""
 
     @property
     def prefill_length(self) -> int:
@@ -77,36 +57,31 @@ class DecodeInputs(NamedTuple):
         return jnp.zeros(1, jnp.int32) if self.left_padding is None else self.left_padding
 
 
-@runtime_checkable
-class SearchState(Protocol):
-    """The part of a search's state that the loop reads: the step, the rows that are not done, and the caches of its models."""
+class SearchSettings(NamedTuple):
+    """The constants of a compiled search."""
 
-    @property
-    def step(self) -> Int[Array, ""]: ...
-    @property
-    def active(self) -> Bool[Array, "B"]: ...
-    @property
-    def cache(self) -> Any: ...
-    def _replace(self, *, cache: Any) -> Any: ...
-
-
-State = TypeVar("State", bound=SearchState)
+    config: DecodeConfig
+    """Its temperature, top_p, min_p and repetition_penalty have no effect: those of `SearchInputs` count."""
+    max_new_tokens: int
+    """Tokens that the arrays of answers have room for, at least the longest of `max_lengths`."""
+    prompt_attention: PromptAttention = "causal"
 
 
 def prefill(
     model: Transformer, variables: VariableDict, batch: SearchInputs, settings: SearchSettings
-) -> tuple[DecodeInputs, DecodeCache]:
-    """Returns the inputs of a search and its cache: the encoded source, or all of the prompt but its last token.
+) -> tuple[SearchInputs, DecodeCache]:
+    """Returns the inputs of the steps, and the cache: the encoded source, or all of the prompt but its last token.
 
     The cache has no room for new tokens yet; see `grow_cache`. Under `prompt_attention` "full" the prompt's last token is part of
     the prefill, because the others attend to it. Its slot is dropped: the first step writes the same key and value again.
     """
-    bound, (tokens, mask, max_lengths, sampling, penalty) = model.bind(variables), batch
+    bound, tokens, mask = model.bind(variables), batch.tokens, batch.mask
     if model.config.num_encoder_layers:
         start = jnp.full((len(tokens), 1), settings.config.start_id, jnp.int32)
         memory = bound.encode(Inputs(source_tokens=tokens, source_mask=mask))
-        return DecodeInputs(start, None, mask, max_lengths, sampling, penalty), bound.start_cache(memory, 0)
-    inputs = DecodeInputs(tokens, (~mask).sum(1), None, max_lengths, sampling, penalty)
+        return batch._replace(tokens=start), bound.start_cache(memory, 0)
+    assert mask is not None
+    inputs = batch._replace(mask=None, left_padding=(~mask).sum(1))
     causal = settings.prompt_attention == "causal"
     tokens = tokens[:, :-1] if causal else tokens
     cache = bound.start_cache(None, tokens.shape[1], len(tokens))
@@ -123,9 +98,9 @@ def is_end(token: Int[Array, "*B"], config: DecodeConfig) -> Bool[Array, "*B"]:
 
 
 def decode_loop(
-    step: Callable[[State], State], state: State, max_new_tokens: int, cache_capacity: Callable[[int], int]
-) -> State:
-    """Returns the state once no row is active, after at most `max_new_tokens` steps.
+    step: Callable[[Any], Any], state: Any, max_new_tokens: int, cache_capacity: Callable[[int], int]
+) -> Any:
+    """Returns the state once no row is active, after at most `max_new_tokens` steps. A state has `step`, `active` and `cache`.
 
     `cache_capacity` returns the number of keys in the cache after a number of steps. A step costs time for every slot of the cache,
     filled or not, and most answers are far shorter than the maximum. The cache therefore grows in stages, each a loop of its own:
@@ -138,7 +113,7 @@ def decode_loop(
     return state
 
 
-def has_next_step(max_steps: int | Int[Array, ""], state: State) -> Bool[Array, ""]:
+def has_next_step(max_steps: int | Int[Array, ""], state: Any) -> Bool[Array, ""]:
     """Returns True while a row is active and fewer than `max_steps` steps are done."""
     return state.active.any() & (state.step < max_steps)
 

@@ -23,8 +23,8 @@ from flaxformer_lite.inference.generation import (
     generate_texts,
     generation_settings,
     stream_text,
+    translate,
 )
-from flaxformer_lite.inference.translation import translate
 from flaxformer_lite.model.layers import round_kernels
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attention_weights, common_length

@@ -12,7 +12,7 @@ import pytest
 
 from flaxformer_lite.inference.batches import plan_batches
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
-from flaxformer_lite.inference.decoder import Decoder, Hypothesis, Request
+from flaxformer_lite.inference.decoder import Decoder, Hypothesis, Row
 from flaxformer_lite.inference.search import Decoded
 from flaxformer_lite.model.positions import Learned
 from flaxformer_lite.text.special_ids import EOS
@@ -141,9 +141,9 @@ def test_prompts_samples_and_streams():
     assert len(set(drawn)) > 8 and max(map(len, drawn)) == 7
     assert together != decoder.generate(params, prompts, seed=4)
     for seed in (3, 4):
-        parts = list(decoder.stream(params, prompts[1], seed, chunk_tokens=3))
+        parts = list(decoder.stream(params, prompts[1], seed))
         assert [*itertools.chain(*parts)] == decoder.generate(params, [prompts[1]], seed=seed)[0][0].tokens
-        assert all(len(part) <= 3 for part in parts)
+        assert all(len(part) <= 4 for part in parts)
     best = [Decoder(model, replace(settings, sampling=s, num_hypotheses=1)) for s in (Sampling(temperature=0), None)]
     zero, searched = (decoder.generate(params, prompts) for decoder in best)
     expected = [reference_greedy(model, params, prompt, 7, best[1].config) for prompt in prompts]
@@ -192,7 +192,7 @@ def test_the_positions_of_an_ensemble_are_those_of_all_its_models():
         decoder = Decoder(first, DecodeConfig(max_new_tokens=7), other_models=tuple(others))
         assert decoder.max_length([4, EOS]) == decoder.max_new_tokens(8) == 5
         (batch,) = decoder.batches([5])
-        inputs, settings = decoder.inputs([Request(0, 0)], batch, [[4, 5, 6, 7, EOS]], None)
+        inputs, settings = decoder.inputs([Row([4, 5, 6, 7, EOS], decoder.config, 5)], batch)
         assert inputs.tokens.shape == (1, 5) and settings.max_new_tokens == 5
         with pytest.raises(
             ValueError, match=r"source 0 has 6 tokens, but model\.positions\.max_positions is 5: shorten it"

@@ -6,6 +6,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, processors
 
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
+from flaxformer_lite.inference.decoder import Decoder, ScoredText
 from flaxformer_lite.inference.generation import (
     DEFAULT_NEW_TOKENS,
     GrowingText,
@@ -13,13 +14,15 @@ from flaxformer_lite.inference.generation import (
     decode_after,
     encode_prompt,
     generation_settings,
+    translate,
     truncate_at_stop,
 )
-from flaxformer_lite.text.characters import Bytes
+from flaxformer_lite.text.characters import Bytes, CharacterTokenizer
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
-from flaxformer_lite.text.special_ids import BOS
+from flaxformer_lite.text.special_ids import BOS, EOS
 from flaxformer_lite.text.subwords import SentencePiece
-from flaxformer_lite.text.tokenizer import Tokenizer
+from flaxformer_lite.text.tokenizer import Tokenizer, Tokenizers
+from tests.support.reference_search import SMALL, model_of
 from tests.support.tokenizers import NAMES, TEXT, bytes_joined, gapped, word_pieces
 
 BYTES = Bytes().train([], 260)
@@ -194,3 +197,21 @@ def test_a_text_has_the_pieces_after_a_gap_of_the_ids():
     tokenizer = gapped()
     assert decode_after(tokenizer, [0], [7, 5, 90, 7]) == " c c" and tokenizer.decode([0, 7]) == "b c"
     assert decode_after(tokenizer, [0], [5]) == ""
+
+
+def test_translations_are_the_decoders_answers_as_text():
+    """Law: each source gets EOS and is answered as by the decoder alone; an empty source has one empty translation."""
+    letters = CharacterTokenizer("abcdefg")
+    model, variables = model_of(SMALL)
+    decoder = Decoder(model, DecodeConfig(beam_size=2, num_hypotheses=2, max_new_tokens=5))
+    sources, reported = [[5, 7], [], [9, 4, 4]], []
+    found = translate(
+        decoder,
+        variables["params"],
+        sources,
+        Tokenizers(letters, letters),
+        lambda done, total: reported.append((done, total)),
+    )
+    answers = decoder.generate(variables, [[*source, EOS] for source in sources if source])
+    texts = [[ScoredText(letters.decode(h.tokens), h.score) for h in answer] for answer in answers]
+    assert found == [texts[0], [ScoredText("", 0.0)], texts[1]] and reported == [(2, 2)]

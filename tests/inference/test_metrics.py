@@ -136,42 +136,6 @@ def test_names_of_files_and_codes_of_languages():
         MetricConfig(language="Chinese")
 
 
-@pytest.mark.parametrize("name", ["13a", "none", "intl"])
-@pytest.mark.parametrize("language", [language for language in SENTENCES if language != "ko"])
-def test_a_tokenizer_that_splits_at_spaces_warns_once(language: str, name, capsys: pytest.CaptureFixture):
-    references, config = SENTENCES[language], MetricConfig(bleu_tokenizer=name)
-    for _ in range(2):
-        bleu(references, references, config)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"warning: sacreBLEU's tokenizer {name} splits at spaces") and "'char'" in line
-
-
-@pytest.mark.parametrize(
-    "texts",
-    [
-        ["今天 的 天气 很 好 。", "我 喜欢 新加坡 的 天气 。"],
-        ["วัน นี้ อากาศ ดี มาก", "เขา กำลัง อ่าน หนังสือ"],
-        SENTENCES["ko"],
-        ["Donaudampfschifffahrtsgesellschaft"],
-        ["Zhang Wei (张伟教授) reads a book at home.", *["The others read it too, again and again, all the day."] * 9],
-    ],
-)
-def test_words_that_are_split_already_are_no_reason_to_warn(texts: list[str], capsys: pytest.CaptureFixture):
-    bleu(texts, texts, MetricConfig(bleu_tokenizer="13a"))
-    assert capsys.readouterr().err == ""
-
-
-def test_a_tenth_of_the_words_is_enough_to_warn(capsys: pytest.CaptureFixture):
-    """Oracle: by hand; six letters of Chinese are a tenth of 60 words, where another word has five letters."""
-    for others, warns in ((54, False), (53, True)):
-        bleu(
-            ["今天天气很好", *["words"] * others],
-            ["今天天气很好", *["words"] * others],
-            MetricConfig(bleu_tokenizer="13a"),
-        )
-        assert bool(capsys.readouterr().err) == warns
-
-
 @pytest.mark.parametrize(("name", "package"), [("ja-mecab", "sacrebleu[ja]"), ("ko-mecab", "sacrebleu[ko]")])
 def test_a_tokenizer_that_is_not_installed_is_refused_with_its_package(name, package: str, without_mecab):
     with pytest.raises(ValueError) as caught:
@@ -190,7 +154,9 @@ def test_a_vocabulary_that_cannot_be_downloaded_is_one_line(name, tmp_path, monk
     monkeypatch.setattr(tokenizer_spm, "SACREBLEU_DIR", str(tmp_path))
     monkeypatch.setattr(tokenizer_spm, "download_file", fail)
     name_there = "flores101" if name == "spm" else name
-    message = rf"'{name_there}', whose model sacreBLEU could not download \(<urlopen error no network>\): copy ~/"
+    message = (
+        rf"'{name_there}', which is not installed: .* could not download its model \(<urlopen error no network>\); copy"
+    )
     with pytest.raises(ValueError, match=message):
         bleu(["x"], ["x"], MetricConfig(bleu_tokenizer=name))
 

@@ -13,10 +13,12 @@ import pytest
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.inference.decoder import with_numbers
 from flaxformer_lite.inference.sampling import (
+    BLOCK,
     TokenHistory,
     process_logits,
     sample_keys,
     sample_token,
+    top_k,
     warp_logits,
 )
 from flaxformer_lite.inference.search import SearchInputs
@@ -296,3 +298,20 @@ def test_beams_are_processed_alike():
         alone = TokenHistory(tokens[b, k][None], start[b], jnp.int32(7))
         expected = processed(scores[b, k][None], alone, jnp.int32(2), last[b], config=config)
         np.testing.assert_array_equal(found[b, k], expected[0])
+
+
+@pytest.mark.parametrize("width", [7, 40 * BLOCK, 41 * BLOCK + 5])
+def test_the_largest_numbers_and_their_places(width):
+    """Oracle: `jax.lax.top_k`, bit for bit, with ties, infinities and rows that are no whole number of blocks."""
+    rng = np.random.default_rng(width)
+    rows = [
+        rng.standard_normal(width),
+        rng.integers(0, 3, width),  # ties inside blocks and between them
+        np.where(np.arange(width) == width - 1, 1.0, -np.inf),  # the last number of the last block
+        np.full(width, -np.inf),
+        np.where(rng.random(width) < 0.1, np.inf, 0.0),
+    ]
+    x = np.stack(rows).astype(np.float32)
+    found, expected = jax.jit(top_k, static_argnums=1)(x, 5), jax.lax.top_k(x, 5)
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

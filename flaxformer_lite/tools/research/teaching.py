@@ -15,7 +15,7 @@ from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.beam import log_mean_probs
 from flaxformer_lite.inference.decoder import check_translates
-from flaxformer_lite.inference.top_k import top_k
+from flaxformer_lite.inference.sampling import top_k
 from flaxformer_lite.objectives import BaseObjective, Batch
 from flaxformer_lite.run.run import Run
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, pair_key
