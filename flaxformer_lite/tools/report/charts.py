@@ -4,7 +4,6 @@ Altair is imported when a chart is made, as it belongs to the extra `report`. A 
 `chart.save("x.png")` writes it without a browser, and the usual methods change it.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -18,6 +17,8 @@ Chart: TypeAlias = Any
 
 MAX_POINTS = 1000
 """The most points of a curve: of longer ones, rows at equal distances are drawn."""
+FEW_POINTS = 20
+"""The most points of a curve of which each is drawn as a dot: a line through one point is not seen."""
 CELL = 18
 """Pixels of a side of a cell in an attention map."""
 EXTRA = 'pip install "flaxformer-lite[report]"'
@@ -66,23 +67,22 @@ def thinned(curve: Curve) -> Curve:
 
 
 def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
-    """Returns a chart of a metric by steps: a colour for each run, dashes and diamonds for evaluations, a dot for one value."""
+    """Returns a chart of a metric by steps: a colour for each run, dashes for evaluations, dots where a curve has few values."""
     alt = altair()
     values = [
-        {"run": curve.run, "split": curve.split, "step": step, "value": value}
+        {"run": curve.run, "split": curve.split, "step": step, "value": value, "few": len(curve.steps) <= FEW_POINTS}
         for curve in curves
         for step, value in zip(curve.steps, curve.values, strict=True)
     ]
     runs, splits = {curve.run for curve in curves}, {curve.split for curve in curves}
-    # The ticks around a single value would all be rounded to the same number.
-    y_axis = alt.Axis(format=".4~g") if len({point["value"] for point in values}) == 1 else alt.Axis()
+    legend = alt.Legend(orient="bottom", columns=2)
+    scale = alt.Scale(domain=["train", "eval"], range=[[1, 0], [5, 3]])
     base = alt.Chart(alt.Data(values=values)).encode(
         x=alt.X("step:Q", title="step", axis=alt.Axis(format="~s", labelSeparation=12)),
-        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=y_axis),
-        color=alt.Color("run:N", title=None, legend=alt.Legend(orient="bottom", columns=2) if len(runs) > 1 else None),
+        y=alt.Y("value:Q", title=None, scale=alt.Scale(zero=False), axis=alt.Axis(format=".4~g")),
+        color=alt.Color("run:N", title=None, legend=legend if len(runs) > 1 else None),
     )
-    scale = alt.Scale(domain=["train", "eval"], range=[[1, 0], [5, 3]])
-    dashes = alt.StrokeDash("split:N", scale=scale, legend=None)
+    dashes = alt.StrokeDash("split:N", title=None, scale=scale, legend=legend if len(splits) > 1 else None)
     nearest = alt.selection_point(nearest=True, on="pointerover", fields=["step"], empty=False)
     hovered = base.mark_point(filled=True, size=70).encode(
         opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
@@ -93,24 +93,10 @@ def line_chart(metric: str, curves: Sequence[Curve]) -> Chart:
             alt.Tooltip("value:Q", title=metric, format=".5~g"),
         ],
     )
-    layers = [base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes), hovered.add_params(nearest)]
-    lone = [curve.run for curve in curves if len(curve.steps) == 1 and curve.split == "train"]
-    if lone:  # a line through one point is not seen
-        only = f"datum.split == 'train' && indexof({json.dumps(lone)}, datum.run) >= 0"
-        layers.insert(1, base.transform_filter(only).mark_point(filled=True, size=25, opacity=1))
-    if "eval" in splits:
-        diamonds = base.transform_filter("datum.split == 'eval'").mark_point(
-            shape="diamond", size=60, strokeWidth=1.6, opacity=1
-        )
-        layers.insert(1, diamonds)
-    title = alt.TitleParams(metric.replace("_", " "), subtitle=split_legend(curves) if len(splits) > 1 else "")
-    return alt.layer(*layers).properties(title=title, width=480, height=240)
-
-
-def split_legend(curves: Sequence[Curve]) -> str:
-    """Returns what stands for training and for evaluation in a chart: lines only where a curve has several points."""
-    several = {curve.split for curve in curves if len(curve.steps) > 1}
-    return f"{'──' if 'train' in several else '●'} train     {'╌◇╌' if 'eval' in several else '◇'} evaluation"
+    lines = base.mark_line(strokeWidth=1.8).encode(strokeDash=dashes)
+    dots = base.transform_filter("datum.few").mark_point(filled=True, size=25, opacity=1)
+    title = metric.replace("_", " ")
+    return alt.layer(lines, dots, hovered.add_params(nearest)).properties(title=title, width=480, height=240)
 
 
 def piece_labels(pieces: Sequence[str]) -> list[str]:
@@ -155,28 +141,18 @@ def attention_map(
 def histogram(title: str, counts: Mapping[str, Mapping[int, int]], unit: str, subtitle: str = "") -> Chart:
     """Returns bars of how often each number of `unit` occurs, one colour for each named group."""
     alt = altair()
-    most = max((number for group in counts.values() for number in group), default=0)
-    width = max(1, -(-most // 40))
-    binned: dict[tuple[str, int], int] = {}
-    for name, group in counts.items():
-        for number, count in group.items():
-            place = name, number // width * width
-            binned[place] = binned.get(place, 0) + count
     values = [
-        {unit: start, "end": start + width, "range": f"{start}" if width == 1 else f"{start} … {start + width - 1}"}
-        | {"of": name, "count": count, "none": 0}
-        for (name, start), count in sorted(binned.items())
+        {unit: number, "of": name, "count": count} for name, group in counts.items() for number, count in group.items()
     ]
+    bins = alt.X(f"{unit}:Q", title=unit, bin=alt.Bin(maxbins=40, minstep=1))
     return (
         alt.Chart(alt.Data(values=values))
-        .mark_rect(opacity=0.65)
+        .mark_bar(opacity=0.65)
         .encode(
-            x=alt.X(f"{unit}:Q", title=unit, axis=alt.Axis(labelSeparation=12)),
-            x2="end:Q",
-            y=alt.Y("count:Q", stack=None, title="texts"),
-            y2="none:Q",
+            x=bins,
+            y=alt.Y("sum(count):Q", stack=None, title="texts"),
             color=alt.Color("of:N", title=None, legend=alt.Legend(orient="bottom")),
-            tooltip=["of:N", alt.Tooltip("range:N", title=unit), alt.Tooltip("count:Q", format=",")],
+            tooltip=["of:N", bins, alt.Tooltip("sum(count):Q", title="count", format=",")],
         )
         .properties(title=alt.TitleParams(title, subtitle=subtitle), width=480, height=240)
     )

@@ -9,11 +9,10 @@ from flaxformer_lite.run.description import describe_stacks, run_names
 from flaxformer_lite.tools.report import charts
 from flaxformer_lite.tools.report.attention import Attended, attended
 from flaxformer_lite.tools.report.charts import Chart
-from flaxformer_lite.tools.report.facts import MOST_EVALUATIONS, RunFacts, environment, shown_steps
+from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
 from flaxformer_lite.tools.report.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
-from flaxformer_lite.workdir.samples import evaluation_files
 
 ShowCallback = Callable[[str, int, int], None]
 """Receives the name of the part that is made now, the number of parts that are done, and their number in all."""
@@ -38,9 +37,6 @@ class Report:
     """For each setting its path, its value in each run, and whether the values differ."""
     changes: list[Table] = field(default_factory=list)
     """The settings that were changed while a run trained; one table, or none."""
-    environment: list[Table] = field(default_factory=list)
-    translations_note: str = ""
-    """The steps of which translations are shown, if not of all evaluations."""
     notes: dict[str, list[str]] = field(default_factory=dict)
     """By tab the parts that could not be made, and why."""
 
@@ -69,8 +65,6 @@ def make_report(
         runs=[{"name": run.name, "folder": run.path, "about": about(run)} for run in runs],
         settings=settings_of(runs),
         changes=change_tables(runs),
-        environment=environment_tables(runs),
-        translations_note=TRANSLATIONS_NOTE if any(evaluated_often(run) for run in runs) else "",
     )
     parts: list[tuple[str, str, Callable[[], object]]] = [
         ("curves", "curves", lambda: report.curves.update(curve_charts(runs))),
@@ -126,11 +120,6 @@ def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
     ]
 
 
-def evaluated_often(run: RunFacts) -> bool:
-    """Returns whether a run has translations of more evaluations than are shown."""
-    return len(evaluation_files(run.folder.path / "samples")) > MOST_EVALUATIONS
-
-
 def data_charts(run: RunFacts) -> Figures:
     """Returns the lengths of training texts and the padding of their batches."""
     config = run.config
@@ -177,17 +166,3 @@ def change_tables(runs: Sequence[RunFacts]) -> list[Table]:
     return (
         [Table("Changed while it trained", ["run", "after step", "setting", "before", "then"], lines)] if lines else []
     )
-
-
-def environment_tables(runs: Sequence[RunFacts]) -> list[Table]:
-    """Returns the versions here, and what each training reported before its first step."""
-    here = [[name, version] for name, version in environment().items()]
-    tables = [Table("This report was written with", ["", "version"], here)]
-    for run in runs:
-        if run.first_lines:
-            lines = [[line] for line in run.first_lines]
-            tables.append(Table(f"{run.name}: first lines of train.log", ["line"], lines))
-    return tables
-
-
-TRANSLATIONS_NOTE = f"Of more than {MOST_EVALUATIONS} evaluations, {MOST_EVALUATIONS} at equal distances are shown."

@@ -49,8 +49,8 @@ def values(chart: charts.Chart) -> list[dict]:
 def test_a_line_chart_has_every_point_and_its_tooltip():
     chart = charts.line_chart("loss", charts.curves_of({"a": ROWS})["loss"])
     assert values(chart) == [
-        {"run": "a", "split": "train", "step": 10, "value": 3.0},
-        {"run": "a", "split": "eval", "step": 20, "value": 2.5},
+        {"run": "a", "split": "train", "step": 10, "value": 3.0, "few": True},
+        {"run": "a", "split": "eval", "step": 20, "value": 2.5, "few": True},
     ]
     layers = chart.to_dict()["layer"]
     assert [tip["field"] for layer in layers for tip in layer["encoding"].get("tooltip", [])] == [
@@ -59,38 +59,12 @@ def test_a_line_chart_has_every_point_and_its_tooltip():
 
 
 @needs.altair
-def test_a_curve_of_one_value_has_a_dot():
-    """By hand: a line needs two values to be seen; the first run has one row of training and no evaluation."""
-    rows = {"a": [ROWS[0]], "b": [ROWS[0], ROWS[0] | {"step": 30}]}
-    dots = charts.line_chart("loss", charts.curves_of(rows)["loss"]).to_dict()["layer"][1]
-    assert dots["transform"] == [{"filter": "datum.split == 'train' && indexof([\"a\"], datum.run) >= 0"}]
-    assert dots["mark"]["filled"]
-
-
-@needs.altair
-def test_evaluations_have_a_mark_of_their_own_and_the_legend_says_what_is_drawn():
-    """By hand: a dashed line is in the chart, and in its legend, from two evaluations on."""
-    train, evaluation = ROWS[0], ROWS[2]
-    for rows, legend in (
-        ([train, evaluation], "● train     ◇ evaluation"),
-        ([train, train | {"step": 15}, evaluation], "── train     ◇ evaluation"),
-        ([train, evaluation, evaluation | {"step": 30}], "● train     ╌◇╌ evaluation"),
-        ([train, train | {"step": 30}], ""),
-    ):
-        chart = charts.line_chart("loss", charts.curves_of({"a": rows})["loss"]).to_dict()
-        assert chart["title"]["subtitle"] == legend
-        marks = [layer["mark"] for layer in chart["layer"] if layer["mark"].get("shape") == "diamond"]
-        assert len(marks) == ("eval" in {row["split"] for row in rows}) and not any(
-            mark.get("filled") for mark in marks
-        )
-
-
-@needs.altair
-def test_a_single_value_is_not_rounded_on_its_axis():
-    for rows, expected in (([0.134], ".4~g"), ([0.134, 0.2], None)):
-        found = [{"split": "train", "step": step, "loss": value} for step, value in enumerate(rows)]
-        chart = charts.line_chart("loss", charts.curves_of({"a": found})["loss"]).to_dict()
-        assert chart["layer"][0]["encoding"]["y"]["axis"].get("format") == expected
+def test_a_curve_of_few_values_has_dots():
+    """By hand: a line needs two values to be seen; the first run has one row of training, the second too many."""
+    rows = {"a": [ROWS[0]], "b": [ROWS[0] | {"step": step} for step in range(21)]}
+    chart = charts.line_chart("loss", charts.curves_of(rows)["loss"])
+    assert [value["few"] for value in values(chart)] == [True] + 21 * [False]
+    assert chart.to_dict()["layer"][1]["transform"] == [{"filter": "datum.few"}]
 
 
 @needs.altair
@@ -107,13 +81,14 @@ def test_an_attention_map_has_a_cell_for_each_pair_of_tokens():
 
 @needs.altair
 def test_a_histogram_counts_all_texts():
-    """Hand-worked: of 100 lengths, bars are three wide."""
-    chart = charts.histogram("t", {"source": {0: 1, 2: 5, 3: 7, 100: 2}}, "tokens")
-    assert [(bar["tokens"], bar["end"], bar["range"], bar["count"]) for bar in values(chart)] == [
-        (0, 3, "0 … 2", 6),
-        (3, 6, "3 … 5", 7),
-        (99, 102, "99 … 101", 2),
+    chart = charts.histogram("t", {"source": {0: 1, 2: 5}, "target": {2: 3}}, "tokens")
+    assert values(chart) == [
+        {"tokens": 0, "of": "source", "count": 1},
+        {"tokens": 2, "of": "source", "count": 5},
+        {"tokens": 2, "of": "target", "count": 3},
     ]
+    encoding = chart.to_dict()["encoding"]
+    assert encoding["x"]["bin"] and (encoding["y"]["aggregate"], encoding["y"]["stack"]) == ("sum", None)
 
 
 def test_without_altair_the_message_has_the_command(monkeypatch: pytest.MonkeyPatch):

@@ -55,14 +55,6 @@ def make_run(path: Path, best: float, seed: int) -> Path:
             {"run": "x", "split": "eval", "weights": "last", "step": 20, "bleu": 31.25, "bleu_signature": "tok:13a"}
         )
     )
-    lines = (
-        "date  2 pairs",
-        "date  tokenizing data.train: 5,200, 52%, 12 min 0 s left",
-        "date  training: 1/20, 5%, 3 s left; loss 6",
-        "date  on 1 device",
-        "date  step      1  loss 5",
-    )
-    (path / "train.log").write_text("\n".join(lines), encoding="utf-8")
     return path
 
 
@@ -92,22 +84,12 @@ def test_facts_are_those_of_the_files(runs: list[RunFacts]):
     name, lines = first.hypotheses("eval") or ("", [])
     assert (name, len(lines)) == ("eval-step-00000020", 12)
     assert first.hypotheses("test") is None
-    assert first.first_lines == ["date  2 pairs", "date  on 1 device"]
 
 
 def test_of_many_evaluations_twelve_are_shown():
     assert shown_steps(list(range(0, 1000, 10)))[::11] == [0, 990]
     assert len(shown_steps(list(range(50)))) == 12
     assert shown_steps([3, 7]) == [3, 7]
-
-
-def test_the_page_says_so_where_evaluations_are_left_out(tmp_path: Path):
-    path = make_run(tmp_path / "run", 2.0, seed=3)
-    run = RunFacts("", "", RunFolder(path))
-    for more, expected in ((10, False), (11, True)):
-        for step in range(more):
-            shutil.copy(path / "samples" / "eval-step-00000010.txt", path / "samples" / f"eval-step-{30 + step:08}.txt")
-        assert tabs.evaluated_often(run) == expected
 
 
 def test_tables_have_the_best_and_the_last_evaluation(runs: list[RunFacts]):
@@ -220,7 +202,6 @@ def test_parts_that_cannot_be_made_are_named(folders: list[Path], tmp_path: Path
     assert found.notes["attention"][0].startswith(
         "alone: attention: weights is 'average:9', but train.keep_latest keeps"
     )
-    assert "at equal distances" not in page(found, ""), "only two evaluations"
     assert all(part in page(found, "") for part in ("Left out: alone: lengths", "Left out: significance"))
 
 
