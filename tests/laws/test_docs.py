@@ -97,3 +97,18 @@ def test_methods_of_runs_exist(page: Path):
         name for name in re.findall(r"\brun\.(\w+)\(", page.read_text(encoding="utf-8")) if not hasattr(Run, name)
     ]
     assert not missing
+
+
+def test_every_promise_names_tests_that_exist():
+    promises = re.findall(r"^\| .* \| (`.*`) \|$", (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8"), re.M)
+    named = {name for names in promises for name in re.findall(r"`([^`]+)`", names)}
+    assert len(promises) > 40 and not [name for name in named if not (ROOT / "tests" / name).exists()]
+
+
+def test_the_map_of_questions_names_files_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    files = {name for name in re.findall(r"`(\w+/[\w/]+\.py)", text) if not re.search("FAMILY|SYSTEM", name)}
+    missing = [
+        name for name in files if not any((folder / name).exists() for folder in (ROOT, ROOT / "flaxformer_lite"))
+    ]
+    assert files and not missing
