@@ -81,12 +81,10 @@ class PlannedBatch(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """The order of one epoch."""
+    """The rows of all batches, bucket after bucket, and the number of the batch among them that each step of the epoch takes."""
 
     examples: Int[np.ndarray, "R"]
-    """The rows of all batches, bucket after bucket."""
     batches: Int[np.ndarray, "N"]
-    """The number of the batch, in the order of `examples`, that each step of the epoch takes."""
 
 
 class Shares(NamedTuple):
@@ -203,14 +201,8 @@ def part_weights(which: Integer[np.ndarray, "I"], shares: Shares, num_buckets: i
     ]
 
 
-# Whole numbers in the ratio of weights: the rows of a mixture's sources and lengths -----------------------------------------
-
-
 def apportion(number: int, weights: Float[np.ndarray, "P"]) -> Int[np.ndarray, "P"]:
-    """Returns whole numbers in the ratio of the weights, whose sum is `number`: the largest remainders are rounded up.
-
-    Reference: Hamilton's method of apportionment.
-    """
+    """Returns whole numbers in the ratio of the weights, whose sum is `number`. Reference: Hamilton's method of apportionment."""
     if not weights.any():
         return np.zeros(len(weights), np.int64)
     exact = number * weights / weights.sum()

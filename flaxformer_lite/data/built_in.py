@@ -46,7 +46,7 @@ class Dates(Checked, DataSource, at="dates"):
             raise ValueError(f"dates.first_year and dates.last_year are {years}: {rule}")
 
     def open(self, setting: str | None = None) -> Sequence[Pair]:
-        """Returns the examples, each computed on access. Nothing can be wrong with them, so `setting` is not used."""
+        """Returns the examples, each computed on access."""
         first_day = datetime.date(self.first_year, 1, 1).toordinal()
         num_days = datetime.date(self.last_year, 12, 31).toordinal() - first_day + 1
         languages = date_languages()
@@ -130,16 +130,11 @@ class PythonDocs(Checked, DataSource, at="python_docs"):
                 "this Python lacks pydoc_data, its documentation topics: use a Python that has it, or the source PlainText"
             ) from None
         texts = {name: list(paragraphs(topics[name].split("\n"))) for name in sorted(topics)}
-        kept = [name for name in texts if topic_is_held_out(name)]
+        # With 3 as its first number, the hash holds out 5 to 6 % of the text, in topics of many sizes.
+        kept = [name for name in texts if split_mix_64(3, *name.encode()) % 20 == 0]
         if self.split == "held_out":
             chosen = [texts[name] for name in kept]
         else:
             excluded = {text for name in kept for text in texts[name]}
             chosen = [[text for text in texts[name] if text not in excluded] for name in texts if name not in kept]
         return [Pair("", "\n\n".join(parts) + "\n") for parts in chosen]
-
-
-def topic_is_held_out(name: str) -> bool:
-    """Returns whether the topic of that name is held out from training."""
-    # With 3 as its first number, the hash holds out 5 to 6 % of the text, in topics of many sizes.
-    return split_mix_64(3, *name.encode()) % 20 == 0

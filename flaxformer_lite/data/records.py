@@ -69,10 +69,7 @@ class RowMaker(Protocol[MadeExample]):
         """Returns the one shape of all rows if documents fill them; None if each row has its own length."""
 
     def longest_row(self, longest: Lengths) -> Lengths:
-        """Returns the longest row within these lengths; 0 for a side that the model does not read.
-
-        Asked for all rows, and for the rows of each bucket.
-        """
+        """Returns the longest row within these lengths, of all rows or of a bucket's; 0 for a side that the model does not read."""
 
     @abstractmethod
     def make_rows(

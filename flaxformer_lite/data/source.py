@@ -92,7 +92,6 @@ class TextSource(DataSource):
 
     @property
     def _has_source(self) -> bool:
-        """Whether the rows are pairs, not documents."""
         return True
 
     @abstractmethod

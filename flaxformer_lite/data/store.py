@@ -202,12 +202,9 @@ class TokenStore:
         return TokenArrays(shards, facts["fingerprint"])
 
     def build(self, tokenizers: Tokenizers, progress: BuildProgress, part: tuple[int, int] = (0, 1)) -> bool:
-        """Tokenizes what is missing, and returns whether the store is whole.
+        """Tokenizes what is missing, and returns whether the store is whole. Waits for a process that builds the same part.
 
-        Shards of an earlier build are kept. Another process that builds the same part is waited for.
-
-        Args:
-            part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
+        part: i of n: of every n shards makes the i-th, counted from 0, for n hosts that share the folder.
         """
         if self.is_whole:
             return True
@@ -272,22 +269,21 @@ def _held(lock: FileLock, progress: BuildProgress) -> Iterator[None]:
 
 def list_stores(folder: Path) -> list[dict[str, Any]]:
     """Returns what is in each store of a folder of stores, or in the one that `folder` is, ready for JSON."""
-    found = sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file()
-    return [_describe(store) for store in found]
-
-
-def _describe(folder: Path) -> dict[str, Any]:
-    key, facts = read_key(folder), list(shards_in(folder).values())
-    return {
-        "store": str(folder),
-        "whole": (folder / "store.json").is_file(),
-        "source": key["source"],
-        "files": key["versions"],
-        "tokenizers": list(tokenizer_files(folder)),
-        "shards": len(facts),
-        **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
-        "bytes": sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()),
-    }
+    found = []
+    for store in sorted(folder.glob("tokens-*")) or [folder] * (folder / "key.json").is_file():
+        key, facts = read_key(store), list(shards_in(store).values())
+        described = {
+            "store": str(store),
+            "whole": (store / "store.json").is_file(),
+            "source": key["source"],
+            "files": key["versions"],
+            "tokenizers": list(tokenizer_files(store)),
+            "shards": len(facts),
+            **{name: sum(one[name] for one in facts) for name in ("records", "source_tokens", "target_tokens")},
+            "bytes": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()),
+        }
+        found.append(described)
+    return found
 
 
 def stores_of(stores: Path, sources: Iterable[DataSource]) -> list[Path]:
@@ -341,7 +337,6 @@ def damaged(folder: Path, reason: object) -> ValueError:
 
 
 def shard_folders(store: Path, number: int) -> list[Path]:
-    """Returns the folders of a store's shards."""
     return [store / f"{i:05}" for i in range(number)]
 
 

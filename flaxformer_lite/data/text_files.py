@@ -57,12 +57,10 @@ class ParallelText(Checked, TextSource, at="parallel_text"):
         return file_versions(self.source) + file_versions(self.target)
 
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
-        counts = len(matching_files(self.source)), len(matching_files(self.target))
-        if counts[0] != counts[1]:
-            raise ValueError(
-                f"{self.source} matches {counts[0]} files but {self.target} {counts[1]}: each file of source "
-                "sentences needs one of target sentences"
-            )
+        files, others = len(matching_files(self.source)), len(matching_files(self.target))
+        if files != others:
+            counts = f"{self.source} matches {files} files but {self.target} {others}"
+            raise ValueError(f"{counts}: each file of source sentences needs one of target sentences")
         for (file, sources), (other, targets) in zip(
             read_files(self.source, progress), read_files(self.target), strict=False
         ):

@@ -53,12 +53,10 @@ class Rows(Lazy[Any]):
 
     @classmethod
     def source_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
-        """Returns rows without a target."""
         return cls(np.stack([lengths, np.zeros_like(lengths)], 1), make)
 
     @classmethod
     def target_only(cls, lengths: Integer[np.ndarray, "I"], make: Callable[[int], Any]) -> "Rows":
-        """Returns rows without a source."""
         return cls(np.stack([np.zeros_like(lengths), lengths], 1), make)
 
 
@@ -98,10 +96,7 @@ class TokenShard(NamedTuple):
 
 
 class TokenArrays(Lazy[TokenPair]):
-    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers.
-
-    fingerprint: if it is known already.
-    """
+    """Records in shards. A record's sides are slices of the shard's array of ids, as 32-bit numbers."""
 
     def __init__(self, shards: Sequence[TokenShard], fingerprint: str | None = None) -> None:
         self.shards, self._fingerprint = shards, fingerprint
@@ -153,10 +148,7 @@ class TokenArrays(Lazy[TokenPair]):
         return TokenPair(both[: middle - start], both[middle - start :], label)
 
     def fingerprint(self) -> str:
-        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any.
-
-        The lengths fix the side and the record of every token.
-        """
+        """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any."""
         if self._fingerprint is not None:
             return self._fingerprint
         digest = hashlib.sha256()

@@ -6,8 +6,7 @@ import json
 import operator
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from types import MappingProxyType
-from typing import Any, NamedTuple, SupportsIndex
+from typing import Any, SupportsIndex
 
 import tokenizers
 
@@ -17,7 +16,7 @@ from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
-NO_SPECIAL, NO_IDS = SpecialIds(0, None, None, None), MappingProxyType[str, Collection[int]]({})
+NO_SPECIAL = SpecialIds(0, None, None, None)
 
 
 def token_text(name: str, token: Any) -> str | None:
@@ -28,14 +27,8 @@ def token_text(name: str, token: Any) -> str | None:
     return text
 
 
-class TemplateItem(NamedTuple):
-    """One item of a template: a whole text or one special id."""
-
-    text: int | None
-    """0 or 1: the first or second text; None: a special id."""
-    token: int
-    type: int
-    """The token type of all its tokens."""
+Template = list[tuple[int | None, int, int]]
+"""For each whole text, 0 or 1, and each special id, None: which it is, a token, and the token type of all its tokens."""
 
 
 @contextlib.contextmanager
@@ -71,7 +64,7 @@ class JsonTokenizer(Tokenizer):
     def largest_id(self) -> int:
         """The largest id that a text may get. Ids may have gaps, and a template may have ids of its own."""
         pieces = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        template = (item.token for items in self._templates for item in items if item.text is None)
+        template = (token for items in self._templates for side, token, _ in items if side is None)
         return max(super().largest_id, *pieces, *template)
 
     def has_piece(self, i: int) -> bool:
@@ -79,7 +72,7 @@ class JsonTokenizer(Tokenizer):
 
     @classmethod
     def of(
-        cls, description: str, names: Mapping[str, Any], model_ids: Mapping[str, Collection[int]] = NO_IDS
+        cls, description: str, names: Mapping[str, Any], model_ids: Mapping[str, Collection[int]] | None = None
     ) -> "JsonTokenizer":
         """Returns the tokenizer with the special tokens named by its folder: `{"pad_token": "[PAD]", …}`.
 
@@ -100,7 +93,7 @@ class JsonTokenizer(Tokenizer):
 
         def found(role: str) -> int | None:
             edge = {"bos": before, "eos": after}.get(role, [])
-            in_model = [i for i in model_ids.get(role, ()) if plain.has_piece(i)]
+            in_model = [i for i in (model_ids or {}).get(role, ()) if plain.has_piece(i)]
             ids = [i for text in named[role] if text is not None and (i := library.token_to_id(text)) is not None]
             if not ids and not any(key in names for key in keys[role]):
                 ids = [*edge, *in_model]
@@ -136,9 +129,9 @@ class JsonTokenizer(Tokenizer):
         texts = [first] if second is None else [first, second]
         tokens: list[int] = []
         types: list[int] = []
-        for item in self._templates[len(texts) - 1]:
-            more = [item.token] if item.text is None else [int(i) for i in texts[item.text]]
-            tokens, types = tokens + more, types + [item.type] * len(more)
+        for side, token, kind in self._templates[len(texts) - 1]:
+            more = [token] if side is None else [int(i) for i in texts[side]]
+            tokens, types = tokens + more, types + [kind] * len(more)
         return EncodedText(tokens, types)
 
     def as_source(self, tokens: Sequence[int]) -> list[int]:
@@ -150,24 +143,23 @@ class JsonTokenizer(Tokenizer):
     @property
     def _around(self) -> tuple[list[int], list[int]]:
         """The special ids before and after a single text."""
-        items = self._templates[0]
-        at = next(number for number, item in enumerate(items) if item.text is not None)
-        return [item.token for item in items[:at]], [item.token for item in items[at + 1 :]]
+        sides, tokens = [side for side, *_ in self._templates[0]], [token for _, token, _ in self._templates[0]]
+        return tokens[: sides.index(0)], tokens[sides.index(0) + 1 :]
 
     @cached_property
     @one_error()
-    def _templates(self) -> tuple[list[TemplateItem], list[TemplateItem]]:
+    def _templates(self) -> tuple[Template, Template]:
         """The templates for one text and for two, read off the library's encoding of a text with at least one token."""
-        found: list[list[TemplateItem]] = []
         some = self._some_text()
-        for text, pair in ((some, None), (some, some)):
-            whole = self._tokenizer.encode(text, pair)
-            items: list[TemplateItem] = []
-            for side, token, kind in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True):
-                if side is None or all(side != item.text for item in items):  # the first token of a text stands for it
-                    items.append(TemplateItem(side, token, kind))
-            found.append(items)
-        return found[0], found[1]
+
+        def template(second: str | None) -> Template:
+            whole, items = self._tokenizer.encode(some, second), Template()
+            for item in zip(whole.sequence_ids, whole.ids, whole.type_ids, strict=True):
+                if item[0] is None or all(item[0] != side for side, *_ in items):  # a text's first token stands for it
+                    items.append(item)
+            return items
+
+        return template(None), template(some)
 
     def _some_text(self) -> str:
         """Returns a text with at least one token. Raises: ValueError if no piece of the vocabulary is one."""

@@ -1,7 +1,6 @@
 """All kinds of tokenizers: the union of their configs, and loading a saved tokenizer of any kind.
 
-A tokenizer config is a frozen dataclass with a field `kind` and the method `train(lines, vocab_size)`, which returns a
-`Tokenizer`. The same lines in the same order must give the same tokenizer. `TokenizerConfig` lists it.
+A config has a field `kind` and the method `train(lines, vocab_size)`: the same lines in the same order give the same tokenizer.
 """
 
 import shutil
@@ -54,17 +53,15 @@ def copy_files(source: Path, output: Path, patterns: Iterable[str], skip: Collec
 
 
 def load_tokenizer(folder: Path, stem: str = "tokenizer") -> Tokenizer:
-    """Returns the tokenizer that `Tokenizer.save` wrote into the folder, of any kind.
-
-    Raises: ValueError if there is none, more than one, or a damaged one.
-    """
+    """Returns the tokenizer that `Tokenizer.save` wrote. Raises: ValueError if none or several are there, or a damaged one."""
     files = {folder / (stem + kind.extension): kind for kind in TOKENIZER_CLASSES}
     there = [path for path in files if path.is_file()]
     if not there:
         raise ValueError(f"{folder}: no tokenizer here; one of {', '.join(path.name for path in files)} is needed")
     if len(there) > 1:
-        names = ", ".join(path.name for path in there)
-        raise ValueError(f"{folder}: more than one tokenizer, {names}; delete all but one")
+        raise ValueError(
+            f"{folder}: more than one tokenizer, {', '.join(path.name for path in there)}; delete all but one"
+        )
     path = there[0]
     try:
         return files[path].from_bytes(path.read_bytes())

@@ -1,7 +1,6 @@
 """Subword regularisation: another segmentation of the same words each time that a training example is read.
 
-It works on token ids alone: a word is a run of pieces from one "▁" to the next, and the pieces spell it. So it needs no text, and
-every draw is a function of the ids and the random numbers that are passed in.
+It works on token ids alone, and every draw is a function of them and of the random numbers that are passed in.
 """
 
 import functools
@@ -121,10 +120,9 @@ OptionalSubwordSampling = BPEDropout | UnigramSampling | None
 
 
 class SubwordSampler:
-    """Draws segmentations of texts that are given, and returned, as token ids.
+    """Draws segmentations of texts that are given, and returned, as token ids. A word is a run of pieces from one "▁" to the next.
 
-    Special ids, unknown text, bytes, and words that do not begin with "▁" are left as they are, as are words with a character that
-    is no piece.
+    Special ids, unknown text, bytes, words without "▁" and words with a character that is no piece are left as they are.
     """
 
     def __init__(self, tokenizer: Tokenizer, sampling: SubwordSampling) -> None:
