@@ -81,7 +81,10 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def overview() -> Parser:
     """Returns the parser of no command, whose help lists all of them."""
-    lines = [f"  {name:<10} {docstring(file).splitlines()[0]}" for name, file in COMMANDS.items()]
+    lines = []
+    for name, file in COMMANDS.items():  # their docstrings, without importing them
+        source = importlib.resources.files(commands).joinpath(f"{file}.py").read_text(encoding="utf-8")
+        lines.append(f"  {name:<10} {(ast.get_docstring(ast.parse(source)) or '').splitlines()[0]}")
     parser = Parser(
         prog="flaxformer-lite",
         usage="%(prog)s COMMAND …",
@@ -93,19 +96,6 @@ def overview() -> Parser:
     version = installed_versions(["flaxformer-lite"]).get("flaxformer-lite", "not installed")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version}")
     return parser
-
-
-def docstring(file: str) -> str:
-    """Returns the docstring of a command's file, without importing it."""
-    source = importlib.resources.files(commands).joinpath(f"{file}.py").read_text(encoding="utf-8")
-    return ast.get_docstring(ast.parse(source)) or ""
-
-
-def add_common(parser: argparse.ArgumentParser, name: str) -> None:
-    """Adds the options that every command has."""
-    if name not in READ_NO_RUN:
-        add_imports(parser)
-    parser.add_argument("--quiet", action="store_true", help="write only results, warnings and errors: no progress")
 
 
 def run(name: str, words: Sequence[str]) -> None:
@@ -123,7 +113,9 @@ def run(name: str, words: Sequence[str]) -> None:
         add_help=not takes_settings,
     )
     command.add_arguments(parser)
-    add_common(parser, name)
+    if name not in READ_NO_RUN:
+        add_imports(parser)
+    parser.add_argument("--quiet", action="store_true", help="write only results, warnings and errors: no progress")
     # Options may stand between RUN and FILE.
     arguments, unknown = parser.parse_known_intermixed_args(words)
     verbosity.quiet = arguments.quiet

@@ -17,10 +17,6 @@ HUGE_PAGES = "glibc.malloc.hugetlb"
 """The tunable of glibc's memory allocator that asks the kernel for huge pages; glibc reads it when a process starts."""
 PAGES_SETTING = "/sys/kernel/mm/transparent_hugepage/enabled"
 """The kernel's setting; "madvise" in brackets: huge pages are for programs that ask for them."""
-PROGRAMS_BYTES = 2**31
-"""The most that compiled programs take on disk, for each kind of CPU."""
-WORTH_KEEPING = 0.3
-"""Seconds of compiling from which on a program is kept; JAX itself says 1."""
 
 
 def program(words: Sequence[str] | None = None) -> None:
@@ -39,7 +35,9 @@ def program(words: Sequence[str] | None = None) -> None:
     try:
         main(words)
     except SystemExit as end:
-        if end.code != INTERRUPTED and not (end.code and is_one_of_several()):
+        jax = sys.modules.get("jax")
+        is_one_of_several = jax is not None and jax.distributed.is_initialized()
+        if end.code != INTERRUPTED and not (end.code and is_one_of_several):
             raise
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, AttributeError):
@@ -55,10 +53,7 @@ def report_uncaught(kind: type[BaseException], error: BaseException, trace: Trac
 
 
 def comes_too_late(error: BaseException | None) -> bool:
-    """Returns whether TensorStore's threads or the end of asyncio raised it after a save or a restore had failed.
-
-    That failure is reported itself. A thread raises one for each array; a loop that could open no file has no socket to close.
-    """
+    """Returns whether TensorStore's threads or the end of asyncio raised it after a save or restore whose failure is reported."""
     closed = type(error) is RuntimeError and str(error) == "Event loop is closed"
     return closed or (type(error) is AttributeError and "'_ssock'" in str(error))
 
@@ -66,8 +61,9 @@ def comes_too_late(error: BaseException | None) -> bool:
 def is_news(record: logging.LogRecord) -> bool:
     """Returns whether asyncio logs anything but the failures of a save's arrays, of which the save reports the first one."""
     message = record.getMessage()
-    # "orbax" is in the path of the code, or of the checkpoint
-    of_a_save = message.startswith("_GatheringFuture") or "orbax" in message
+    of_a_save = (
+        message.startswith("_GatheringFuture") or "orbax" in message
+    )  # in the path of the code or the checkpoint
     return not (of_a_save and "exception was never retrieved" in message)
 
 
@@ -129,11 +125,5 @@ def keep_programs(environment: MutableMapping[str, str]) -> None:
         return
     if os.access(folder, os.W_OK):
         environment["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(PROGRAMS_BYTES))
-        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", str(WORTH_KEEPING))
-
-
-def is_one_of_several() -> bool:
-    """Returns whether this process has met others that train with it."""
-    jax = sys.modules.get("jax")
-    return jax is not None and jax.distributed.is_initialized()
+        environment.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", str(2**31))  # bytes, for each kind of CPU
+        environment.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")  # JAX itself says 1

@@ -43,21 +43,12 @@ def used_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     return typed_settings(arguments) | {name: value for name in names if (value := getattr(arguments, name))}
 
 
-def translated(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
+def translated(loaded: Run, block: LineChunk, decode: dict[str, Any], *, ids: bool) -> list[list[ScoredText]]:
+    """Returns the answers to the lines of a chunk; `ids`: the lines are token ids, and so are the answers."""
     with block.reporting("translating") as report:
-        return loaded.hypotheses(block.lines, **report, **decode)
-
-
-def check_ids(loaded: Run, block: LineChunk, number: int) -> None:
-    """Raises: ValueError if line `number` is no list of token ids, or none that the model reads."""
-    source = block.token_ids(number)
-    with block.naming(number):
-        loaded.check_sources([source])
-
-
-def translated_ids(loaded: Run, block: LineChunk, decode: dict[str, Any]) -> list[list[ScoredText]]:
-    sources = [block.token_ids(number) for number in range(len(block.lines))]
-    with block.reporting("translating") as report:
+        if not ids:
+            return loaded.hypotheses(block.lines, **report, **decode)
+        sources = [block.token_ids(number) for number in range(len(block.lines))]
         answers = loaded.hypotheses_of_ids(sources, progress=report["progress"], **decode)
     return [[ScoredText(" ".join(map(str, h.tokens)), h.score) for h in answer] for answer in answers]
 

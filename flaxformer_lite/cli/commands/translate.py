@@ -6,7 +6,6 @@ each hypothesis is a line `index ||| text ||| score`; index counts input lines f
 """
 
 import argparse
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 
@@ -50,9 +49,13 @@ def run(arguments: argparse.Namespace) -> None:
         return [f"{text}\t{score:.6f}" if arguments.scores else text]
 
     def answer(block: LineChunk) -> Iterator[str]:
-        found = (translation.translated_ids if arguments.ids else translation.translated)(loaded, block, decode)
+        found = translation.translated(loaded, block, decode, ids=arguments.ids)
         for hypotheses in translation.chosen(found, arguments, metrics):
             yield from written(hypotheses)
 
-    check = functools.partial(translation.check_ids, loaded) if arguments.ids else None
-    answer_lines(blocks, answer, check, empty=lambda: written([("", 0.0)]))
+    def check(block: LineChunk, number: int) -> None:
+        source = block.token_ids(number)
+        with block.naming(number):
+            loaded.check_sources([source])
+
+    answer_lines(blocks, answer, check if arguments.ids else None, empty=lambda: written([("", 0.0)]))
