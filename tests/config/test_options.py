@@ -6,6 +6,8 @@ from flaxformer_lite.config import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
 
 WRONG = {
+    "--model.d-model 7": "model.d_model 7 is not divisible by model.num_heads 4: change one",
+    "extra": "extra belongs to no option",
     "--train.stpes 9": "--train.stpes; perhaps you meant --train.steps",
     "--train.step 20": "--train.step; perhaps you meant --train.steps",
     "--steps 20": "--steps; perhaps you meant --train.steps",

@@ -5,21 +5,12 @@ pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows
 """
 
 import argparse
-import dataclasses
 import json
-from typing import TYPE_CHECKING
 
-from flaxformer_lite.base.console import Progress, note
-
-if TYPE_CHECKING:
-    import flaxformer_lite.config
-
+from flaxformer_lite.base.console import Progress
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
-
-UNROLLED = 2
-"""Layers in one iteration that are planned as they stand: a loop over two compiles no faster (docs/scaling.md)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,32 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
-    config, about = load_config(arguments.config, arguments.flags), None
+    config = load_config(arguments.config, arguments.flags)
     if arguments.devices is not None and arguments.devices > 0 and arguments.topology is None:
         print(*sharding_table(config, arguments.devices), sep="\n")
         return
     if arguments.topology is None or arguments.devices is not None:
         raise ValueError("--topology or --devices: give a slice such as v5e:4x4, or a number of devices above 0")
-    if not arguments.decode and not any(
-        word.replace("_", "-").startswith("--model.scan-unroll") for word in arguments.flags
-    ):
-        config, about = in_a_loop(config)
-    if about is not None:
-        note(about)
     with Progress() as progress:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, decode=arguments.decode, num_slices=arguments.num_slices)
-    print(json.dumps(as_json(plan) | {"note": about}, indent=2) if arguments.json else in_words(plan))
-
-
-def in_a_loop(config: "flaxformer_lite.config.Config") -> tuple["flaxformer_lite.config.Config", str | None]:
-    """Returns the config with more than `UNROLLED` layers in a loop, and the note that says so; another as it is, and None."""
-    model = config.model
-    unroll = min(model.scan_unroll, max(model.num_encoder_layers, model.num_decoder_layers))
-    if unroll <= UNROLLED:
-        return config, None
-    about = (
-        "planned with the layers in a loop, which compiles faster and may need more memory and HBM traffic: "
-        f"--model.scan-unroll {unroll} plans the config's own form"
-    )
-    return dataclasses.replace(config, model=dataclasses.replace(model, scan_unroll=1)), about
+    print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))

@@ -18,7 +18,6 @@ import pytest
 from jax.sharding import Mesh
 
 from flaxformer_lite.cli.main import run
-from flaxformer_lite.config import Config
 from flaxformer_lite.config.load import load_config
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths
@@ -244,37 +243,6 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
     with pytest.raises(SystemExit, match="2"):
         run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *options])
     assert capsys.readouterr().err.startswith(f"error: {says}")
-
-
-@pytest.mark.parametrize(
-    ("words", "planned"), [(["char_lm"], 1), (["quickstart"], 2), (["char_lm", "--model.scan_unroll", "3"], 3)]
-)
-def test_more_than_two_unrolled_layers_are_planned_in_a_loop_unless_asked_for(
-    words: list[str], planned: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    def stop(config: Config, *_: object, **__: object) -> Plan:
-        raise ValueError(f"{config.model.scan_unroll} a turn")
-
-    monkeypatch.setattr("flaxformer_lite.tools.planning.make_plan", stop)
-    with pytest.raises(SystemExit, match="2"):
-        run("plan", [*words, "--topology", "v5e:2x2"])
-    written = capsys.readouterr().err
-    assert f"error: {planned} a turn" in written
-    assert ("layers in a loop" in written) == (planned == 1)
-    assert ("--model.scan-unroll 4 plans" in written) == (planned == 1)  # the config's own
-
-
-@pytest.mark.parametrize(("words", "loop"), [(["char_lm"], True), (["char_lm", "--decode"], False)])
-def test_json_says_that_the_layers_were_planned_in_a_loop(
-    words: list[str], loop: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    monkeypatch.setattr("flaxformer_lite.tools.planning.make_plan", lambda *_, **__: None)
-    monkeypatch.setattr("flaxformer_lite.tools.planning.plan.as_json", lambda plan: {})
-    run("plan", [*words, "--topology", "v5e:2x2", "--json"])
-    written = capsys.readouterr()
-    about = json.loads(written.out)["note"]
-    assert (about is not None and "may need more memory" in about and f"{about}\n" in written.err) == loop
-    assert (about is None and not written.err) == (not loop)
 
 
 def test_a_pmaps_program_is_not_planned():
