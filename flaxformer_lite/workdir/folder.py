@@ -25,7 +25,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +104,6 @@ def is_row(row: Any) -> bool:
         )
     values = [value for name, value in row.items() if name != "split" and value is not None]
     return all(isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63) for value in values)
-
-
-def joined(first: Mapping[str, list[Any]], then: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Returns two changes of settings, one after the other, as one: the old and the new value of each."""
-    return {**first, **{name: [first.get(name, pair)[0], pair[1]] for name, pair in then.items()}}
 
 
 class RunFolder:
@@ -324,7 +319,9 @@ class RunFolder:
             if is_row(row):
                 key = row["step"], row["split"]
                 if row["split"] == "change" and key in rows:
-                    row["settings"] = joined(rows[key]["settings"], row["settings"])
+                    before = rows[key]["settings"]  # two changes, one after the other, are one
+                    then = {name: [before.get(name, pair)[0], pair[1]] for name, pair in row["settings"].items()}
+                    row["settings"] = before | then
                 rows[key] = {"step": row["step"], "split": row["split"], **finite(row)}
             else:
                 warn(f"{self.metrics}, line {number} is not a row of metrics: it was skipped")

@@ -129,7 +129,7 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
     The line also lists model settings in which the two runs differ although all shapes are the same.
 
     Raises: ValueError with the parameters that are missing in that run, or have another shape, and match no pattern of
-        `train.init_fresh`; and for a pattern that matches none of these.
+        `train.init_fresh`.
     """
     train = here_config.train
     folder = open_run(str(train.init_from))
@@ -149,11 +149,6 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
         raise ValueError(
             f"train.init_from {folder.path} does not fit: {listed}. Change the model, or start them fresh: add patterns that "
             "match their paths to train.init_fresh"
-        )
-    idle = [p for p in train.init_fresh if not any(fnmatch.fnmatchcase(path, p) for path in fresh)]
-    if idle:
-        raise ValueError(
-            f"train.init_fresh has {idle[0]!r}, which matches no missing or mismatched parameter: leave it out"
         )
     unused = sorted(set(there) - set(here))
     taken = {

@@ -168,15 +168,6 @@ def test_the_caller_may_donate_the_state_and_change_meta_at_once(tmp_path):
             assert np.all(np.asarray(state["kernel"]) == step)
 
 
-def test_after_wait_another_process_can_read_it(tmp_path):
-    with open_checkpoints(tmp_path) as writer:
-        writer.save(3, state_at(3), {}, {"loss": 0.5})
-        writer.wait()
-        with open_checkpoints(tmp_path, read_only=True) as reader:
-            assert_same(reader.restore(state_at(0))[1], state_at(3))
-            assert reader.best() == 3
-
-
 def test_a_tree_that_does_not_fit_is_an_error_that_names_the_leaf_and_no_damage(tmp_path):
     wider = dataclasses.replace(state_at(0), params={**state_at(0).params, "out": {"bias": jnp.zeros((13,))}})
     other_type = dataclasses.replace(state_at(0), step=jnp.float32(0))
@@ -226,18 +217,6 @@ def test_the_average_is_the_mean_of_the_newest(tmp_path):
 
 
 # --- what is kept ---
-
-
-def test_the_newest_and_the_best_are_kept():
-    """Oracle: by hand, for the newest two and the best one. Step 6 is interim; of equals the earliest is the best."""
-    losses = {1: 1.0, 2: 2.0, 3: float("nan"), 4: 1.0, 5: None, 6: 0.1}
-    manifests = {s: {"metrics": None if x is None else {"loss": x}, "interim": s == 6} for s, x in losses.items()}
-    rules = Retention(keep_latest=2, keep_best=1, best_metric="loss", best_mode="min")
-    assert rules.kept(manifests) == {1, 4, 5, 6} and rules.ranked(manifests) == [1, 4, 2]
-    highest = dataclasses.replace(rules, best_mode="max")
-    assert highest.kept(manifests) == {2, 4, 5, 6} and highest.ranked(manifests) == [2, 1, 4]
-    unranked = dataclasses.replace(rules, keep_best=0, best_metric=None)
-    assert unranked.kept(manifests) == {4, 5, 6} and unranked.ranked(manifests) == []
 
 
 @pytest.mark.parametrize(

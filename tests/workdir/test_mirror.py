@@ -351,15 +351,6 @@ def started(folder: Path, **changes: object) -> Path:
     return folder
 
 
-def test_an_empty_folder_starts_from_the_mirror(tmp_path: Path):
-    run = tmp_path / "run"
-    write_run(run, CONFIG, [4, 8], 9)
-    new_mirror(run).push()
-    copy = started(tmp_path / "copy")
-    (copy / ".lock").unlink()
-    assert same_files(run, copy)
-
-
 def test_a_start_that_was_cut_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Law: the newest checkpoint comes last, so a folder with it has everything."""
     write_run(run := tmp_path / "run", CONFIG, [4, 8], 9)

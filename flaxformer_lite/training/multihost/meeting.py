@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import jax
 
-from flaxformer_lite.base.bounds import PositiveInt, violation
+from flaxformer_lite.base.bounds import PositiveInt
 from flaxformer_lite.base.console import Failure, warn
 
 GONE = "another process of this run is gone, or cannot be reached"
@@ -46,9 +46,6 @@ class ProcessConfig:
                 f"--coordinator is {self.coordinator}, --num-processes {self.num_processes}, --process-id {self.process_id}: "
                 "set all three or none"
             )
-        for name in ("num_processes", "join_seconds"):
-            if message := violation(type(self), name, getattr(self, name), f"--{name.replace('_', '-')}"):
-                raise ValueError(message)
         if self.coordinator is None or self.num_processes is None or self.process_id is None:
             return
         found = re.fullmatch(r"[^\s/]+:(\d{1,5})", self.coordinator)
