@@ -42,6 +42,8 @@ from flaxformer_lite.workdir.manifest import (
     write_digests,
 )
 
+QUIET = Quiet("orbax")
+
 SAVE_SECONDS = 100 * 365 * 86_400
 """The longest save, by the clock on the wall, which Orbax reads: it runs on while a machine sleeps, and jumps when it is set."""
 
@@ -131,9 +133,7 @@ class Checkpoints:
         self._reported: set[int] = set()  # the damaged steps that the user knows of
         self._known: set[int] = set()  # steps whose arrays this process has written or restored
         self._saved: int | None = None  # the step that was saved last, which may be incomplete
-        self._closed = self._failed = False
-        self._quiet = Quiet("orbax")
-        logging.getLogger("absl").addFilter(self._quiet)
+        logging.getLogger("absl").addFilter(QUIET)
         self._orbax: ocp.CheckpointManager = make_manager(self._folder, self, read_only, shared)
         for step in self._orbax.all_steps():
             with contextlib.suppress(DamageError):  # reported when it is to be restored
@@ -320,7 +320,6 @@ class Checkpoints:
         try:
             self._orbax.wait_until_finished()
         except Exception as error:  # on a full disk TensorStore raises a ValueError, Orbax others
-            self._failed = True
             reason = str(error).partition("\n")[0]
             before = [self._folder / str(step) for step in self._orbax.all_steps() if step != self._saved]
             # Each part of Orbax and TensorStore has its own words for that. A save may have made the folder anew.
@@ -331,16 +330,11 @@ class Checkpoints:
             raise kind(f"saving a checkpoint in {self._folder} failed: {reason}") from error
 
     def close(self) -> None:
-        """Waits until the checkpoint in progress is complete and closes the folder. A second call does nothing."""
-        if self._closed:
-            return
-        self._closed = True
+        """Waits until the checkpoint in progress is complete and closes the folder."""
         try:
             self.wait()
         finally:
             self._orbax.close()
-            if not self._failed:  # threads of a save that failed may still log, with tracebacks
-                logging.getLogger("absl").removeFilter(self._quiet)
 
     def _with_manifests(self, steps: Iterable[int]) -> dict[int, dict[str, Any]]:
         return {step: self._manifests.get(step, {}) for step in steps}
@@ -476,8 +470,7 @@ def make_manager(folder: Path, policy: Checkpoints, read_only: bool, shared: boo
 def read_tree(manager: ocp.CheckpointManager, step: int, abstract: PyTree, *, partial: bool = False) -> PyTree:
     """Returns the arrays of a checkpoint with the shardings in `abstract`, or on the first local device.
 
-    Args:
-        partial: read only the arrays that are in `abstract`.
+    `partial` reads only the arrays that are in `abstract`.
     """
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     target = jax.tree.map(

@@ -319,8 +319,6 @@ class Mirror:
         self.snapshot = folder / ".mirror"
         self.pushed: dict[str, tuple[int, int]] = {}
         """Size and time of change of each file as it was last copied by this process."""
-        self.same: dict[int, tuple[int, int]] = {}
-        """Checkpoints known to be complete in the mirror, with the stamps of their digests: a rollback saves steps anew."""
         self.failure: str | None = None
         """Why the last push failed."""
         self.last_activity = time.monotonic()
@@ -374,7 +372,6 @@ class Mirror:
             if step < ours[-1]:
                 old = (name for name in there if step_of(name) == step)
                 self.remote.delete(sorted(old, key=lambda name: (not name.endswith(MARKER), name)))
-                self.same.pop(step, None)
 
     def _take_snapshot(self) -> list[str]:
         """Makes the snapshot, of links where the file system has them; returns the names of its files."""
@@ -406,20 +403,17 @@ class Mirror:
     def _put_checkpoint(self, step: int, names: list[str], there: set[str]) -> None:
         """Copies a checkpoint, its marker last; of one that is there already only the marker, which has its metrics."""
         folder = f"checkpoints/{step}"
-        marker, mark = f"{folder}/{MARKER}", stamp(self.snapshot / folder / "state" / DIGESTS)
+        marker = f"{folder}/{MARKER}"
         if marker in there:
-            if self.same.get(step) == mark or self.remote.has_same_state(self.snapshot / folder, folder):
-                self.same[step] = mark
+            if self.remote.has_same_state(self.snapshot / folder, folder):  # a rollback saves steps anew
                 self._put(marker, there)
                 return
             if complete_steps(there) == [step]:
                 return  # until another one is complete
             self.remote.delete([marker])
-        self.same.pop(step, None)
         self.remote.delete(sorted(name for name in there if step_of(name) == step and name not in names))
         for name in sorted(names, key=lambda name: (name == marker, name)):
             self._put(name, there - {marker})
-        self.same[step] = mark
 
     def _run(self) -> None:
         """Pushes each new state of the checkpoints until the end of the run, and then once more."""
@@ -455,7 +449,7 @@ class Mirror:
                 f"{name} cannot be written ({failure}): training continues, and it is copied as soon as that works"
             )
         elif before is not None and failure is None:
-            self.progress.say(f"{name} works again: checkpoints {', '.join(map(str, sorted(self.same)))} are there")
+            self.progress.say(f"{name} works again, and all is copied")
 
 
 def run_files(folder: Path) -> list[tuple[str, Path]]:

@@ -91,12 +91,12 @@ def test_a_server_that_goes_away_and_comes_back(gate: Gate, tmp_path: Path, monk
     url, run = f"s3://{BUCKET}/vanishing", tmp_path / "run"
     write_run(run, CONFIG, [4], 4)
     with Mirror(url, run, Progress(1, silent=True)) as mirror:
-        wait_for(lambda: 4 in mirror.same)
+        wait_for(lambda: "checkpoints/4/meta/meta.json" in mirror.pushed)
         gate.shut()
         write_run(run, CONFIG, [4, 8], 8)
         wait_for(lambda: mirror.failure is not None)
         gate.open()
-        wait_for(lambda: 8 in mirror.same)
+        wait_for(lambda: "checkpoints/8/meta/meta.json" in mirror.pushed)
     assert len(said) == 2 and "Could not connect to the endpoint" in said[0] and "works again" in said[1]
     remote = RemoteRun(url)
     here = {path.relative_to(run).as_posix(): path for path in run.rglob("*") if path.is_file()}
