@@ -5,6 +5,7 @@ take time and memory. It finds what `transformers.utils.chat_template_utils` of 
 """
 
 import datetime
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -94,12 +95,18 @@ ENVIRONMENT.globals |= {
 
 
 class ChatTemplate:
-    """A template, and the special tokens that it may write. Raises: ValueError if it cannot be compiled."""
+    """A template, and the special tokens that it may write."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
         self.source, self.tokens = source, tokens
+
+    @functools.cached_property
+    def compiled(self) -> jinja2.Template:
+        """The compiled template; compiling computes what is constant in it. Raises: ValueError if it cannot be compiled."""
         try:
-            self.template = ENVIRONMENT.from_string(source)
+            return ENVIRONMENT.from_string(self.source)
+        except MemoryError:
+            raise
         except Exception as error:  # Jinja's, or one of Python's compiler
             line = f"line {error.lineno}: " if isinstance(error, jinja2.TemplateSyntaxError) else ""
             raise ValueError(f"the chat template cannot be compiled: {line}{in_one_line(error)}") from None
@@ -114,16 +121,19 @@ class ChatTemplate:
     ) -> str:
         """Returns the text before the answer: up to the beginning of a new message, or within the last one of `messages`.
 
-        Raises: ValueError if the template refuses the messages, or fails.
+        Raises: ValueError if the template cannot be compiled, refuses the messages, or fails; MemoryError.
         """
         variables = {"tools": None, "documents": documents, "add_generation_prompt": add_generation_prompt}
         variables |= {name: token for name, token in self.tokens.items() if token}
         final = messages[-1]["content"]
         if continue_final_message:
             messages = [*messages[:-1], {**messages[-1], "content": final + TAG}]
+        template = self.compiled
         try:
-            text = self.template.render(messages=messages, **variables)
+            text = template.render(messages=messages, **variables)
             text.encode()  # fails for half a surrogate pair, which no tokenizer reads
+        except MemoryError:
+            raise
         except Exception as error:  # a program may raise anything
             raise ValueError(f"the chat template refuses these messages: {in_one_line(error)}") from None
         if not continue_final_message:
@@ -144,7 +154,7 @@ def read_chat_template(folder: Path, tokenizer: Tokenizer) -> ChatTemplate | Non
 
     Special tokens are those that a folder names, else the tokenizer's where it reads their names as one token.
 
-    Raises: ValueError for a file that is not JSON, and for a template that cannot be compiled.
+    Raises: ValueError for a file that is not JSON.
     """
     documents = {part: read_object(folder / part / "tokenizer_config.json") for part in FOLDERS}
     named_tokens: dict[str, Any] = {}

@@ -23,6 +23,7 @@ from tests.support.experiments import tiny_config
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"[:25]
 SMALL: dict[str, Any] = {"d_model": 6, "num_heads": 2, "d_ff": 5}
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{{ b }}{% endfor %}{% endfor %}"
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
     "[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}"

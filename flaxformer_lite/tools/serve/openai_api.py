@@ -79,10 +79,8 @@ class OpenAIApi:
         begins = not continues if asked.add_generation_prompt is None else asked.add_generation_prompt
         options: dict[str, Any] = {"documents": asked.documents, "continue_final_message": continues}
         messages = [message.as_dict() for message in asked.messages]
-        try:
-            text = await asyncio.to_thread(run.chat.prompt, messages, **options, add_generation_prompt=begins)
-        except ValueError as error:
-            raise Refusal(422, str(error), param="messages") from None
+        coming = run.chat.submit(messages, request.state.deadline, **options, add_generation_prompt=begins)
+        text = await self.service.before(request, asyncio.wrap_future(coming))
         ids = await asyncio.to_thread(run.tokenizers.target.encode, text)  # the template writes the special tokens
         most = asked.max_completion_tokens or asked.max_tokens
         return await self.completed(request, run, "chat.completion", asked, [ids], most)

@@ -29,6 +29,7 @@ from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.run.text_predictor import MASK
 from flaxformer_lite.text.chat import read_chat_template
 from flaxformer_lite.text.tokenizer import UnknownText
+from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
 from flaxformer_lite.workdir.samples import evaluation_files, read_samples
@@ -90,10 +91,14 @@ class ServedRun:
             raise ValueError(f"the run {run.folder.path} has no head that answers texts: serve another run")
         self.about = describe_model(run.config.model, run.params)
         self.reads_target = run.config.model.num_decoder_layers > 0
-        self.chat = None
+        self.chat: ChatProcess | None = None
         if "generate" in self.tasks:
             try:
-                self.chat = read_chat_template(run.folder.path, self.tokenizers.target)
+                template = read_chat_template(run.folder.path, self.tokenizers.target)
+                if template is not None:
+                    chat = ChatProcess(template)
+                    chat.check()
+                    self.chat = chat
             except ValueError as error:
                 warn(f"{run.folder.path} has no chat: {error}")
 

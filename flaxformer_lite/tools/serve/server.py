@@ -110,7 +110,7 @@ def serve(
         try:
             server.run(sockets=[listener])
         finally:
-            stopped: bool = service.worker.close(LAST_CALL)
+            stopped: bool = service.close(LAST_CALL)
             say(f"stopped; {service.metrics.summary()}")
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -38,6 +38,13 @@ class Service:
         self.worker = Worker(self.runs, limits, together, self.metrics.observe_call)
         self.metrics.watch(self.worker)
 
+    def close(self, seconds: float) -> bool:
+        """Ends the worker and the processes of chat templates; returns whether the worker ended in that time."""
+        for run in self.runs.by_name.values():
+            if run.chat is not None:
+                run.chat.close()
+        return self.worker.close(seconds)
+
     async def parsed(self, request: Request, shape: type[Shape]) -> Shape:
         """Returns the body of a request. Raises: Refusal if it is too long, too slow, or of another shape."""
         body, most = bytearray(), self.limits.body_bytes

@@ -22,10 +22,11 @@ from flaxformer_lite.objectives import Classification
 from flaxformer_lite.run import Run
 from flaxformer_lite.text.chat import ChatTemplate
 from flaxformer_lite.text.json_tokenizer import JsonTokenizer
+from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.workdir.folder import RunFolder
 from tests.support import needs
 from tests.support.experiments import use_one_device
-from tests.support.served import FakeModel, as_run, runs
+from tests.support.served import ENDLESS, FakeModel, as_run, runs
 from tests.support.tokenizers import NAMES, bytes_joined
 
 pytestmark = needs.starlette
@@ -268,7 +269,7 @@ def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatc
     """Worked by hand; the model answers with the prompt backwards."""
     source = "{% for m in messages %}{{ m.name }}[{{ m.content }}]{% endfor %}{{ documents[0].text if documents }}"
     source += "{{ add_generation_prompt }}"
-    monkeypatch.setattr(served.service.runs.by_name["documents"], "chat", ChatTemplate(source, {}))
+    monkeypatch.setattr(served.service.runs.by_name["documents"], "chat", ChatProcess(ChatTemplate(source, {})))
     messages = [{"role": "user", "content": "a", "name": "Ada"}, {"role": "assistant", "content": "bc"}]
     for options, prompt in (
         ({"documents": [{"text": "t"}]}, "Ada[a][bc]tTrue"),
@@ -281,6 +282,28 @@ def test_what_a_template_reads_comes_from_the_request(served: Served, monkeypatc
     both = {"continue_final_message": True, "add_generation_prompt": True}
     refusal = served.refused("/v1/chat/completions", {"model": "documents", "messages": messages, **both})
     assert refusal[0] == 422 and "are both true: leave one of them out" in refusal[1]
+
+
+def test_a_stuck_template_holds_up_nothing_but_itself(three_runs: dict[str, Run]):
+    """Law: while templates without end are rendered, the server, the run and the chats of another run answer."""
+    served = Served(three_runs | {"other": three_runs["documents"]}, limits={"seconds": 3.0})
+    served.service.runs.by_name["documents"].chat = ChatProcess(ChatTemplate(ENDLESS, {}))
+    asked = {"model": "documents", "messages": [{"role": "user", "content": "hi"}]}
+    found: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(served.refused("/v1/chat/completions", asked)[0]))
+        for _ in range(9)
+    ]
+    for thread in threads:
+        thread.start()
+    assert served.client.get("/health").status_code == 200
+    assert served.answers("/api/generate", texts="Once", run="documents")[0][0]["text"] == "ecnO"
+    assert served.post("/v1/chat/completions", asked | {"model": "other"}).status_code == 200
+    assert any(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join()
+    assert set(found) <= {422, 504} and 504 in found and len(found) == 9
+    assert served.service.close(5)
 
 
 def test_a_template_that_cannot_be_compiled_is_said_at_the_start(

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -83,6 +84,35 @@ def serving(*words: str, **environment: str) -> Iterator[Server]:
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_chat_template_without_end_takes_nothing_else_down(folders: list[str], tmp_path: Path):
+    """Law: six clients whose prompts never end are refused by --timeout; health is answered meanwhile, and SIGTERM ends it."""
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    run = shutil.copytree(folders[1], tmp_path / "documents")
+    (run / "chat_template.jinja").write_text(served.ENDLESS)
+    statuses: list[int] = []
+
+    def ask(url: str) -> None:
+        with pytest.raises(HTTPError) as caught:
+            post(url, "/v1/chat/completions", {"model": "documents", "messages": [{"role": "user", "content": "hi"}]})
+        statuses.append(caught.value.code)
+        caught.value.close()
+
+    with serving(str(run), "--timeout", "3") as server:
+        threads = [threading.Thread(target=ask, args=(server.url,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            with urlopen(f"{server.url}/health", timeout=60) as response:
+                assert response.status == 200
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert server.process.wait(60) == 0 and set(statuses) <= {422, 503, 504} and len(statuses) == 6
 
 
 @pytest.fixture(scope="module")
