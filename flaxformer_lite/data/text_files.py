@@ -3,14 +3,16 @@
 import csv
 import itertools
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import ClassVar, Literal
 
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource
+from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource, warn_once
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,
@@ -133,6 +135,17 @@ class ColumnSource(Checked, TextSource, at="data"):
     def _split(self, lines: Iterator[str], file: str) -> Iterator[tuple[int, list[str]]]:
         """Yields the cells of each row, with the number of its first line, counted from 1; no cells for a blank line."""
 
+    def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
+        if not self.header:
+            first = list(itertools.islice(self._rows(ignore_progress), MOST_COMPARED))
+            texts = [[] if isinstance(row.pair, str) else list(filter(None, row.pair[:2])) for row in first]
+            if first and looks_like_a_header(texts):
+                warn_once(
+                    f"{first[0].files[1]}:1: this row looks like a header ({', '.join(map(repr, texts[0]))}), and is read like the "
+                    f"others: set {setting or self.kind}.header to True if it is one"
+                )
+        yield from super().stream(setting, progress)
+
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
         for file, lines in read_files(self.path, progress):
             rows, names = self._split(lines, file), list[str]()
@@ -219,6 +232,32 @@ class CSV(ColumnSource, at="csv"):
                 ) from None
 
 
+MOST_COMPARED = 101
+"""Rows at the start of a file by which a header is known."""
+HEADER_WORDS = frozenset(
+    re.findall(
+        r"\w+",
+        "source src target tgt text texts sentence sentences document content body title question answer context input output "
+        "prompt response completion instruction premise hypothesis query passage translation transcript review comment label "
+        "labels class category sentiment score language lang original reference id index english german french spanish italian "
+        "portuguese dutch russian chinese japanese korean arabic hindi turkish polish czech en de fr es it pt nl ru zh ja ko ar "
+        "hi tr pl cs sv fi da uk ro hu el he vi th",
+    )
+)
+
+
+def looks_like_a_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Returns whether the texts of the first row are names of columns: by their words, or by their length among the others'."""
+    names = [re.split(r"[\W\d_]+", text.strip().lower()) for text in rows[0]]
+    if rows[0] and all(any(words) and HEADER_WORDS.issuperset(filter(None, words)) for words in names):
+        return True
+    others = [row for row in rows[1:] if len(row) == len(rows[0])]
+    return len(others) > 2 and all(
+        re.fullmatch(r"\w[\w.-]*\w", text) and 2 * len(text) <= median(len(row[i]) for row in others)
+        for i, text in enumerate(rows[0])
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class JSONLines(Checked, FieldSource, at="json_lines"):
     """A text file with one JSON object a line."""
@@ -252,7 +291,7 @@ class PlainText(Checked, DataSource, at="plain_text"):
     """Unit of a document: a whole file, a line, or a paragraph between blank lines. Blank documents are left out."""
 
     def stream(self, setting: str | None = None, progress: ReadProgress = ignore_progress) -> Iterator[Pair]:
-        found = False
+        found = longest = 0
         for _, lines in read_files(self.path, progress):
             texts: Iterable[str] = lines
             if self.documents == "file":
@@ -261,10 +300,15 @@ class PlainText(Checked, DataSource, at="plain_text"):
                 texts = paragraphs(lines)
             for text in texts:
                 if text.strip():
-                    found = True
+                    found, longest = found + 1, max(longest, text.count("\n") + 1)
                     yield Pair("", text)
         if not found:
             raise ValueError(f"{self.path}: no text in it")
+        if self.documents == "paragraphs" and found == 1 and longest > 1:
+            warn_once(
+                f"{self.path}: no blank line in its text, so its {longest:,} lines are one paragraph and one document: set "
+                f"{setting or self.kind}.documents to 'lines' if each line is one"
+            )
 
     def versions(self) -> list[str] | None:
         return file_versions(self.path)

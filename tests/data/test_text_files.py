@@ -229,3 +229,49 @@ def test_what_is_wrong_with_the_files_is_one_line(tmp_path: Path):
         with pytest.raises(ValueError, match=words) as caught:
             PlainText(path=str(tmp_path / path)).open()
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("first", "is_header"),
+    [
+        ("source\ttarget", True),
+        ("English\tGerman", True),
+        ("en\tde", True),
+        ("sentence1\tsentence_2", True),
+        ("Deutsch\tEnglisch", True),
+        ("Go.\tGeh.", False),
+        ("A sentence like the others\tEin Satz wie die anderen", False),
+        ("a\tEin Satz wie die anderen", False),
+    ],
+)
+def test_a_row_that_looks_like_a_header_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture, first: str, is_header: bool
+) -> None:
+    """It is read like the others; with `header` it is not, without a word."""
+    path = file(tmp_path, "x.tsv", f"{first}\n" + "A few words of text\tEin paar Wörter Text\n" * 5)
+    assert len(TSV(path=path).open()) == 6
+    warning = f"warning: {path}:1: this row looks like a header ("
+    assert capsys.readouterr().err.startswith(warning) == is_header
+    assert len(TSV(path=path, header=True).open()) == 5 and not capsys.readouterr().err
+    bad = file(tmp_path, "bad.tsv", Path(path).read_text().replace("\n", "\nno tab\n", 1))
+    assert len(TSV(path=bad, bad_rows="drop").open()) == 6
+    assert ("looks like a header" in capsys.readouterr().err) == is_header, "a bad row is none of the others"
+
+
+def test_a_header_is_warned_about_once_by_the_path_of_its_setting(tmp_path: Path, capsys: pytest.CaptureFixture):
+    """A start reads large data several times."""
+    csv = CSV(path=file(tmp_path, "x.csv", "source,target\na,b\n"))
+    for _ in range(2):
+        list(csv.stream("data.train"))
+    assert capsys.readouterr().err.count(": set data.train.header to True if it is one\n") == 1
+
+
+def test_paragraphs_without_blank_lines_are_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture):
+    path = file(tmp_path, "x", "one\ntwo\nthree\n\n")
+    assert texts(PlainText(path=path, documents="paragraphs")) == ["one\ntwo\nthree"]
+    expected = "so its 3 lines are one paragraph and one document: set plain_text.documents to 'lines'"
+    assert expected in capsys.readouterr().err
+    for content in ("one\n", "one\n\ntwo\nthree\n"):
+        texts(PlainText(path=file(tmp_path, "x", content), documents="paragraphs"))
+    texts(PlainText(path=path, documents="lines"))
+    assert not capsys.readouterr().err
