@@ -6,18 +6,23 @@ cache from its own settings (`HF_ENDPOINT`, `HF_TOKEN`, `HF_HUB_CACHE`, `HF_HUB_
 
 import contextlib
 import fnmatch
+import hashlib
+import json
 import os
 import re
 import sys
 import textwrap
 import warnings
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from flaxformer_lite.base.atomic_files import write_whole
+from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.base.console import note, warn
 from flaxformer_lite.interop.hf.families import family_of
-from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config
+from flaxformer_lite.interop.hf.folder import COMPANIONS, INDEX, WEIGHTS, read_config, read_json
 
 with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the bars here are no widgets
     warnings.filterwarnings("ignore", "IProgress not found")
@@ -27,11 +32,13 @@ with warnings.catch_warnings():  # of tqdm in a notebook without ipywidgets: the
         HfApi,
         constants,
         errors,
+        file_download,
         get_token,
+        hf_hub_download,
         snapshot_download,
     )
     from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars, enable_progress_bars, tqdm
 
 NETWORK: Any = errors.HfHubHTTPError.__bases__[0]
 """The base class of errors of the connection: httpx's or httpx2's, whichever the library uses."""
@@ -40,9 +47,14 @@ BROKEN = (NETWORK, errors.LocalEntryNotFoundError, RuntimeError, getattr(errors,
 
 FORM = re.compile(r"(hf://)?(\w[\w.-]*/\w[\w.-]*)(?:@([\w./-]+))?", re.ASCII)
 SHARDS = "model-*-of-*.safetensors"
-TEXTS = ["config.json", "generation_config.json", INDEX, *COMPANIONS]
+TEXTS = ("config.json", "generation_config.json", INDEX, *COMPANIONS)
 """Patterns of the small files of a model; the rest are its weights."""
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN"
+METADATA = file_download.get_hf_file_metadata
+COMMIT = re.compile("[0-9a-f]{40}")
+DIGEST = re.compile("[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
+"""MD5, SHA-1 and SHA-256 in hexadecimal: what hubs and their mirrors put into an ETag, which names a file of the cache."""
+COMPARED = "flaxformer_lite.json"
+"""The file in a model's folder of the cache with the digests that were compared: by name digest, size and time of change."""
 
 
 class HubName(NamedTuple):
@@ -81,7 +93,9 @@ def download(name: HubName) -> tuple[Path, str]:
     silence()
     with one_line(name):
         try:
-            info = HfApi().model_info(name.repo, revision=name.revision, files_metadata=True)
+            # The sizes and digests of the files too
+            timeout = constants.HF_HUB_ETAG_TIMEOUT
+            info = ask(HfApi().model_info, name.repo, revision=name.revision, files_metadata=True, timeout=timeout)
         except errors.HfHubHTTPError as error:
             if error.response.status_code < 500:
                 raise
@@ -90,33 +104,149 @@ def download(name: HubName) -> tuple[Path, str]:
             return cached(name, "HF_HUB_OFFLINE is set")
         except NETWORK as error:
             return cached(name, f"{constants.ENDPOINT} cannot be reached ({error})")
-        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
-        weights = matching(sizes, [WEIGHTS]) or matching(sizes, [SHARDS])
+        sizes, digests = ask(listing, info)
+        texts, weights = matching(sizes, TEXTS), matching(sizes, [WEIGHTS]) or matching(sizes, [SHARDS])
         if not weights or "config.json" not in sizes:
             raise ValueError(unusable(name, sizes))
-        folder = Path(snapshot_download(name.repo, revision=name.revision, allow_patterns=TEXTS))
+        folder = fetch(name, name.revision, ["config.json"])
+        if folder.name != info.sha:
+            raise ValueError(f"{name} has a new commit, {folder.name[:12]}: give the same command again")
+        fetch(name, folder.name, texts)
+        compare(name, folder, texts, digests)
         try:
             family_of(read_config(folder).get("model_type"))
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
-        if missing := [file for file in weights if not (folder / file).exists()]:
+        missing = [file for file in weights if not (folder / file).exists()]
+        if missing:
             size = megabytes(sizes[file] for file in missing)
             note(f"downloading {name} (commit {folder.name[:12]}): {', '.join(missing)}, {size}")
             show_progress()
-            snapshot_download(name.repo, revision=folder.name, allow_patterns=missing)
+            fetch(name, folder.name, missing)
+        compare(name, folder, weights, digests)
     return folder, f"hf://{name.repo}@{folder.name}"
+
+
+def listing(info: Any) -> tuple[dict[str, int], dict[str, str]]:
+    """Returns the sizes of a model's files and the digests that the hub states: SHA-256 of large files, Git's SHA-1 of small ones.
+
+    Raises: ValueError unless every name is that of a file in the model, and every digest one.
+    """
+    sizes, digests = {}, {}
+    checked("commit", info.sha, COMMIT)
+    for file in info.siblings or ():
+        path = PurePosixPath(file.rfilename)
+        if path.is_absolute() or ".." in path.parts:
+            raise ValueError(f"a file of the model is called {cut(repr(file.rfilename))}: no name inside the model")
+        sizes[file.rfilename] = int(file.size or 0)
+        if digest := file.lfs.sha256 if file.lfs else file.blob_id:
+            digests[file.rfilename] = checked(f"digest of {path}", digest, DIGEST).lower()
+    return sizes, digests
+
+
+def checked(name: str, value: Any, form: re.Pattern) -> str:
+    """Returns an answer of the hub that names files of the cache. Raises: ValueError unless it has that form."""
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise ValueError(f"its {name} is {cut(repr(value))}: no digest in hexadecimal")
+    return value
+
+
+def checked_metadata(*words: Any, **options: Any) -> Any:
+    """Returns what the library's `get_hf_file_metadata` does. Raises: ValueError if it is unfit for names of files."""
+    try:
+        found = METADATA(*words, **options)
+    except errors.HfHubHTTPError as error:  # of a file that is not there, the library keeps the commit
+        if (commit := error.response.headers.get(constants.HUGGINGFACE_HEADER_X_REPO_COMMIT)) is not None:
+            checked("commit", commit, COMMIT)
+        raise
+    checked("commit", found.commit_hash, COMMIT)
+    checked("ETag", found.etag, DIGEST)
+    return found
+
+
+def compare(name: HubName, folder: Path, files: Iterable[str], digests: Mapping[str, str]) -> None:
+    """Compares files of the cache with their digests. A file that is the same as when it was compared is not read again.
+
+    Where the hub states none, the name of the file in the cache is its SHA-256, if it looks like one.
+
+    Raises: ValueError naming the first file that differs.
+    """
+    record = folder.parent.parent / COMPARED
+    try:
+        before = dict(read_json(record))
+    except ValueError:
+        before = {}
+    known = dict(before)
+    for file in files:
+        path = (folder / file).resolve()
+        digest = digests.get(file) or (path.name if len(path.name) == 64 and DIGEST.fullmatch(path.name) else None)
+        mark = [digest, path.stat().st_size, path.stat().st_mtime_ns]
+        if digest is None or len(digest) == 32 or known.get(path.name) == mark:
+            continue
+        if digest not in (found := digests_of(path, len(digest))):
+            raise ValueError(
+                f"{name}: {file} in the cache is not the file that {constants.ENDPOINT} states "
+                f"(digest {found[0]}, stated {digest}): delete {path}, and import it again"
+            )
+        known[path.name] = mark
+    if known != before:
+        with contextlib.suppress(OSError):  # a cache that may only be read
+            write_whole(record, json.dumps(known))
+
+
+def digests_of(path: Path, length: int) -> list[str]:
+    """Returns the SHA-256 of a file in hexadecimal; for another length its SHA-1 as a blob of Git, and as it is."""
+    size = path.stat().st_size
+    hashes = [hashlib.sha256()] if length == 64 else [hashlib.sha1(f"blob {size}\0".encode()), hashlib.sha1()]
+    with path.open("rb") as file:
+        while chunk := file.read(2**20):
+            for one in hashes:
+                one.update(chunk)
+    return [one.hexdigest() for one in hashes]
+
+
+def fetch(name: HubName, revision: str | None, files: Sequence[str]) -> Path:
+    """Returns the folder of the cache with these files, after downloading those that it lacks."""
+    bars: list[Any] = []
+
+    class Bar(tqdm):
+        """A progress bar that is removed at the end."""
+
+        def __init__(self, *args: Any, **options: Any):
+            super().__init__(*args, **options | {"leave": False})
+            bars.append(self)
+
+    def one(file: str) -> str:
+        return ask(hf_hub_download, name.repo, file, revision=revision, tqdm_class=Bar)
+
+    file_download.get_hf_file_metadata = checked_metadata
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            places = list(pool.map(one, files))
+        return Path(places[0].removesuffix(files[0]))
+    finally:
+        file_download.get_hf_file_metadata = METADATA
+        for bar in reversed(bars):
+            bar.close()
 
 
 def cached(name: HubName, reason: str) -> tuple[Path, str]:
     """Returns what `download` returns, from the cache alone. Raises: ValueError if the cache lacks a file."""
     try:
-        files = ["config.json"]  # of files that the cache lacks, the library names all that match
-        folder = Path(snapshot_download(name.repo, revision=name.revision, allow_patterns=files, local_files_only=True))
+        only_config = ["config.json"]  # of files that the cache lacks, the library names all that match
+        path = snapshot_download(name.repo, revision=name.revision, allow_patterns=only_config, local_files_only=True)
     except errors.LocalEntryNotFoundError:
-        where = constants.HF_HUB_CACHE
         raise ValueError(
-            f"{reason}, and {name} is not in the cache {where}: connect, and import it again, or give a folder"
+            f"{reason}, and {name} is not in the cache {constants.HF_HUB_CACHE}: connect, and import it again, or give a folder"
         ) from None
+    folder = Path(path)
+    shards = {} if (folder / WEIGHTS).exists() else read_json(folder / INDEX).get("weight_map", {})
+    missing = sorted(file for file in set(shards.values()) or {WEIGHTS} if not (folder / file).exists())
+    if missing:
+        raise ValueError(
+            f"{reason}, and the copy of {name} in the cache lacks {', '.join(missing)}: connect, and import it again"
+        )
+    compare(name, folder, set(shards.values()) or {WEIGHTS}, {})
     warn(f"{reason}: {name} is read from the cache, commit {folder.name[:12]}")
     return folder, f"hf://{name.repo}@{folder.name}"
 
@@ -142,15 +272,14 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
     silence()
     api = HfApi()
     if get_token() is None:
-        raise ValueError(f"push is set, but no token that may write: {LOGIN}")
+        raise ValueError("push needs a token that may write: log in with `hf auth login`, or set HF_TOKEN")
     with one_line(HubName(repo, None)):
-        api.create_repo(repo, private=private or None, exist_ok=True)
-        info = api.model_info(repo)
+        ask(api.create_repo, repo, private=private or None, exist_ok=True)
+        info = ask(api.model_info, repo)
         if private and not info.private:
-            raise ValueError(
-                f"private is set, but {repo} is public: change it in {constants.ENDPOINT}/{repo}/settings, or leave private out"
-            )
-        there = [file.rfilename for file in info.siblings or ()]
+            settings = f"{constants.ENDPOINT}/{repo}/settings"
+            raise ValueError(f"private is set, but {repo} is public: change it in {settings}, or leave private out")
+        there = list(ask(listing, info)[0])
         files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
         if "README.md" in there:
             if not keep_card:
@@ -161,18 +290,28 @@ def push(folder: Path, repo: str, *, private: bool, keep_card: bool) -> None:
         show_progress()
         note(f"pushing {len(files)} files, {megabytes((folder / file).stat().st_size for file in files)}, to {repo}")
         # Not upload_folder, which divides a folder into several commits.
-        changes = [CommitOperationAdd(file, folder / file) for file in files]
-        changes += [CommitOperationDelete(file) for file in old]
-        api.create_commit(repo, changes, commit_message="Export of flaxformer_lite")
+        ask(
+            api.create_commit,
+            repo,
+            [
+                *(CommitOperationAdd(file, folder / file) for file in files),
+                *(CommitOperationDelete(file) for file in old),
+            ],
+            commit_message="Export of flaxformer_lite",
+        )
 
 
 def matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
     """Returns the files that match a pattern."""
+    patterns = list(patterns)
     return [file for file in files if any(fnmatch.fnmatchcase(file, pattern) for pattern in patterns)]
 
 
 def megabytes(sizes: Iterable[int]) -> str:
     return f"{sum(sizes) / 1e6:,.1f} MB"
+
+
+# The library's words and errors ---------------------------------------------------------------------------------------
 
 
 def silence() -> None:
@@ -185,6 +324,25 @@ def show_progress() -> None:
     """Turns the library's progress bars on, if stderr is a terminal and the user has not turned them off."""
     if sys.stderr.isatty() and not constants.HF_HUB_DISABLE_PROGRESS_BARS:
         enable_progress_bars()
+
+
+def ask(function: Callable[..., Any], *words: Any, **options: Any) -> Any:
+    """Calls the library. Raises: ValueError where the answer of the hub has not the form that the library expects."""
+    try:
+        return function(*words, **options)
+    except (errors.HfHubHTTPError, errors.HFValidationError):
+        raise
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        hub, reason = constants.ENDPOINT, " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{hub} does not answer as a hub does ({cut(reason)}): check HF_ENDPOINT") from None
 
 
 @contextlib.contextmanager
@@ -200,26 +358,30 @@ def one_line(name: HubName) -> Iterator[None]:
         if isinstance(cause := error.__cause__, errors.HfHubHTTPError):
             raise ValueError(refusal(name, cause)) from None
         reason = " ".join(str(cause or error).split()) or type(error).__name__
-        raise ValueError(
-            f"the connection to {constants.ENDPOINT} failed ({reason}): give the same command again, it keeps complete files"
-        ) from None
+        remedy = "give the same command again, it continues and keeps complete files"
+        raise ValueError(f"the connection to {constants.ENDPOINT} failed ({reason}): {remedy}") from None
 
 
-def refusal(name: HubName, error: errors.HfHubHTTPError) -> str:
+def refusal(name: HubName, error: Any) -> str:
     """Returns the hub's refusal in one line, with the remedy."""
     status, hub = error.response.status_code, constants.ENDPOINT
-    said = textwrap.shorten(error.server_message or error.response.reason_phrase, 300)
+    login = "log in with `hf auth login`, or set HF_TOKEN"
     if isinstance(error, errors.GatedRepoError):
-        return f"{name} is gated: accept its conditions on {hub}/{name.repo}, then {LOGIN}"
+        return f"{name} is gated: accept its conditions on {hub}/{name.repo}, then {login}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"{name.repo} has no revision {name.revision}: choose a branch, a tag or a commit of {hub}/{name.repo}"
-    if status == 401 and get_token() is not None:
-        return f"{hub} does not accept your token: {LOGIN}"
-    if status == 401 or isinstance(error, errors.RepositoryNotFoundError):
-        return f"{name} is neither a folder here nor a model on {hub} that you can read: check the name; {LOGIN}"
     if status == 403:
-        return f"{hub} refuses access to {name} ({said}): use a token with the right to do this; {LOGIN}"
-    return f"{hub} answers {status} for {name} ({said}): try again later"
+        return f"{hub} refuses access to {name} ({said(error)}): use a token with the right to do this; {login}"
+    if status == 401 and get_token() is not None:
+        return f"{hub} does not accept your token: {login}"
+    if status == 401 or isinstance(error, errors.RepositoryNotFoundError):
+        return f"{name} is neither a folder here nor a model on {hub} that you can read: check the name; if it is private, {login}"
+    return f"{hub} answers {status} for {name} ({said(error)}): try again later"
+
+
+def said(error: Any) -> str:
+    """Returns the server's own words, or the name of the status."""
+    return textwrap.shorten(error.server_message or error.response.reason_phrase, 300)
 
 
 def unusable(name: HubName, files: Iterable[str]) -> str:

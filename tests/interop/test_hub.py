@@ -9,17 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import constants
 from safetensors.numpy import load_file
 
+import flaxformer_lite.interop.hub
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS
-from flaxformer_lite.interop.hub import HubName, download, hub_name
+from flaxformer_lite.interop.hub import COMPARED, HubName, download, hub_name, push
 from tests.support.commands import type_command
 from tests.support.experiments import use_one_device
 from tests.support.hf_folders import DATA
-from tests.support.hub_server import TOKEN, HubServer
+from tests.support.hub_server import TOKEN, HubServer, sibling
 from tests.support.paths import ROOT
 
 MINILM = DATA / "minilm/hub_layout"
@@ -140,7 +142,10 @@ def test_without_network_the_cache_is_read(
     hub: HubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     sha = hub.add(NAME, sharded())
+    hub.add("org/other", MINILM)
     found = download(HubName(NAME, None))
+    other, _ = download(HubName("org/other", None))
+    (other / WEIGHTS).unlink()
     capsys.readouterr()
     for reason in ("answers 503", "cannot be reached", "HF_HUB_OFFLINE is set"):
         hub.refuses = 503
@@ -153,6 +158,8 @@ def test_without_network_the_cache_is_read(
         assert warning.startswith("warning: ") and reason in warning and warning.count("\n") == 2
         with pytest.raises(ValueError, match=f"{reason}.*, and org/never is not in the cache .*: connect"):
             download(HubName("org/never", None))
+        with pytest.raises(ValueError, match=f"{reason}.*the copy of org/other in the cache lacks {WEIGHTS}: connect"):
+            download(HubName("org/other", None))
 
 
 def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
@@ -173,7 +180,7 @@ def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
     hub.add("org/secret", MINILM, private=True)
     hub.add("org/gated", MINILM, gated=True)
     assert "org/nothing is neither a folder here nor a model on" in refused("org/nothing")
-    assert "check the name; log in with `hf auth login`, or set HF_TOKEN" in refused("org/secret")
+    assert "if it is private, log in with `hf auth login`, or set HF_TOKEN" in refused("org/secret")
     assert f"org/gated is gated: accept its conditions on {hub.url}/org/gated, then log in" in refused("org/gated")
     assert "org/gated has no revision v9: choose a branch" in refused("org/gated@v9")
     assert "org/pickled has its weights in pytorch_model.bin" in (error := refused("org/pickled"))
@@ -186,6 +193,121 @@ def test_what_cannot_be_downloaded_is_one_line_with_the_remedy(
     assert "org/nothing is neither a folder here" in refused("org/nothing")
     assert download(HubName("org/secret", None)) and download(HubName("org/gated", None))
     assert not (tmp_path / "run").exists()
+
+
+def refusal(name: str = NAME) -> str:
+    """Returns the one line that a download is refused with."""
+    with pytest.raises(ValueError, match=r".") as error:
+        download(HubName(name, None))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_bytes_that_the_hub_does_not_state_are_refused(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a file is as long as the hub states and its SHA-256, or that of Git for a small file, is the stated one."""
+    hub.add(NAME, MINILM)
+    for file in (WEIGHTS, "config.json"):
+        content = bytearray((MINILM / file).read_bytes())
+        content[-3] ^= 1
+        hub.contents = {file: bytes(content)}
+        for _ in range(2):  # fresh, then from the cache
+            error = refusal()
+            assert error.startswith(f"{NAME}: {file} in the cache is not the file that {hub.url} states (digest ")
+        shutil.rmtree(constants.HF_HUB_CACHE)
+    hub.contents = {}
+    folder, _ = download(HubName(NAME, None))
+    monkeypatch.setattr(flaxformer_lite.interop.hub, "digests_of", None)  # what was compared is not read again
+    assert download(HubName(NAME, None))[0] == folder
+    monkeypatch.undo()
+
+
+def test_a_damaged_file_of_the_cache_is_refused_once_it_has_changed(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hub, and by the name that the cache gave the file where the hub cannot be asked."""
+    hub.add(NAME, MINILM)
+    folder, _ = download(HubName(NAME, None))
+    blob = (folder / WEIGHTS).resolve()
+    whole = blob.read_bytes()
+    blob.write_bytes(bytes([*whole[:-1], whole[-1] ^ 1]))
+    for status in (0, 503):
+        hub.refuses = status
+        assert f"delete {blob}, and import it again" in refusal()
+    for damage in ("[]", "{", '{"x": 1}'):  # of the list of files that were compared
+        (folder.parent.parent / COMPARED).write_text(damage)
+        assert f"delete {blob}, and import it again" in refusal()
+    blob.write_bytes(whole)
+    (folder.parent.parent / COMPARED).unlink()
+    assert download(HubName(NAME, None))[0] == folder
+
+
+OUTSIDE = ("../../../../outside", "/tmp/outside", "..", "ab", "W/", "f" * 41, "g" * 64, "f" * 64 + "/x", "\x1b[2J")
+
+
+@pytest.mark.parametrize("header", ["ETag", "X-Linked-Etag", "X-Repo-Commit"])
+def test_no_header_of_a_hub_names_a_file_outside_of_the_cache(hub: HubServer, tmp_path: Path, header: str) -> None:
+    """Law: the library takes these headers for names of files; only digests are."""
+    hub.add(NAME, MINILM)
+    for value in OUTSIDE:
+        hub.headers = {header: f'"{value}"' if header == "ETag" else value}
+        assert refusal().startswith(f"{hub.url} does not answer as a hub does (its ")
+    hub.headers = {header: ""}
+    assert header == "X-Linked-Etag" or refusal().startswith(f"{hub.url} does not answer as a hub does (its ")
+    hub.headers = {"ETag": 'W/"{}"'}
+    assert not list(tmp_path.rglob("outside*")) and download(HubName(NAME, None))
+
+
+def test_a_commit_of_a_file_that_is_not_there_is_no_name_either(hub: HubServer, tmp_path: Path) -> None:
+    """Law: the library notes under the commit that a file is missing."""
+    sha = hub.add(NAME, MINILM)
+    hub.says = {f"/api/models/{NAME}": {"id": NAME, "sha": sha, "siblings": [sibling("config.json", b"{}")]}}
+    hub.missing = {"X-Repo-Commit": "../../../../outside", "X-Error-Code": "EntryNotFound"}
+    hub.says[f"/api/models/{NAME}"]["siblings"].append(sibling(WEIGHTS, b"{}"))
+    assert "its commit is '../../../../outside'" in refusal() and not list(tmp_path.rglob("outside*"))
+
+
+ANSWERS: dict[str, Any] = {
+    "HTML": b"<!doctype html><title>Sign in</title>",
+    "nothing": b"",
+    "cut off": b'{"id": "org/mini-lm", "sha"',
+    "other text": b"\xff\xfe",
+    "a list": [],
+    "a number": 5,
+    "null": None,
+    "empty": {},
+    "nested": b"[" * 100_000,
+    **{f"sha {value!r}": {"sha": value} for value in (None, 5, [], "../../../outside", "main", "F" * 40)},
+    **{f"siblings {value!r}": {"siblings": value} for value in (5, "config.json", {"a": 1}, [5], [{}], [None])},
+    **{f"name {value!r}": {"siblings": [{"rfilename": value}]} for value in (5, None, [], "../config.json", "/config.json")},
+    **{f"size {value!r}": {"siblings": [{"rfilename": "config.json", "size": value}]} for value in ("many", [1], 1e999)},
+    **{f"lfs {value!r}": {"siblings": [{"rfilename": "x", "lfs": value}]} for value in (5, [1], {"sha256": 1}, {"size": 2})},
+    **{f"blob {value!r}": {"siblings": [{"rfilename": "x", "blobId": value}]} for value in (5, [1], "../x")},
+    "dates": {"createdAt": "yesterday"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_server_that_is_no_hub_is_one_line_with_its_name(hub: HubServer, tmp_path: Path, case: str) -> None:
+    sha, answer = hub.add(NAME, MINILM), ANSWERS[case]
+    whole = {"id": NAME, "sha": sha, "siblings": [sibling("config.json", b"{}")]}
+    hub.says = {"/api/models/": whole | answer if isinstance(answer, dict) and answer else answer}
+    error = refusal()
+    assert error.startswith(f"{hub.url} does not answer as a hub does (") and error.endswith("): check HF_ENDPOINT")
+    assert len(error) < 300 and not list(tmp_path.rglob("outside*"))
+
+
+@pytest.mark.parametrize("path", ["/api/repos/create", "/api/models/me/x", "/me/x"])
+@pytest.mark.parametrize("answer", [b"<!doctype html>", [], {}, {"files": 5}, {"objects": [1], "files": [{}]}], ids=str)
+def test_a_push_to_a_server_that_is_no_hub_is_one_line(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, answer: Any
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    hub.says = {path: answer}
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / WEIGHTS).write_bytes(bytes(99))
+    with pytest.raises(ValueError, match=f"^{hub.url} does not answer as a hub does .*: check HF_ENDPOINT$"):
+        push(folder, "me/x", private=False, keep_card=True)
 
 
 # Push -----------------------------------------------------------------------------------------------------------------
@@ -245,11 +367,11 @@ def test_a_push_that_cannot_be_is_one_line(
     type_command(monkeypatch, "import", "hf", DATA / "distilbert/model", "run")
     capsys.readouterr()
     for words, complaint in (
-        (("hf", "run", "folder", "--push"), "--push is set, but the output is folder: give the model's name"),
+        (("hf", "run", "folder", "--push"), "push is set, but the output is folder: give the model's name"),
         (("hf", "run", "me/copy@v1", "--push"), "output is me/copy@v1: give"),
-        (("hf", "run", "folder", "--private"), "--private is set without push"),
+        (("hf", "run", "folder", "--private"), "private is set without push: set both or none"),
         (("paddle", "run", "me/copy", "--push"), "--push, but paddle has no such option"),
-        (("hf", "run", "me/copy", "--push"), "--push is set, but no token that may write: log in with"),
+        (("hf", "run", "me/copy", "--push"), "push needs a token that may write: log in with"),
     ):
         with pytest.raises(SystemExit, match="2"):
             type_command(monkeypatch, "export", *words)

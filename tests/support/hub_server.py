@@ -60,6 +60,10 @@ class HubServer(ThreadingHTTPServer):
         sent: Bytes that were sent of each file.
         breaks: The connection is broken once after so many bytes of a file.
         refuses: Status that answers every request, of a commit alone if it is negative.
+        says: Answers of another hub by the start of a path: bytes, or what becomes JSON.
+        headers: Headers of another hub, for every file; an empty one is left out, `{}` is the digest.
+        missing: Headers with which every file is one that is not there.
+        contents: Bytes that are sent in the place of a file.
     """
 
     daemon_threads = True
@@ -72,6 +76,10 @@ class HubServer(ThreadingHTTPServer):
         self.sent: Counter[str] = Counter()
         self.breaks: dict[str, int] = {}
         self.refuses = 0
+        self.says: dict[str, Any] = {}
+        self.headers: dict[str, str] = {}
+        self.contents: Files = {}
+        self.missing: dict[str, str] = {}
         self.requests: list[str] = []
 
     def __enter__(self) -> "HubServer":
@@ -107,6 +115,9 @@ class Handler(BaseHTTPRequestHandler):
         commits = "/commit/" in path
         if self.server.refuses > 0 or (self.server.refuses < 0 and commits):
             return self.reply({"error": "out of order"}, abs(self.server.refuses))
+        for start, document in self.server.says.items():
+            if path.startswith(start):
+                return self.reply(document)
         words = path.strip("/").split("/")
         if words[:2] == ["api", "models"]:
             return self.model("/".join(words[2:4]), words[4:], body)
@@ -168,16 +179,17 @@ class Handler(BaseHTTPRequestHandler):
         if (found := self.found(name, revision, content=True)) is None:
             return None
         sha, files = found
-        if path not in files:
-            return self.reply({"error": "Entry not found"}, 404)
-        content, asked = files[path], self.headers.get("Range")
+        if path not in files or self.server.missing:
+            return self.reply({"error": "Entry not found"}, 404, self.server.missing)
+        content, asked = self.server.contents.get(path, files[path]), self.headers.get("Range")
         start = int(asked.removeprefix("bytes=").partition("-")[0]) if asked else 0
         self.send_response(206 if asked else 200)
         if asked:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         stated = {"X-Repo-Commit": sha, "ETag": f'"{digest(path, files[path])}"', "Accept-Ranges": "bytes"}
-        for header, value in stated.items():
-            self.send_header(header, value)
+        for header, value in (stated | self.server.headers).items():
+            if value:
+                self.send_header(header, value.format(digest(path, files[path])))
         self.send_header("Content-Length", str(len(content) - start))
         self.end_headers()
         if self.command == "HEAD":
