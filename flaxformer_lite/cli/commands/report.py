@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> None:
     with Progress() as progress:
         progress.update("reading the runs")
         from flaxformer_lite.tools.report import make_report, write_page, write_png
-        from flaxformer_lite.tools.report.charts import altair  # with JAX
+        from flaxformer_lite.tools.report.plots import altair  # with JAX
 
         altair()
 

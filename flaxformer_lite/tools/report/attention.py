@@ -11,9 +11,8 @@ from jaxtyping import Float
 
 from flaxformer_lite.run import AttentionWeights, load
 from flaxformer_lite.run.attention import Kind, attention_axes
-from flaxformer_lite.tools.report.charts import Chart, piece_labels
 from flaxformer_lite.tools.report.facts import RunFacts
-from flaxformer_lite.tools.report.plots import attention_chart
+from flaxformer_lite.tools.report.plots import Chart, attention_chart, piece_labels
 
 MOST_SENTENCES = 3
 """Sentences whose attention is drawn by default."""
@@ -64,14 +63,9 @@ def attended(run: RunFacts, sentences: Sequence[str], several: bool, weights: st
     loaded = load(run.path, weights=weights)
     found = []
     for source, target in zip(sentences, loaded.own_targets(sentences), strict=True):
-        title = attention_title(source, target)
+        title = source if target is None else f"{source} → {target}"
         found.append(Attended(f"{run.name}: {title}" if several else title, loaded.attention(source, target)))
     return found
-
-
-def attention_title(source: str, target: str | None) -> str:
-    """Returns the title of a map: the texts that the model reads and writes."""
-    return source if target is None else f"{source} → {target}"
 
 
 def default_sentences(run: RunFacts) -> list[str]:

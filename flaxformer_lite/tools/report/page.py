@@ -8,7 +8,7 @@ import numpy as np
 
 from flaxformer_lite.base.atomic_files import atomic_write, write_whole
 from flaxformer_lite.tools.pages import STYLE, digest, resource
-from flaxformer_lite.tools.report.charts import Chart, altair, attention_map
+from flaxformer_lite.tools.report.plots import Chart, altair, attention_map
 from flaxformer_lite.tools.report.tabs import Report
 
 PNG_DENSITY = 144

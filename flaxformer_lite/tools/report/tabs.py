@@ -6,12 +6,11 @@ from typing import Any
 
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.run.description import describe_stacks, run_names
-from flaxformer_lite.tools.report import charts
+from flaxformer_lite.tools.report import plots
 from flaxformer_lite.tools.report.attention import Attended, attended
-from flaxformer_lite.tools.report.charts import Chart
-from flaxformer_lite.tools.report.facts import RunFacts, shown_steps
+from flaxformer_lite.tools.report.facts import MOST_RECORDS, RunFacts, shown_steps, text_lengths
+from flaxformer_lite.tools.report.plots import Chart
 from flaxformer_lite.tools.report.scores import Table, score_tables, shown, significance_tables
-from flaxformer_lite.tools.report.text_lengths import MOST_RECORDS, text_lengths
 from flaxformer_lite.workdir import open_run
 
 ShowCallback = Callable[[str, int, int], None]
@@ -101,8 +100,8 @@ def about(run: RunFacts) -> str:
 
 def curve_charts(runs: Sequence[RunFacts]) -> Figures:
     """Returns for each metric the curves of all runs that have it."""
-    found = charts.curves_of({run.name: run.rows for run in runs})
-    return {metric: charts.line_chart(metric, curves) for metric, curves in found.items()}
+    found = plots.curves_of({run.name: run.rows for run in runs})
+    return {metric: plots.line_chart(metric, curves) for metric, curves in found.items()}
 
 
 def translation_tables(runs: Sequence[RunFacts]) -> list[Table]:
@@ -131,10 +130,10 @@ def data_charts(run: RunFacts) -> Figures:
     )
     dropped = f", {lengths.dropped:,} rows dropped" if lengths.dropped else ""
     return {
-        f"{run.name}: lengths": charts.histogram(
+        f"{run.name}: lengths": plots.histogram(
             f"{run.name}: lengths", lengths.counts, "tokens", f"of {read}{dropped}"
         ),
-        f"{run.name}: padding": charts.bars(f"{run.name}: padding by shape of a batch", lengths.padding, "padding"),
+        f"{run.name}: padding": plots.bars(f"{run.name}: padding by shape of a batch", lengths.padding, "padding"),
     }
 
 

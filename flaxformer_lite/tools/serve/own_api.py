@@ -35,7 +35,6 @@ class OwnApi:
                 "chat": run.chat is not None,
                 "reads_target": run.reads_target,
                 "beam_size": run.run.config.decode.beam_size,
-                "example": run.example,
             }
             for run in self.service.runs.by_name.values()
         ]

@@ -247,7 +247,6 @@ function chooseTask(name) {
   for (const tab of $("tasks").children) tab.setAttribute("aria-selected", String(tab.textContent === name));
   $("hint").textContent = TASKS[name].hint;
   $("go").textContent = TASKS[name].verb;
-  ask.elements.text.placeholder = name === "translate" && currentRun().example ? `For example: ${currentRun().example}` : "";
   $("options").replaceChildren(...TASKS[name].options(currentRun()).map(([option, label, value, step]) => {
     const around = make("label", `${label} `), input = make("input");
     Object.assign(input, { type: "number", name: option, min: 0, step, value, placeholder: "default" });

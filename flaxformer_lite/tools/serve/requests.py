@@ -78,8 +78,7 @@ class Decoded(Asked):
     @property
     def decode(self) -> dict[str, Any]:
         """The settings of `DecodeConfig` and `Sampling` that the request changes."""
-        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-        return {name: value for name in names if (value := getattr(self, name)) is not None}
+        return self.model_dump(include={*Decoded.model_fields} - {"seed", "stop"}, exclude_none=True)
 
 
 # The server's own endpoints -----------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@
 """
 
 import dataclasses
-import functools
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,7 +31,6 @@ from flaxformer_lite.text.tokenizer import UnknownText
 from flaxformer_lite.tools.serve.chat_process import ChatProcess
 from flaxformer_lite.tools.serve.limits import Limits, Refusal
 from flaxformer_lite.tools.serve.worker import Job
-from flaxformer_lite.workdir.samples import evaluation_files, read_samples
 
 KEPT_PROGRAMS = 8
 """The number of compiled settings of decoding (`DecodeConfig.program`) that are kept: those that were used last."""
@@ -101,16 +99,6 @@ class ServedRun:
                     self.chat = chat
             except ValueError as error:
                 warn(f"{run.folder.path} has no chat: {error}")
-
-    @functools.cached_property
-    def example(self) -> str:
-        """A source of the evaluation data, as the newest file of samples/ has it; empty if none can be read."""
-        files = list(evaluation_files(self.run.folder.path / "samples").values())
-        try:
-            found = read_samples(files[-1]) if files and "translate" in self.tasks else []
-        except ValueError:
-            return ""
-        return found[0].source if found else ""
 
     def unknown(self, texts: Sequence[str]) -> list[str]:
         """Returns a warning of the parts of texts that the vocabulary lacks, if there are any."""

@@ -9,7 +9,7 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.text_files import ParallelText
 from flaxformer_lite.text.characters import Characters
 from flaxformer_lite.text.tokenizer import Tokenizers
-from flaxformer_lite.tools.report.text_lengths import text_lengths
+from flaxformer_lite.tools.report.facts import text_lengths
 from tests.support.experiments import tiny_config
 from tests.support.files import file
 

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -114,26 +113,6 @@ def test_what_a_translator_cannot_read_is_a_warning(served: Served):
     found = served.post("/api/translate", {"texts": ["日a", "本"]}).json()
     assert found["warnings"] == ["not in the vocabulary, so the model cannot read it: '日', '本'"]
     assert len(found["answers"]) == 2
-
-
-def test_the_example_of_a_translator_is_a_sample(tmp_path: Path):
-    from flaxformer_lite.tools.serve.runs import ServedRun
-
-    (tmp_path / "samples").mkdir()
-    for step, source in ((3, "old"), (12, "20 May 2026")):
-        text = f"source:     {source}\nreference:  x\nhypothesis: y\n\nsource:     more\n"
-        (tmp_path / "samples" / f"eval-step-{step:08}.txt").write_text(text, encoding="utf-8")
-    damaged = tmp_path / "damaged" / "samples" / "eval-step-00000001.txt"
-    damaged.parent.mkdir(parents=True)
-    damaged.write_bytes(b"source:     \xff\n")
-    for path, tasks, expected in (
-        (tmp_path, ("translate",), "20 May 2026"),
-        (tmp_path, ("generate",), ""),
-        (tmp_path / "none", ("translate",), ""),
-        (tmp_path / "damaged", ("translate",), ""),
-    ):
-        run = SimpleNamespace(run=SimpleNamespace(folder=SimpleNamespace(path=path)), tasks=tasks)
-        assert ServedRun.example.func(run) == expected  # type: ignore[attr-defined]
 
 
 def test_the_servers_own_endpoints(served: Served):
