@@ -98,13 +98,6 @@ def test_the_library_writes_its_lines_once(tmp_path: Path, monkeypatch: pytest.M
     assert logger.handlers and not logger.propagate
 
 
-def test_a_dataset_without_a_source_gives_documents(tmp_path: Path) -> None:
-    datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)
-    datasets.Dataset.from_list([{"id": 5, "text": t} for _, t, _ in PAIRS]).save_to_disk(str(tmp_path / "d"))
-    source = HubDataset(path=str(tmp_path / "d"), source_field=None, target_field="text")
-    assert list(source.open()) == [Pair("", target) for _, target, _ in PAIRS]
-
-
 def test_the_classes_of_a_dataset_have_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of Parquet files is a dataset too; -1, which stands for no label, stays."""
     datasets = pytest.importorskip("datasets", reason=needs.TEST_ALL)

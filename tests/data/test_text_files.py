@@ -12,11 +12,6 @@ from flaxformer_lite.data.text_files import CSV, TSV, JSONLines, ParallelText, P
 from tests.support.files import PAIRS, file, message
 
 
-def test_files_of_different_length(tmp_path: Path) -> None:
-    source, target = file(tmp_path, "x.de", "a\nb\nc\n"), file(tmp_path, "x.en", "a\nb\n")
-    assert message(ParallelText(source=source, target=target)).startswith(f"3 lines in {source} but 2 in {target}: ")
-
-
 def test_patterns_read_several_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     for name, content in (("b.de", "zwei\n"), ("a.de", "eins"), ("a.en", "one\n"), ("b.en.gz", "two\n")):
         file(tmp_path, name, content, packed=name.endswith("gz"))

@@ -44,16 +44,6 @@ def test_bytes_and_their_template(tmp_path: Path) -> None:
     assert found.word_starts(found.encode("a b")) == [True, True, False]
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
-    path = JsonTokenizer.of(bytes_joined().to_str(), NAMES).save(tmp_path)
-    path.write_text('{"kind": "tokenizers", "tokenizer": "{}", "special": {}}')
-    with pytest.raises(ValueError, match="cannot read it"):
-        load_tokenizer(tmp_path)
-    path.write_text('{"kind": "tokenizers"}')
-    with pytest.raises(ValueError, match='"tokenizer" is missing or of another type: it must be a str'):
-        load_tokenizer(tmp_path)
-
-
 def test_the_largest_id_counts_gaps_and_the_template() -> None:
     """Hand-worked: the pieces end at 7, with gaps; the template's own token has 9, which is no piece."""
     found = tokenizers.Tokenizer(models.BPE(vocab={"b": 0, "c": 7}, merges=[]))

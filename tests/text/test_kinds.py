@@ -37,6 +37,8 @@ def test_folders_without_one_whole_tokenizer_are_named(tmp_path: Path) -> None:
         ("tokenizer.characters.json", b'{"kind": "characters"}'),
         ("tokenizer.characters.json", b'{"kind": "characters", "characters": ["a", "bc"]}'),
         ("tokenizer.characters.json", b'{"kind": "characters", "characters": ["a", "a"]}'),
+        ("tokenizer.hf.json", b'{"kind": "tokenizers", "tokenizer": "{}", "special": {}}'),
+        ("tokenizer.hf.json", b'{"kind": "tokenizers"}'),
         ("tokenizer.bytes.json", b'{"kind": "characters"}'),
         ("tokenizer.bytes.json", b"[]"),
     ],
