@@ -12,13 +12,7 @@ FREE = ("dropout", "dtype", "scan_unroll", "initializer")
 
 
 class CannotExpress(ValueError):
-    """A model of ours that another system cannot express.
-
-    Args:
-        reason: In words.
-        settings: The settings of the model in the way, by path, as far as they are known.
-        system: The system, for the message.
-    """
+    """A model of ours that another system cannot express; `settings` are the paths in the way, as far as they are known."""
 
     def __init__(self, reason: str, settings: Iterable[str] = (), system: str = "") -> None:
         super().__init__(f"{system} has no model like this one: {reason}" if system else reason)

@@ -164,10 +164,9 @@ def kept_if_good(folder: Path) -> Iterator[None]:
 
 
 class Exported(NamedTuple):
-    """A model in their terms."""
+    """A model in their terms: `config.json` without special ids, and the tensors."""
 
     config: dict[str, Any]
-    """`config.json`, without special ids."""
     tensors: dict[str, np.ndarray]
 
 
@@ -180,16 +179,10 @@ def write_hf(
     output: Path,
     about: About,
 ) -> tuple[int, list[str]]:
-    """Writes the folder with a model card. Returns the number of tensors, and notes for the user.
+    """Writes a run as the new folder `output`, with a model card. Returns the number of tensors, and notes for the user.
 
-    Args:
-        config: The config of the run.
-        params: Its parameters.
-        origin: `imported.json` of a run that was imported from such a folder; empty for another run.
-        files: A folder with the tokenizer's files, which are copied.
-        model_type: The family; None: that of the origin, or the first that can express the model.
-        output: The folder to write.
-        about: What the model card says of the run.
+    `origin` is `imported.json` of a run that was imported from such a folder, empty for another. `files` has the tokenizer's files.
+    `model_type` is the family; None: that of the origin, or the first that can express the model.
 
     Raises: ValueError that lists the settings that the family cannot express.
     """

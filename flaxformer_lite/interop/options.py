@@ -176,10 +176,12 @@ Table = tuple[Entry, ...]
 
 
 class Kind(NamedTuple):
-    """A type of option: how a value is read, and how ours becomes theirs."""
+    """A type of option: how a value is read, and how ours becomes theirs.
+
+    `read` gets the options, the name, and the value that an absent option stands for (None: it must be present).
+    """
 
     read: Callable[[Options, str, Any], Any]
-    """Gets the options, the name, and the value that an absent option stands for (None: it must be present)."""
     write: Callable[[Any], Any] = lambda value: value
 
 
@@ -209,13 +211,9 @@ def option(
 ) -> Entry:
     """Returns the entry of one option that decides the settings at `paths`.
 
-    Args:
-        name: The option. Absent, it stands for the template's value, unless it is required.
-        paths: The settings that are set.
-        kind: How the value is read and written; by default that of the template's value.
-        source: The setting or property that is written back, where it is not the first of `paths`. A config without it, which has
-            another variant, is written without the option; `check_same` then names the variant.
-        required: Whether the option must be present.
+    Absent, it stands for the template's value, unless it is `required`. `source` is the setting or property that is written back,
+    by default the first of `paths`. A config without it, which has another variant, is written without the option; `check_same`
+    then names the variant.
     """
 
     def read(options: Options, draft: Draft) -> None:

@@ -8,15 +8,7 @@ from typing import Any
 
 from flaxformer_lite.interop.hf import llama
 from flaxformer_lite.interop.hf.family import ClassNames
-from flaxformer_lite.interop.hf.llama import (
-    FULL,
-    LOCAL,
-    ROTARY,
-    layer_types,
-    read_layer_types,
-    read_scheme,
-    rope_parameters,
-)
+from flaxformer_lite.interop.hf.llama import FULL, LOCAL, ROTARY
 from flaxformer_lite.interop.hf.options import GATED, SpecialIds, read_gated, their_gated
 from flaxformer_lite.interop.options import (
     OPTIONAL_NUMBER,
@@ -70,7 +62,7 @@ def read_alternating(options: Options, draft: Draft, every: int) -> None:
     usual = [LOCAL if (i + 1) % every else FULL for i in range(draft["num_decoder_layers"])]
     width = options.optional_integer("sliding_window", 4096)
     options.only("sliding_window_size", width)  # Gemma 2's first files say it twice
-    read_layer_types(options, draft, width, usual)
+    llama.read_layer_types(options, draft, width, usual)
 
 
 def read_pattern(options: Options, draft: Draft) -> None:
@@ -85,7 +77,7 @@ def read_pattern(options: Options, draft: Draft) -> None:
 def window_options(model: ModelConfig) -> dict[str, Any]:
     """Returns the window, which the library wants to be a number in any case, and the types of the layers."""
     width = {} if model.sliding_window is None else {"sliding_window": model.sliding_window.size}
-    return width | {"layer_types": layer_types(model)}
+    return width | {"layer_types": llama.layer_types(model)}
 
 
 def read_two_rotaries(options: Options, draft: Draft) -> None:
@@ -93,8 +85,8 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
     options.only("partial_rotary_factor", 1.0)
     older, groups = options.has("rope_scaling"), options.group("rope_parameters")
     group = options.group("rope_scaling") if older else groups.group(FULL)
-    full = read_scheme(options, group, options.number("rope_theta", 1_000_000.0))
-    local = read_scheme(options, groups.group(LOCAL), options.number("rope_local_base_freq", 10_000.0))
+    full = llama.read_scheme(options, group, options.number("rope_theta", 1_000_000.0))
+    local = llama.read_scheme(options, groups.group(LOCAL), options.number("rope_local_base_freq", 10_000.0))
     window = draft["sliding_window"]
     some_local = window is not None and window.layers is not None
     draft["positions"] = local if window is not None and not some_local else full
@@ -105,7 +97,7 @@ def read_two_rotaries(options: Options, draft: Draft) -> None:
 def two_rotaries(model: ModelConfig) -> dict[str, Any]:
     window = model.sliding_window
     local = model.positions if window is None or window.positions is None else window.positions
-    return {"rope_parameters": {FULL: rope_parameters(model.positions), LOCAL: rope_parameters(local)}}
+    return {"rope_parameters": {FULL: llama.rope_parameters(model.positions), LOCAL: llama.rope_parameters(local)}}
 
 
 def scale_of(options: Options, name: str, default: float | None) -> float:

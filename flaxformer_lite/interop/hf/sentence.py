@@ -54,21 +54,21 @@ def read_embedding(folder: Path) -> SentenceEmbedding | None:
         mode = OLDER[flags[0]]
         if len(flags) > 1 or mode not in POOLINGS:
             raise options.wrong(flags[-1], f"one of {', '.join(POOLINGS)} alone is implemented")
-    options.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"), {})
+    options.finish(("embedding_dimension", "word_embedding_dimension", "include_prompt"))
     return SentenceEmbedding(pooling=POOLINGS[mode], normalize=len(kinds) == 3)
 
 
 def check_texts(folder: Path) -> None:
     """Raises: ValueError where the folder changes texts before they are tokenized."""
-    name = "sentence_bert_config.json"
-    options = Options(read_json(folder / name), f"{name}: ")
-    options.only("do_lower_case", False)
-    options.only("transformer_task", "feature-extraction")
-    options.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"), {})
-    name = "config_sentence_transformers.json"
-    options = Options(read_json(folder / name), f"{name}: ")
-    options.only("default_prompt_name")
-    options.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"), {})
+    texts, model = (
+        Options(read_json(folder / name), f"{name}: ")
+        for name in ("sentence_bert_config.json", "config_sentence_transformers.json")
+    )
+    texts.only("do_lower_case", False)
+    texts.only("transformer_task", "feature-extraction")
+    texts.finish(("max_seq_length", "modality_config", "module_output_name", "model_args", "tokenizer_args"))
+    model.only("default_prompt_name")
+    model.finish(("__version__", "model_type", "prompts", "similarity_fn_name", "truncate_dim"))
 
 
 def documents(model: ModelConfig, max_length: int) -> dict[str, Any]:

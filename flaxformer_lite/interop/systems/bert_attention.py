@@ -95,33 +95,19 @@ def as_sequences(
     from_tensor: Float[Array, "..."], to_tensor: Float[Array, "..."], sizes: tuple[int | None, int | None, int | None]
 ) -> tuple[Float[Array, "B F W"], Float[Array, "B T W2"]]:
     """Returns both tensors with rank 3. Raises: ValueError where their ranks or the sizes do not allow it."""
-    for name, tensor in (("from_tensor", from_tensor), ("to_tensor", to_tensor)):
-        if tensor.ndim not in (2, 3):
-            raise ValueError(
-                f"`{name}` has rank {tensor.ndim}, shape {tensor.shape}: it must have rank 3, [batch, length, "
-                "width], or rank 2, [batch * length, width]"
-            )
-    if from_tensor.ndim != to_tensor.ndim:
-        raise ValueError(
-            f"`from_tensor` has rank {from_tensor.ndim} and `to_tensor` rank {to_tensor.ndim}: both must have the same rank"
-        )
+    shapes = f"`from_tensor` has shape {from_tensor.shape} and `to_tensor` {to_tensor.shape}"
+    if from_tensor.ndim != to_tensor.ndim or from_tensor.ndim not in (2, 3):
+        raise ValueError(f"{shapes}: both must have rank 3, [batch, length, width], or rank 2, [batch * length, width]")
     if from_tensor.ndim == 3:
         return from_tensor, to_tensor
-    batch_size, from_seq_length, to_seq_length = sizes
-    if batch_size is None or from_seq_length is None or to_seq_length is None:
+    batch, from_length, to_length = sizes
+    if batch is None or from_length is None or to_length is None:
         raise ValueError(
             f"the sizes `batch_size`, `from_seq_length`, `to_seq_length` are {sizes}: inputs of rank 2 need all of them"
         )
-    for name, tensor, rows in (
-        ("from_tensor", from_tensor, batch_size * from_seq_length),
-        ("to_tensor", to_tensor, batch_size * to_seq_length),
-    ):
-        if len(tensor) != rows:
-            raise ValueError(f"`{name}` has {len(tensor)} rows, but {rows} follow from the sizes {sizes}: change one")
-    return (
-        from_tensor.reshape(batch_size, from_seq_length, from_tensor.shape[-1]),
-        to_tensor.reshape(batch_size, to_seq_length, to_tensor.shape[-1]),
-    )
+    if (len(from_tensor), len(to_tensor)) != (batch * from_length, batch * to_length):
+        raise ValueError(f"{shapes}, but the sizes are {sizes}: change one")
+    return from_tensor.reshape(batch, from_length, -1), to_tensor.reshape(batch, to_length, -1)
 
 
 def bert_activation(act: str | Activation | None) -> Activation:
