@@ -69,41 +69,42 @@ def export_run(config: Config, params: PyTree, tokenizers: Tokenizers | None, ou
     found = variables(model, params, room)
     if model.num_encoder_layers:
         kind, revision = "TransformerSpec", 7
-        options = shared_options(model, decode, source, names[1]) | source_options(decode, source, names[1])
         files = {"source_vocabulary": names[0], "target_vocabulary": names[1]}
         files = {"shared_vocabulary": names[0]} if names[0] == names[1] else files
     else:
         kind, revision = "TransformerDecoderSpec", 8
-        options, files = shared_options(model, decode, target, names[1]), {"vocabulary": names[1]}
+        files = {"vocabulary": names[1]}
+    options = options_of(model, decode, source if model.num_encoder_layers else target, names[1])
     documents = {f"{name}.json": document for name, document in {"config": options, **files}.items()}
     with new_folder(output, documents) as unfinished, open(unfinished / "model.bin", "wb") as file:
         write_model(file, kind, revision, found)
     return sum(x.ndim > 0 for x in found.values()), notes(model, decode)
 
 
-def shared_options(
+def options_of(
     model: ModelConfig, decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the part of `config.json` that both kinds of models have; `names` are the target's tokens."""
+    """Returns `config.json`; `tokenizer` is that of the texts that the model reads, `names` are the target's tokens.
+
+    An encoder–decoder also gets the tokens that CTranslate2 adds to a source, without a tokenizer none, and starts an answer from.
+    """
     unk = decode.pad_id if tokenizer is None or tokenizer.unk_id is None else tokenizer.unk_id
     bos = decode.start_id if tokenizer is None or tokenizer.bos_id is None else tokenizer.bos_id
-    return {
+    found = {
         "bos_token": names[bos],
         "eos_token": names[decode.eos_ids[0]],
         "layer_norm_epsilon": model.norm.epsilon,
         "multi_query_attention": is_multi_query(model),
         "unk_token": names[unk],
     }
-
-
-def source_options(decode: DecodeConfig, tokenizer: Tokenizer | None, names: Sequence[str]) -> dict[str, Any]:
-    """Returns the tokens that CTranslate2 adds to a source and starts an answer from. Without a tokenizer it adds none."""
-    added = [] if tokenizer is None else tokenizer.as_source([])
-    return {
-        "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
-        "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
-        "decoder_start_token": names[decode.start_id],
-    }
+    if model.num_encoder_layers:
+        added = [] if tokenizer is None else tokenizer.as_source([])
+        found |= {
+            "add_source_bos": tokenizer is not None and added[:1] == [tokenizer.bos_id] and len(added) > 1,
+            "add_source_eos": added[-1:] == [*decode.eos_ids[:1]],
+            "decoder_start_token": names[decode.start_id],
+        }
+    return found
 
 
 def token_names(tokenizer: Tokenizer | None, size: int) -> list[str]:

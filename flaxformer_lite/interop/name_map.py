@@ -98,18 +98,13 @@ def prefixed(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]
     return {f"{ours}{path}": f"{theirs}{name}" for path, name in names.items()}
 
 
-def paths_of(key: str) -> list[str]:
-    """Returns the paths that a key of a table stands for."""
-    start, _, rest = key.partition("{")
-    choices, _, end = rest.partition("}")
-    return [f"{start}{choice}{end}" for choice in choices.split(",")]
-
-
 def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list[WeightName]:
     """Returns the parameters of the model that the table names."""
     shapes, found = our_shapes(model), []
     for key, theirs in names.items():
-        modules = paths_of(key)
+        before, _, rest = key.partition("{")
+        choices, _, after = rest.partition("}")
+        modules = [f"{before}{choice}{after}" for choice in choices.split(",")]
         for leaf, end in leaves.ends(of_norm=f"{modules[0]}/scale" in shapes).items():
             start = 0
             for path in (f"{module}{leaf}" for module in modules if f"{module}{leaf}" in shapes):

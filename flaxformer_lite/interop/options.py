@@ -143,24 +143,20 @@ def equal(a: Any, b: Any) -> bool:
 # The tables ------------------------------------------------------------------------------------------------------------
 
 
-class Draft:
-    """A template with the settings that have been read so far, by path; parts of a path are joined by dots."""
+class Draft(dict[str, Any]):
+    """The settings that have been read so far, by path, parts joined by dots; those of the template for all others."""
 
     def __init__(self, template: Any) -> None:
         self._template = template
-        self._changes: dict[str, Any] = {}
 
-    def __getitem__(self, path: str) -> Any:
-        return self._changes[path] if path in self._changes else lookup(self._template, path)
+    def __missing__(self, path: str) -> Any:
+        return lookup(self._template, path)
 
-    def __setitem__(self, path: str, value: Any) -> None:
-        self._changes[path] = value
-
-    set = __setitem__  # as a function, for entries that are a lambda
+    set = dict.__setitem__  # as a function, for entries that are a lambda
 
     def build(self) -> Any:
         """Returns the config. A setting of a part that is None is dropped."""
-        return replaced(self._template, self._changes)
+        return replaced(self._template, self)
 
 
 class Entry(NamedTuple):

@@ -77,8 +77,8 @@ def result(report: Mapping[str, Any]) -> str:
 
 
 def usage(name: str, model: ModelConfig, architecture: str, files: Path) -> str:
-    """Returns the commands of this package and the lines of Python that load the model."""
-    ours = f"```sh\nflaxformer-lite import hf {name} runs/model\nflaxformer-lite {command(model)} runs/model\n```"
+    """Returns the command of this package and the lines of Python that load the model."""
+    ours = f"```sh\nflaxformer-lite import hf {name} runs/model\n```"
     if model.sentence_embedding is not None:
         python = f'from sentence_transformers import SentenceTransformer\n\nmodel = SentenceTransformer("{name}")'
     else:
@@ -87,17 +87,6 @@ def usage(name: str, model: ModelConfig, architecture: str, files: Path) -> str:
         load = [*tokenizer, f'model = {architecture}.from_pretrained("{name}")']
         python = f"from transformers import {', '.join([*classes, architecture])}\n\n" + "\n".join(load)
     return f"{ours}\n\n```python\n{python}\n```"
-
-
-def command(model: ModelConfig) -> str:
-    """Returns the command that uses such a model."""
-    if model.sentence_embedding is not None:
-        return "embed"
-    if model.head is None:
-        return "classify" if model.pooler is not None and model.pooler.num_classes else "inspect"
-    if model.num_decoder_layers == 0:
-        return "fill-mask"
-    return "translate" if model.num_encoder_layers else "generate"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -85,13 +85,9 @@ def read_shards(folder: Path) -> dict[str, np.ndarray]:
     for file in sorted(set(file_of.values())):
         if Path(file).name != file or not (folder / file).is_file():
             raise ValueError(f"{folder / INDEX} names {cut(file)}, which is not in the folder: copy it there")
-        found = read_file(folder / file)
-        listed = {name for name, in_file in file_of.items() if in_file == file}
-        if found.keys() != listed:
-            name = min(found.keys() ^ listed)
-            which = "lacks" if name in listed else "also has"
-            raise ValueError(f"{folder / INDEX} does not fit {file}, which {which} {cut(name)}: copy both again")
-        tensors |= found
+        tensors |= read_file(folder / file)
+    if strays := tensors.keys() ^ file_of.keys():
+        raise ValueError(f"{folder / INDEX} does not fit its files, by {cut(min(strays))}: copy all again")
     return tensors
 
 

@@ -41,7 +41,6 @@ On `test`: step 5, weights last, sentences 1,000, beam_size 4.
 USAGE = """\
 ```sh
 flaxformer-lite import hf out runs/model
-flaxformer-lite generate runs/model
 ```
 
 ```python

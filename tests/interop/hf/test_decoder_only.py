@@ -114,12 +114,6 @@ def model_or_error(config: dict[str, Any]) -> ModelConfig | str:
         return str(error)
 
 
-@pytest.mark.parametrize("model_type", DECODERS)
-def test_an_unknown_option_is_refused(model_type: str) -> None:
-    with pytest.raises(ValueError, match=r"^config\.json: unheard_of is 3: "):
-        read(model_type, unheard_of=3)
-
-
 # model_type: width of a head, key heads, tied, activation, base, window, its layers. The sizes say 3 heads of width 4, 1 key head.
 DEFAULTS = {
     "llama": (4, 3, False, "swiglu", 1e4, None, None),
@@ -312,12 +306,6 @@ def test_options_that_are_not_implemented_are_refused_by_name(case: str) -> None
     model_type, options, message = REFUSED[case]
     with pytest.raises(ValueError, match=message):
         read(model_type, **options)
-
-
-@pytest.mark.parametrize("classes", [["a", "b"], 2, "ab"], ids=str)
-def test_classes_that_are_no_object_are_refused(classes: Any) -> None:
-    with pytest.raises(ValueError, match=r"^config\.json: id2label is .*: it should be an object$"):
-        read("llama", ("score.weight",), id2label=classes)
 
 
 # Heads ----------------------------------------------------------------------------------------------------------------

@@ -188,11 +188,10 @@ def test_a_folder_without_readable_weights_is_refused(tmp_path: Path) -> None:
 
 def test_an_index_that_does_not_fit_its_files_is_refused(tmp_path: Path) -> None:
     folder = copied("llama/mqa_sharded", tmp_path)
-    first, second = sorted(path.name for path in folder.glob("model-*"))
+    _, second = sorted(path.name for path in folder.glob("model-*"))
     index = json.loads((folder / INDEX).read_text())
-    name = next(name for name, file in index["weight_map"].items() if file == first)
-    (folder / INDEX).write_text(json.dumps(index | {"weight_map": index["weight_map"] | {name: second}}))
-    with pytest.raises(ValueError, match=f"does not fit {first}, which also has {name}"):
+    (folder / INDEX).write_text(json.dumps(index | {"weight_map": index["weight_map"] | {"stray": second}}))
+    with pytest.raises(ValueError, match="does not fit its files, by stray"):
         read_folder(folder)
     (folder / INDEX).write_text(json.dumps(index))
     (folder / second).unlink()
