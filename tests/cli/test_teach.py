@@ -40,7 +40,7 @@ def test_a_student_trains_on_what_teach_wrote(teacher: Path, tmp_path: Path, cap
 
     main(["teach", str(student(1.0)), "--teacher", str(teacher), "--teacher", str(teacher), "--top", "3"])
     assert f"{file}: 200 pairs, 3 tokens for each of" in capsys.readouterr().err
-    assert Predictions.read(str(file)).ids.shape[1] == 3
+    assert Predictions.read(str(file)).top == 3
     losses = {}
     for weight in (0.25, 0.5, 1.0):
         main(["train", str(student(weight)), "--workdir", str(tmp_path / f"run_{weight}")])

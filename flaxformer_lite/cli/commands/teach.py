@@ -50,5 +50,4 @@ def run(arguments: argparse.Namespace) -> None:
         shown = progress.counting("predicting data.train")
         predictions = predict_targets(teacher, config, arguments.top, lambda done, total: shown(done / total, done))
     predictions.write(Path(path))
-    positions, top = predictions.ids.shape
-    note(f"{path}: {len(predictions.keys):,} pairs, {top} tokens for each of {positions:,} positions")
+    note(f"{path}: {len(predictions):,} pairs, {predictions.top} tokens for each of {len(predictions.ids):,} positions")

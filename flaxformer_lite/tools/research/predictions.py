@@ -1,20 +1,23 @@
 """A teacher's predictions for the targets of training pairs: a file that a student reads, pair by pair."""
 
 import hashlib
+import operator
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int, Integer
+from jaxtyping import Float, Int, Integer, Shaped
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.data.records import TokenPair
 
 ARRAYS = ("keys", "starts", "ids", "probs", "vocab_size")
 """The arrays of a file; `Predictions` describes them."""
+
+MOST_PROBABLE = 1 + 2**-10
+"""The largest sum of the probabilities of a position: float16 rounds each by up to 2**-11 of it."""
 
 
 class SoftTargets(NamedTuple):
@@ -46,7 +49,6 @@ def file_vocab_size(path: str) -> int:
         return int(file["vocab_size"])
 
 
-@dataclass(frozen=True)
 class Predictions:
     """For each position of a target, EOS included, the K most probable tokens and their probabilities.
 
@@ -57,11 +59,31 @@ class Predictions:
     Pairs are found by their token ids, so the order of the data does not matter, and any mixture may have some of them.
     """
 
-    keys: Integer[np.ndarray, "P"]
-    starts: Integer[np.ndarray, "_"]
-    ids: Integer[np.ndarray, "N K"]
-    probs: Float[np.ndarray, "N K"]
-    vocab_size: int
+    def __init__(
+        self,
+        keys: Integer[np.ndarray, "P"],
+        starts: Integer[np.ndarray, "_"],
+        ids: Shaped[np.ndarray, "N K"],
+        probs: Shaped[np.ndarray, "_ _"],
+        vocab_size: int,
+    ) -> None:
+        self.keys, self.starts, self.ids, self.probs, self.vocab_size = keys, starts, ids, probs, vocab_size
+        if not (
+            (keys.dtype.str[1:], starts.dtype.kind, probs.dtype.kind, ids.ndim) == ("u8", "i", "f", 2)
+            and len(starts) == len(keys) + 1
+            and ids.shape == probs.shape
+            and len(ids) == starts[-1]
+            and starts[0] == 0
+            and (np.diff(starts) > 0).all()
+            and (keys[1:] > keys[:-1]).all()
+        ):
+            raise ValueError("keys, starts, ids and probs do not fit each other: write all of them together")
+        if ids.dtype.kind not in "iu" or (ids.size and not 0 <= ids.min() <= ids.max() < vocab_size):
+            raise ValueError(f"ids has numbers that are not token ids: they must be whole, from 0 to {vocab_size - 1}")
+        if not ((probs >= 0).all() and (probs.sum(-1, dtype=np.float64) <= MOST_PROBABLE).all()):
+            raise ValueError(
+                "probs has numbers that are not probabilities: each must be at least 0, their sum at most 1"
+            )
 
     @classmethod
     def of(cls, found: dict[int, SoftTargets], vocab_size: int) -> "Predictions":
@@ -80,14 +102,14 @@ class Predictions:
     def read(cls, path: str) -> "Predictions":
         """Returns the predictions of a file. Raises: ValueError if it is missing, or another file."""
         try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in ARRAYS}
-            return cls(**arrays | {"vocab_size": int(arrays["vocab_size"])})
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as file:
+                keys, starts, ids, probs, vocab_size = (file[name] for name in ARRAYS)
+            return cls(keys, starts, ids, probs, operator.index(vocab_size[()]))
         except FileNotFoundError:
             raise ValueError(
                 f"objective.predictions is {path!r}: there is no such file; `flaxformer-lite teach` writes it"
             ) from None
-        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as error:
             raise ValueError(
                 f"objective.predictions is {path!r}, which is not a file of `flaxformer-lite teach` ({error}): write it again"
             ) from None
@@ -97,6 +119,14 @@ class Predictions:
         with atomic_write(path) as unfinished, open(unfinished, "wb") as file:
             arrays: dict[str, Any] = {name: np.asarray(getattr(self, name)) for name in ARRAYS}
             np.savez(file, **arrays)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def top(self) -> int:
+        """K, the number of tokens for each position."""
+        return self.ids.shape[1]
 
     def fingerprint(self) -> str:
         """Returns a hash of all predictions."""

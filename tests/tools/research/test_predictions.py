@@ -1,6 +1,5 @@
 """A teacher's predictions as a file: pairs are found by their tokens; a file of another form is one line."""
 
-import dataclasses
 import re
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Seq2Seq
 from flaxformer_lite.tools.research.distillation import Distillation
-from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, pair_key
+from flaxformer_lite.tools.research.predictions import ARRAYS, Predictions, SoftTargets, pair_key
 from tests.support.objectives import record
 
 PAIRS = [record([4, 5], [6]), record([4], [5, 6]), record([7], [7, 7, 7])]
@@ -41,7 +40,7 @@ def test_a_pair_gets_what_was_written_for_it(tmp_path: Path, vocab_size: int):
     assert predictions(vocab_size).ids.itemsize == (2 if vocab_size <= 2**16 else 4)
     predictions(vocab_size).write(tmp_path / "new" / "teacher.npz")
     found = Predictions.read(str(tmp_path / "new" / "teacher.npz"))
-    assert len(found.keys) == 3 and found.vocab_size == vocab_size
+    assert len(found) == 3 and found.top == 2 and found.vocab_size == vocab_size
     for of in (2, 0, 1):
         taught = found.taught(PAIRS[of])
         for x, expected in zip(taught.soft_targets, soft(PAIRS[of], of), strict=True):
@@ -95,18 +94,67 @@ def test_other_predictions_are_other_data(tmp_path: Path):
         objective = Seq2Seq() if of is None else student(tmp_path, of)
         return Dataset(PAIRS, objective, DataConfig(), seed=1).fingerprint
 
-    less_sure = dataclasses.replace(predictions(), probs=predictions().probs / 2)
+    less_sure = predictions()
+    less_sure.probs = less_sure.probs / 2
     assert len({fingerprint(of) for of in (None, predictions(), less_sure, predictions(98))}) == 4
     assert fingerprint(predictions()) == fingerprint(predictions())
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"a text\n", None], ids=["empty", "zip", "text", "arrays"])
-def test_another_file_is_refused(tmp_path: Path, content: bytes | None):
+def damaged(name: str) -> dict[str, np.ndarray]:
+    """The arrays of a file, of which one does not fit."""
+    arrays = {key: np.asarray(getattr(predictions(), key)) for key in ARRAYS}
+    arrays[name] = {
+        "keys": arrays["keys"][::-1],
+        "starts": arrays["starts"] + 1,
+        "ids": arrays["ids"] + 99,
+        "probs": arrays["probs"][:-1],
+        "vocab_size": np.array("many"),
+    }[name]
+    return arrays
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_damaged_file_is_refused(tmp_path: Path, name: str):
     path = tmp_path / "teacher.npz"
-    if content is None:
-        np.savez(path, keys=np.zeros(3))
-    else:
-        path.write_bytes(content)
+    np.savez(path, **damaged(name))
+    with pytest.raises(
+        ValueError, match=r"^objective\.predictions is '.*', which is not a file of `flaxformer-lite teach`"
+    ):
+        Predictions.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("ids", -1, "they must be whole, from 0 to 98"),
+        ("ids", 99, "they must be whole, from 0 to 98"),
+        ("ids", 0.5, "they must be whole, from 0 to 98"),
+        *(("probs", value, "each must be at least 0, their sum at most 1") for value in (np.nan, np.inf, -0.1, 0.6)),
+    ],
+)
+def test_numbers_that_no_teacher_writes_are_refused(tmp_path: Path, name: str, value: float, message: str):
+    """Law: ids are whole and in the table; probabilities are finite, at least 0, and at most 1 together (here 0.5 + 0.6)."""
+    arrays = {key: np.asarray(getattr(predictions(), key)) for key in ARRAYS}
+    arrays[name] = arrays[name].astype(float if name == "probs" or value % 1 else np.int32)
+    arrays[name][1, 0] = value
+    np.savez(tmp_path / "teacher.npz", **arrays)
+    with pytest.raises(ValueError, match=message):
+        Predictions.read(str(tmp_path / "teacher.npz"))
+
+
+def test_probabilities_that_float16_rounded_up_are_read(tmp_path: Path):
+    """Law: any probabilities that sum to 1 in float32 are read back, though their float16 sum may be above 1."""
+    draws = np.random.default_rng(0).dirichlet(np.ones(5), 300).astype(np.float32)
+    soft = SoftTargets(np.tile(np.arange(5, dtype=np.int32), (300, 1)), draws)
+    assert draws.astype(np.float16).astype(float).sum(-1).max() > 1
+    Predictions.of({7: soft}, 5).write(tmp_path / "teacher.npz")
+    assert len(Predictions.read(str(tmp_path / "teacher.npz"))) == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"a text\n"], ids=["empty", "zip", "text"])
+def test_another_file_is_refused(tmp_path: Path, content: bytes):
+    path = tmp_path / "teacher.npz"
+    path.write_bytes(content)
     with pytest.raises(ValueError, match=r"is not a file of `flaxformer-lite teach` \(.*\): write it again$"):
         Predictions.read(str(path))
 

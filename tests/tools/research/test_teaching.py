@@ -42,8 +42,8 @@ def test_predictions_are_the_mean_of_the_teachers(seeds: tuple[int, ...]):
     predictions = predict_targets(
         replace(runs[0], others=tuple(runs[1:])), CONFIG, top=5, progress=lambda *done: calls.append(done)
     )
-    assert predictions.ids.shape[1] == 5 and predictions.vocab_size == CONFIG.model.vocab_size
-    assert len(predictions.keys) == len({pair[:2] for pair in PAIRS}) and calls[-1][0] == calls[-1][1] == len(calls)
+    assert predictions.top == 5 and predictions.vocab_size == CONFIG.model.vocab_size
+    assert len(predictions) == len({pair[:2] for pair in PAIRS}) and calls[-1][0] == calls[-1][1] == len(calls)
     for text in PAIRS[:3]:
         pair = TokenPair(*(np.asarray(TOKENIZER.encode(side), np.int32) for side in text[:2]))
         mean = np.mean([probabilities(run, pair) for run in runs], 0)
