@@ -135,8 +135,10 @@ def import_options(config: Any) -> str:
 
 def values_in(config: Any) -> Iterator[Any]:
     """Yields every dataclass in a config."""
-    if dataclasses.is_dataclass(config):
+    if isinstance(config, tuple):
+        for item in config:
+            yield from values_in(item)
+    elif dataclasses.is_dataclass(config):
         yield config
-    parts = config if isinstance(config, tuple) else vars(config).values() if dataclasses.is_dataclass(config) else ()
-    for part in parts:
-        yield from values_in(part)
+        for field in dataclasses.fields(config):
+            yield from values_in(getattr(config, field.name))
