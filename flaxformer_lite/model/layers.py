@@ -142,12 +142,18 @@ def apply_dropout(
 
 # Feed-forward ----------------------------------------------------------------------------------------------------------
 
+
+def recomputed(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Returns the function with a backward pass that computes it again: of the forward pass only its inputs are kept."""
+    return jax.checkpoint(function, prevent_cse=False)
+
+
 ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "relu": (nn.relu, False),
-    "gelu": (lambda x: nn.gelu(x, approximate=False), False),
-    "gelu_tanh": (lambda x: nn.gelu(x, approximate=True), False),
-    "silu": (nn.silu, False),
-    "tanh": (jnp.tanh, False),
+    "gelu": (recomputed(lambda x: nn.gelu(x, approximate=False)), False),
+    "gelu_tanh": (recomputed(lambda x: nn.gelu(x, approximate=True)), False),
+    "silu": (recomputed(nn.silu), False),
+    "tanh": (recomputed(jnp.tanh), False),
     "linear": (lambda x: x, False),
     "reglu": (nn.relu, True),
     "geglu": (lambda x: nn.gelu(x, approximate=False), True),
@@ -155,6 +161,7 @@ ACTIVATIONS: dict[str, tuple[Callable[[Array], Array], bool]] = {
     "swiglu": (nn.silu, True),
 }
 """Function by name, and whether it gates a second projection. `gelu` is x·Φ(x) by erf; `gelu_tanh` its tanh approximation.
+Of `relu` a mask is kept, which is smaller than the input.
 
 Reference: Shazeer 2020, arXiv:2002.05202 (gated forms); Hendrycks and Gimpel 2016, arXiv:1606.08415 (gelu)."""
 
@@ -180,5 +187,6 @@ class FeedForward(nn.Module):
 
         activation, gated = ACTIVATIONS[self.activation]
         h = dense(self.d_ff, "up")(x)
-        h = activation(dense(self.d_ff, "gate")(x)) * h if gated else activation(h)
+        product = recomputed(lambda gate, up: activation(gate) * up)
+        h = product(dense(self.d_ff, "gate")(x), h) if gated else activation(h)
         return dense(self.d_model, "down")(apply_dropout(self, h, self.dropout_rate))

@@ -83,7 +83,9 @@ def logit_stats(logits: Logits, targets: Int[Array, "*B"]) -> LogitStats:
         return chunked_logit_stats(logits, targets, chunk)
     chex.assert_equal_shape_prefix((logits, targets), targets.ndim)  # else targets would be broadcast, without a word
     z = logits.astype(accumulation_dtype(logits))
-    target_logit = jnp.take_along_axis(z, targets[..., None], -1)[..., 0]
+    # Compared, which the compiler fuses: for `take_along_axis` it would store all logits in the type of the sums.
+    is_target = jnp.arange(z.shape[-1]) == targets[..., None]
+    target_logit = jnp.where(is_target, z, 0).sum(-1)
     return LogitStats(jax.nn.logsumexp(z, -1), target_logit, z.mean(-1), logits.argmax(-1) == targets)
 
 

@@ -261,6 +261,16 @@ def test_every_activation_is_tested():
     assert set(ACTIVATIONS) == {*reference.PLAIN, *reference.GATED}
 
 
+@pytest.mark.parametrize("activation", sorted(set(ACTIVATIONS) - {"relu", "linear"}))
+def test_the_backward_pass_computes_inner_activations_again(activation):
+    """Kept are the inputs of the activation, one or two with a gate, and that of the product after it."""
+    x = jnp.asarray(normal(20, B, T, D), jnp.bfloat16)
+    layer, params = FeedForward(D, F, activation, dtype=jnp.bfloat16), feed_forward_params(activation, True)
+    _, back = jax.eval_shape(lambda p, x: jax.vjp(lambda *words: layer.apply(*words), {"params": p}, x), params, x)
+    kept = [leaf for leaf in jax.tree.leaves(back) if leaf.size == B * T * F]
+    assert len(kept) == (3 if activation in reference.GATED else 2)
+
+
 def test_feed_forward_drops_out_only_with_a_key():
     x, params = jnp.asarray(normal(5, B, T, D), jnp.float32), {"params": feed_forward_params("relu", True)}
     plain, drops = (jax.jit(FeedForward(D, F, dropout_rate=rate).apply) for rate in (0, 0.5))

@@ -11,6 +11,9 @@ import pytest
 from flaxformer_lite.model.inputs import LazyLogits
 from flaxformer_lite.objectives import losses
 from flaxformer_lite.objectives.losses import LossTerm
+from flaxformer_lite.tools.planning.hlo_parser import parse
+from flaxformer_lite.tools.planning.topology import describe_slice
+from tests.support import needs
 
 B, T, V = 2, 3, 11
 whole = LazyLogits.logits
@@ -163,6 +166,33 @@ def test_lazy_logits_in_chunks_are_those_at_once(monkeypatch, chunk, in_chunks):
     assert losses.logit_stats(found, targets) is found
     for field, expected in zip(found, losses.logit_stats(whole(lazy), targets), strict=True):
         np.testing.assert_allclose(field, expected, rtol=1e-13)
+
+
+@needs.libtpu
+@pytest.mark.slow
+def test_a_tpu_stores_no_logits_in_float32():
+    """Of logits in bfloat16, in the program of the TPU's own compiler."""
+    rows, length, width, classes = 8, 128, 256, 8192
+    place = jax.sharding.SingleDeviceSharding(describe_slice("v5e:1x1").devices[0])
+
+    def objective(hidden, kernel, targets, weights):
+        stats = losses.logit_stats(jnp.matmul(hidden, kernel), targets)
+        term = losses.cross_entropy(stats, targets, weights, label_smoothing=0.1)
+        return term.sum / term.count, losses.accuracy(stats, targets, weights)
+
+    arguments = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+        for shape, dtype in (
+            ((rows, length, width), jnp.bfloat16),
+            ((width, classes), jnp.bfloat16),
+            ((rows, length), jnp.int32),
+            ((rows, length), jnp.float32),
+        )
+    ]
+    program = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)).lower(*arguments).compile()
+    computations, entry = parse(program.as_text())
+    stored = [t for i in computations[entry].values() for t in i.types if t.dtype == "f32"]
+    assert stored and max(math.prod(t.shape) for t in stored) < rows * length * classes
 
 
 def test_squared_error_and_confusion_by_hand():
