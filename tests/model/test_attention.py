@@ -114,28 +114,6 @@ def test_attention_equals_the_float64_reference(shape, mask, bias):
     np.testing.assert_allclose(sown["intermediates"]["weights"][0], weights, rtol=1e-12, atol=1e-14)
 
 
-def test_one_input_for_key_and_value_means_the_same_for_both():
-    module, params, (query, key, _) = make("two_groups_of_three")
-    two, three = (jax.jit(module.apply)({"params": params}, *xs) for xs in ([query, key], [query, key, key]))
-    np.testing.assert_array_equal(two, three)
-
-
-@pytest.mark.parametrize(
-    ("shape", "kernels"),
-    [
-        ("self", {"query": (12, 12), "key": (12, 12), "value": (12, 12), "out": (12, 12)}),
-        ("cross_other_widths", {"query": (7, 12), "key": (11, 12), "value": (13, 18), "out": (18, 7)}),
-        ("two_groups_of_three", {"query": (7, 30), "key": (11, 10), "value": (11, 6), "out": (18, 7)}),
-        ("multi_query_self", {"query": (7, 30), "key": (7, 5), "value": (7, 5), "out": (30, 7)}),
-    ],
-)
-def test_kernels_are_matrices(shape, kernels):
-    """query [D, N·H], key and value [D, K·H], out [N·H, D], and a bias for each unless switched off."""
-    params = jax.tree.map(np.shape, make(shape)[1], is_leaf=lambda x: isinstance(x, np.ndarray))
-    bias = SHAPES[shape][2].bias
-    assert params == {name: {"kernel": s} | ({"bias": s[1:]} if bias else {}) for name, s in kernels.items()}
-
-
 def test_a_shared_projection_is_a_dot_product_with_one_block_for_all_heads():
     """Its kernel [H, H] repeated along the diagonal of a matrix [N·H, N·H]; caps, scale and head norms included."""
     settings = {"scale": 0.9, "soft_cap": 1.3, "qk_norm": RMSNorm(), "bias": True}
@@ -210,15 +188,6 @@ def test_bfloat16_scores_accumulate_in_float32():
     np.testing.assert_allclose(weights[0, 0, 0], [1 / (1 + math.exp(-1)), 1 / (1 + math.exp(1))], rtol=1e-6)
 
 
-def test_a_bfloat16_module_answers_in_bfloat16_and_weighs_in_float32():
-    module = MultiHeadAttention(D, 2, dtype=jnp.bfloat16)
-    with jax.enable_x64(False):
-        x = jnp.asarray(normal(16, B, T, D), jnp.bfloat16)
-        out, variables = jax.eval_shape(lambda x: module.init_with_output(KEY, x, mutable=True), x)
-    assert out.dtype == jnp.bfloat16
-    assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))  # parameters and sown weights
-
-
 def test_weights_are_sown_before_dropout():
     plain, params, inputs = make("self")
     drops = MultiHeadAttention(plain.d_model, plain.num_heads, plain.variant, 0.5, jnp.float64)
@@ -247,13 +216,6 @@ def test_dropout_falls_on_the_weights():
     assert (ratio[:, 0, 0] != ratio[:, 1, 0]).any()  # but not with its neighbour
 
 
-def test_nothing_is_dropped_unless_a_rate_is_given():
-    plain, params, inputs = make("self")
-    module = MultiHeadAttention(plain.d_model, plain.num_heads, plain.variant, dtype=jnp.float64)
-    found = jax.jit(lambda p, x: module.apply({"params": p}, x, rngs={"dropout": KEY}))(params, *inputs)
-    np.testing.assert_array_equal(found, jax.jit(lambda p, x: plain.apply({"params": p}, x))(params, *inputs))
-
-
 @pytest.mark.parametrize("masking", [EXCLUDE, Replace()], ids=["exclude", "replace"])
 def test_kernels_are_told_how_a_mask_is_made(monkeypatch, masking):
     """Without a mask its structure is known: there is none. Only where masked keys are excluded is the mask a hard one."""
@@ -270,25 +232,6 @@ def test_kernels_are_told_how_a_mask_is_made(monkeypatch, masking):
 # Settings ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["d_key", "d_value", "num_kv_heads"])
-@pytest.mark.parametrize("value", [0, -3])
-def test_sizes_are_checked(name, value):
-    with pytest.raises(ValueError, match=rf"^model\.attention\.{name} is {value}: it must be at least 1, or None"):
-        DotProduct(**{name: value})
-
-
-@pytest.mark.parametrize("variant", [DotProduct, SharedProjection])
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [("soft_cap", "it must be above 0 .*, or None"), ("scale", "it must be above 0 .*, or None")],
-)
-@pytest.mark.parametrize("value", [0.0, -1.5])
-def test_caps_and_scales_are_checked(variant, name, remedy, value):
-    with pytest.raises(ValueError, match=rf"^model\.attention\.{name} is {value}: {remedy}") as error:
-        variant(**{name: value})
-    assert "\n" not in str(error.value)
-
-
 def test_heads_must_divide():
     DotProduct().check(12, 6)
     DotProduct(d_key=5, num_kv_heads=2).check(7, 6)
@@ -296,13 +239,3 @@ def test_heads_must_divide():
         DotProduct().check(7, 6)
     with pytest.raises(ValueError, match=r"^model\.num_heads 6 .*model\.attention\.num_kv_heads 4"):
         DotProduct(num_kv_heads=4).check(12, 6)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.5])
-def test_only_a_dropout_that_there_is_keeps_a_kernel_away(rate, monkeypatch):
-    calls = []
-    choice = kernels.KernelChoice(None, "xla", "a test")
-    monkeypatch.setattr(MultiHeadAttention, "choose_kernel", lambda self, call: calls.append(call) or choice)
-    module = MultiHeadAttention(12, 6, DotProduct(), dropout_rate=rate, dtype=jnp.float64)
-    module.init({"params": KEY, "dropout": KEY}, jnp.asarray(normal(6, B, T, 12)))
-    assert [call.has_dropout for call in calls] == [rate > 0]

@@ -9,14 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.contexts import map_own
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import Positions
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.quick import quick
-from tests.support.small_models import CONFIGS, DECODERS, LIKE_T5, WINDOW, params_of, shapes, slow
+from tests.support.small_models import DECODERS, WINDOW, params_of, slow
 
 T, V = 7, 19
 ROOM = T + 4
@@ -152,40 +151,3 @@ def test_cached_decoding_equals_the_full_pass(name):
 
 
 # Parameters ------------------------------------------------------------------------------------------------------------
-
-NAMES = """
-decoder/final_norm/scale
-decoder/layers/attention/key/kernel
-decoder/layers/attention/key_norm/scale
-decoder/layers/attention/out/kernel
-decoder/layers/attention/query/kernel
-decoder/layers/attention/query_norm/scale
-decoder/layers/attention/value/kernel
-decoder/layers/attention_pre_norm/scale
-decoder/layers/feed_forward/down/kernel
-decoder/layers/feed_forward/gate/kernel
-decoder/layers/feed_forward/up/kernel
-decoder/layers/feed_forward_pre_norm/scale
-embedding/embedding
-head/kernel
-"""
-
-
-def test_a_decoder_without_biases_has_none():
-    """Oracle: the whole list of names; head norms are as wide as a head."""
-    found = leaves_by_path(shapes(DECODERS["rotary"]))
-    assert sorted(found) == NAMES.split()
-    assert found["decoder/layers/attention/query_norm/scale"].shape == (2, 11)
-
-
-@pytest.mark.parametrize(
-    ("config", "tables"),
-    [
-        (DECODERS["relative_bias"], {"decoder/position_bias/embedding": (4, 3)}),
-        (CONFIGS[LIKE_T5], {f"{stack}/position_bias/embedding": (8, 3) for stack in ("decoder", "encoder")}),
-    ],
-    ids=["decoder", "both"],
-)
-def test_a_stack_has_one_table_of_relative_bias(config, tables):
-    """Buckets by heads, and no axis for layers."""
-    assert {name: leaf.shape for name, leaf in leaves_by_path(shapes(config)).items() if "position" in name} == tables

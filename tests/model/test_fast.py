@@ -79,17 +79,6 @@ def test_a_rotation_and_its_gradient(layout: str):
     )
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 1 - 2**-17])
-def test_the_mask_of_dropout(rate: float):
-    """It has the odd length that is asked for, the rate that it names, and no element that depends on its neighbours."""
-    kept, exact = fast.random_mask(KEY, (64, 127, 31), rate)
-    assert kept.shape == (64, 127, 31) and abs(exact - rate) <= 2**-16
-    deviation = (exact * (1 - exact) / kept.size) ** 0.5
-    assert abs(1 - kept.mean() - exact) < 4 * deviation
-    pairs = (kept[:, :63] & kept[:, 64:]).mean()
-    assert abs(pairs - (1 - exact) ** 2) < 8 * deviation
-
-
 def test_the_variables_of_steps():
     """A step reads the same numbers from both layouts."""
     sizes = {"d_model": 8, "num_heads": 2, "d_ff": 12, "num_encoder_layers": 0, "num_decoder_layers": 2}

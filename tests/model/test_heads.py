@@ -52,14 +52,6 @@ def test_without_a_mask_all_are_tokens():
     np.testing.assert_allclose(found, HIDDEN.mean(1), rtol=1e-6)
 
 
-def test_a_text_without_tokens_has_an_embedding_and_a_gradient_of_zeros():
-    def total(hidden):
-        return sentence_embedding(SentenceEmbedding(), hidden, jnp.zeros((1, 5), bool)).sum()
-
-    assert total(jnp.asarray(HIDDEN[:1])) == 0
-    np.testing.assert_array_equal(jax.grad(total)(jnp.asarray(HIDDEN[:1])), 0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [(1, 0), (0, 1), (1, 1)], ids=str)
 def test_a_pooler_reads_the_last_token_of_the_last_stack(layers):

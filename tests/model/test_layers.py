@@ -15,7 +15,6 @@ from flaxformer_lite.model.layers import (
     ACTIVATIONS,
     DTYPES,
     Dense,
-    DropoutRates,
     FeedForward,
     Normal,
     XavierUniform,
@@ -145,16 +144,6 @@ def test_dropout_keeps_its_share_and_the_mean(rate):
         assert_share(pairs, keep**2)
 
 
-@pytest.mark.parametrize(("length", "width"), [(3, 1), (3, 7), (1, 2), (2, 2)])
-def test_dropout_keeps_the_shape_and_scales_what_it_keeps(length, width):
-    x = normal(6, 11, length, width)
-    with jax.enable_x64(True):
-        out = np.asarray(drop(jnp.asarray(x), 0.25, KEY))
-    kept = out != 0
-    assert out.shape == x.shape and 0 < kept.sum() < x.size
-    np.testing.assert_allclose(out[kept], x[kept] / 0.75, rtol=1e-15)
-
-
 def test_dropout_rounds_the_rate_to_a_multiple_of_2_to_the_minus_16():
     """A rate of 2^-16 drops about 16 of a million (fewer than 1 or more than 45 once in 10^6 keys); a quarter of it, none."""
     x = jnp.ones((1009, WIDTH))
@@ -189,27 +178,6 @@ def test_dropout_of_a_sharded_array_has_one_devices_bits(axes):
     out = drop(jax.device_put(x, sharding), 0.3, KEY)
     assert len(out.sharding.device_set) == 8
     np.testing.assert_array_equal(out, drop(x, 0.3, KEY))
-
-
-def test_dropout_of_nearly_everything_stays_finite():
-    assert np.isfinite(drop(jnp.ones((11, 13)), 1 - 1e-7, KEY)).all()
-
-
-def test_dropout_of_bfloat16_keeps_the_mean():
-    """The rounding of single elements averages out: 500,000 of them are off by 2^-8 / sqrt(3 n) or 3e-6 together."""
-    x = np.asarray(jnp.asarray(1 + np.random.default_rng(1).random((ROWS, WIDTH)), jnp.bfloat16))
-    out = np.asarray(drop(jnp.asarray(x), 0.1, KEY), np.float64)
-    kept = out != 0
-    assert out[kept].mean() / x.astype(np.float64)[kept].mean() == pytest.approx(65536 / (65536 - 6554), rel=1e-4)
-
-
-@pytest.mark.parametrize("name", ["embedding_rate", "attention_rate", "feed_forward_rate", "residual_rate"])
-@pytest.mark.parametrize("rate", [-0.1, 1.0, math.nan])
-def test_dropout_rates_are_probabilities_below_one(name, rate):
-    with pytest.raises(
-        ValueError, match=rf"^model\.dropout\.{name} is {rate}: it must be at least 0 and below 1; .*\Z"
-    ):
-        DropoutRates(**{name: rate})
 
 
 def test_dropout_that_scales_in_evaluation():

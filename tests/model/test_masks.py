@@ -55,13 +55,6 @@ def test_padding_mask_is_what_its_docstring_draws():
     assert mask[1, 0, 0].tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize(("index", "expected"), [(0, [1, 0, 0, 0]), (2, [1, 1, 1, 0]), (3, [1, 1, 1, 1])])
-def test_one_query_has_a_row_of_the_causal_mask(index, expected):
-    row = before_mask(jnp.array([index]), jnp.arange(4))
-    assert row.tolist() == [[[[bool(x) for x in expected]]]]
-    np.testing.assert_array_equal(row[0, 0, 0], causal_mask(4)[0, 0, index])
-
-
 def test_combined_masks_allow_what_all_allow():
     left, right = jnp.array([[True, True, False, False]]), jnp.array([[True, False, True, False]]).T
     assert combine_masks() is None and combine_masks(None, None) is None
@@ -112,11 +105,6 @@ def test_a_query_without_keys_by_hand():
     scores, nothing = jnp.log(jnp.array([[[[1.0, 3.0]]]])), jnp.array([False, False])
     found = [masking.softmax(scores, nothing)[0, 0, 0] for masking in (EXCLUDE, Replace(), Penalize())]
     np.testing.assert_allclose(found, [[0, 0], [0.5, 0.5], [0.25, 0.75]], atol=2**-10)
-
-
-def test_without_the_segments_of_both_sides_there_is_no_mask():
-    segments = jnp.array([[1, 1, 2, 0]])
-    assert segment_mask(None, None) is segment_mask(segments, None) is segment_mask(None, segments) is None
 
 
 def test_a_mask_of_numbers_is_refused():

@@ -78,11 +78,6 @@ def test_averages_in_bfloat16_take_half_the_room_and_lead_to_the_same_place(algo
     assert sum(size for dtype, size in kept if dtype == "float32") == squares.get(algorithm.kind, 0)
 
 
-def test_a_type_for_an_average_that_is_not_kept_is_refused():
-    with pytest.raises(ValueError, match=r"optimizer.algorithm.moment_dtype is 'bfloat16'.*momentum"):
-        SGD(moment_dtype="bfloat16")
-
-
 # Losses that never hold all logits --------------------------------------------------------------------------------------
 
 V, P = 29, 13
@@ -162,8 +157,3 @@ def test_no_array_of_the_program_is_as_large_as_all_logits(train):
     """Neither on the way there nor back; without chunks there is one."""
     assert largest_arrays(None, train)[0] == 4 * 24 * 211
     assert largest_arrays(6, train)[1] < 4 * 24 * 211 / 2
-
-
-def test_a_chunk_of_nothing_is_refused():
-    with pytest.raises(ValueError, match=r"model\.head\.loss_chunk is 0"):
-        LanguageModelHead(loss_chunk=0)

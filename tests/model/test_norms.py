@@ -51,15 +51,6 @@ def test_norms_equal_the_float64_reference(norm, names, expected):
 
 
 @pytest.mark.parametrize(("norm", "names", "expected"), NORMS, ids=NORM_IDS)
-def test_norms_start_with_scale_one_and_bias_zero(norm, names, expected):
-    params = jax.jit(Normalize(norm).init)(KEY, jnp.zeros((B, D)))["params"]
-    assert set(params) == names
-    for name, value in params.items():
-        assert value.dtype == jnp.float32
-        np.testing.assert_array_equal(value, np.full(D, {"scale": 1, "bias": 0}[name]))
-
-
-@pytest.mark.parametrize(("norm", "names", "expected"), NORMS, ids=NORM_IDS)
 def test_norms_of_bfloat16_add_up_in_float32(norm, names, expected):
     """Exact but for the last rounding to bfloat16, 2^-8 relative; sums in bfloat16 would be off by whole units here."""
     x = jnp.asarray(100 + 8 * normal(4, B, 1009), jnp.bfloat16)

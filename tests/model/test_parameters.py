@@ -156,10 +156,6 @@ def first_values() -> dict:
     return jax.tree.map(np.asarray, leaves_by_path(jax.jit(initial(config))(jax.random.key(6))))
 
 
-def test_the_usual_first_values_are_glorots():
-    assert ModelConfig(vocab_size=V).initializer == XavierUniform()
-
-
 def test_kernels_start_as_the_initializer_says_layer_by_layer(first_values):
     """They fill ± twice sqrt(6 / (fan-in + fan-out)): a largest value under 4/5 of it has chance 0.8^144 at most."""
     kernels = {path: value for path, value in first_values.items() if path.endswith("kernel")}

@@ -66,29 +66,12 @@ def test_sinusoids_in_float32_are_close_at_far_positions():
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_product_of_two_positions_depends_on_their_distance_only(layout):
-    """sin a sin b + cos a cos b = cos (a - b), for every even width."""
-    with jax.enable_x64(True):
-        waves = np.asarray(waves_of(jnp.arange(13)[None], 6, layout))[0]
-    products = waves @ waves.T
-    for distance in range(13):
-        np.testing.assert_allclose(np.diagonal(products, distance), products[0, distance], atol=1e-12)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_sinusoidal_adds_the_waves_and_has_no_parameters(layout):
     x = jnp.asarray(np.random.default_rng(1).normal(size=(B, T, D)), jnp.float32)
     got, variables = embedded(Sinusoidal(layout=layout), x)
     assert variables == {}
     want = x + np.array([[reference.sinusoid(int(p), D, layout) for p in row] for row in POSITIONS])
     np.testing.assert_allclose(got, want, atol=2e-6)
-
-
-def test_no_positions_change_nothing_and_have_no_parameters():
-    x = jnp.ones((B, T, D))
-    got, variables = embedded(NoPositions(), x)
-    assert variables == {}
-    np.testing.assert_array_equal(got, x)
 
 
 def test_learned_adds_the_row_of_each_position():
@@ -118,13 +101,6 @@ def test_positions_keep_the_type_of_the_embeddings(scheme):
     got, variables = embedded(scheme, x)
     assert got.dtype == jnp.bfloat16
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(variables))
-
-
-@pytest.mark.parametrize("max_positions", [0, -3])
-def test_learned_needs_a_position(max_positions):
-    message = rf"^model\.positions\.max_positions is {max_positions}: it must be at least 1; "
-    with pytest.raises(ValueError, match=message):
-        Learned(max_positions=max_positions)
 
 
 # Rotary --------------------------------------------------------------------------------------------------------------
@@ -191,39 +167,6 @@ def test_rotary_equals_turning_complex_numbers(name):
         np.testing.assert_allclose(rotated(name)[b, t, n], expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "name", ["odd_width", "odd_width_interleaved", "a_part", "a_part_interleaved", "a_part_cut_down"]
-)
-def test_what_rotary_does_not_turn_stays(name):
-    _, width, pairs = ROTARY[name]
-    np.testing.assert_array_equal(rotated(name)[..., 2 * pairs :], some[..., 2 * pairs : width])
-    assert (rotated(name)[:, 1:, :, : 2 * pairs] != some[:, 1:, :, : 2 * pairs]).all()
-
-
-@pytest.mark.parametrize("name", ROTARY)
-def test_the_gradient_of_rotary_is_the_adjoint(name):
-    """Turning is linear, so `u · turn(v)` is `gradient(u) · v` for all u and v."""
-    scheme, width, _ = ROTARY[name]
-    v, u = some[..., :width], np.random.default_rng(1).normal(size=(B, T, 2, width))
-    with jax.enable_x64(True):
-        turned, pull_back = jax.vjp(lambda x: scheme.rotate(x, POSITIONS), jnp.asarray(v))
-        np.testing.assert_allclose((pull_back(jnp.asarray(u))[0] * v).sum(), (turned * u).sum(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["half_split", "interleaved", "a_part", "llama3", "yarn"])
-def test_scores_of_turned_heads_depend_on_the_distance_only(name):
-    """For one query and one key vector, wherever they stand; and the distance does matter, in both directions."""
-    scheme, width, _ = ROTARY[name]
-    query, key = np.broadcast_to(some[0, 0, :, None, :width], (2, 13, width))[:, None]  # each [1, 13, H]
-    with jax.enable_x64(True):
-        turn = jax.jit(scheme.rotate)
-        heads = [np.asarray(turn(x[:, :, None], jnp.arange(13)[None]))[0, :, 0] for x in (query, key)]
-    scores = heads[0] @ heads[1].T
-    for distance in range(-12, 13):
-        np.testing.assert_allclose(np.ptp(np.diagonal(scores, distance)), 0, atol=1e-12)
-    assert len(set(np.concatenate([scores[0], scores[1:, 0]]).round(9))) == 25
-
-
 def test_rotary_keeps_the_type_and_turns_in_float32():
     """There is no 1021 in bfloat16, so the angles are not in it; only what comes out is rounded, by 2^-9 of it at most."""
     x = jnp.asarray(some[:1, :1, :, :10], jnp.bfloat16)
@@ -265,13 +208,6 @@ def test_alibi_slopes_by_hand(num_heads, exponents):
     np.testing.assert_allclose(reference.alibi_slopes(num_heads), slopes, rtol=1e-12)
 
 
-def test_alibi_is_the_same_in_both_directions():
-    places = jnp.arange(7)[None]
-    bias, _ = biased(ALiBi(), 3, False, places, places)
-    np.testing.assert_array_equal(bias, bias.swapaxes(2, 3))
-    assert (np.asarray(bias)[0, :, ~np.eye(7, dtype=bool)] < 0).all() and (jnp.diagonal(bias[0], 0, 1, 2) == 0).all()
-
-
 # Where a logarithm decides, 64 of 128, 32 of 64 and 128 of 256 are rounded to either side.
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(32, 128), (8, 64), (32, 256), (4, 3), (12, 384), (6, 20)])
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "both_ways"])
@@ -307,39 +243,6 @@ def test_relative_bias_is_the_row_of_the_bucket(causal):
         np.testing.assert_array_equal(bias[b, :, t, s], table[row])
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        *(
-            (
-                functools.partial(Rotary, fraction=fraction),
-                rf"^model\.positions\.fraction is {fraction}: it must be above 0 and at most 1; ",
-            )
-            for fraction in (0.0, 1.5, -0.5)
-        ),
-        (
-            functools.partial(Rotary, base=1.0),
-            r"^model\.positions\.base is 1\.0: it must be above 1; the default is 10000",
-        ),
-        *(
-            (
-                functools.partial(RelativeBias, num_buckets=n),
-                rf"^model\.positions\.num_buckets is {n}: it must be {rule}",
-            )
-            for n, rule in ((0, "at least 4"), (2, "at least 4"), (31, r"even\Z"))
-        ),
-        (
-            functools.partial(RelativeBias, max_distance=16),
-            r"^model\.positions\.max_distance is 16 and .*num_buckets is 32: max_distance must be more than half of num_buckets\Z",
-        ),
-    ],
-)
-def test_impossible_schemes_are_named(make, message):
-    with pytest.raises(ValueError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)
-
-
 def test_an_offset_moves_the_rows_of_a_position_table():
     table = np.random.default_rng(4).normal(size=(6, 3))
     scheme = Learned(max_positions=4, offset=2)
@@ -367,43 +270,3 @@ def test_llama3_slows_down_long_waves_only():
     groups = [np.isclose(slower, 1), (slower > 1 / 3 + 1e-9) & (slower < 1 - 1e-9), np.isclose(slower, 1 / 3)]
     assert [int(group.sum()) for group in groups] == [2, 2, 7]
     assert (np.diff(slower) <= 1e-12).all()
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        *(
-            (functools.partial(of, factor=0.5), r"^model\.positions\.scaling\.factor is 0\.5: it must be at least 1; ")
-            for of in (LinearScaling, Llama3Scaling, YarnScaling)
-        ),
-        *(
-            (
-                functools.partial(Llama3Scaling, low_frequency_factor=low),
-                rf"^model\.positions\.scaling\.low_frequency_factor is {low}: it must be {rule}",
-            )
-            for low, rule in ((0.0, "above 0"), (4.0, "less than .*high_frequency_factor, which is 4"))
-        ),
-        *(
-            (
-                functools.partial(of, original_length=0),
-                r"^model\.positions\.scaling\.original_length is 0: it must be at least 1; ",
-            )
-            for of in (Llama3Scaling, YarnScaling)
-        ),
-        *(
-            (
-                functools.partial(YarnScaling, slow_turns=slow),
-                rf"^model\.positions\.scaling\.slow_turns is {slow}: it must be {rule}",
-            )
-            for slow, rule in ((0.0, "above 0"), (33.0, "at most .*fast_turns, which is 32"))
-        ),
-        (
-            functools.partial(YarnScaling, amplitude=0.0),
-            r"^model\.positions\.scaling\.amplitude is 0\.0: it must be above 0 .*, or None",
-        ),
-    ],
-)
-def test_impossible_scalings_are_named(make, message):
-    with pytest.raises(ValueError, match=message) as error:
-        make()
-    assert "\n" not in str(error.value)

@@ -254,19 +254,6 @@ def test_cached_decoding_equals_the_full_pass():
     np.testing.assert_allclose(logits[1, :2], full[1, :2], rtol=1e-12, atol=1e-12)  # what follows is padding there
 
 
-@pytest.mark.slow
-def test_cached_decoding_in_float32_is_close_to_float64():
-    """Without masks; the float32 pass is bound to the float64 one, and so to the full pass, within rounding."""
-    config = CONFIGS[WITHOUT_MASKS]
-    source, target, *_ = arrays(config)
-    params = jax.tree.map(lambda leaf: leaf.astype(np.float32), params_of(config))
-    with jax.enable_x64(False):
-        logits = decoded(dataclasses.replace(config, dtype="float32"), params, source, None, target)
-    assert logits.dtype == jnp.float32
-    full, *_ = forward(WITHOUT_MASKS)
-    np.testing.assert_allclose(logits, full, atol=1e-5 * float(jnp.abs(full).max()))
-
-
 SMALL = ModelConfig(
     vocab_size=11,
     d_model=13,

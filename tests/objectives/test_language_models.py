@@ -3,21 +3,16 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
 from flaxformer_lite.config.experiment import Config
-from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.data.config import batch_shapes
-from flaxformer_lite.data.dataset import zero_batch
 from flaxformer_lite.data.text_files import PlainText
 from flaxformer_lite.model.positions import Learned
-from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, Seq2Seq, SpanCorruption
+from flaxformer_lite.objectives import CausalLM, MaskedLM, Objectives, SpanCorruption
 from flaxformer_lite.text.subwords import SentencePiece
 from flaxformer_lite.training.loop import train
 from tests.support.experiments import rows, tiny_config, use_one_device, with_train
@@ -85,37 +80,6 @@ def test_it_trains_continues_and_is_scored(
             flaxformer_lite.load(whole).translate(["a"])
     tokenizer = flaxformer_lite.load(whole).required_tokenizers.target
     assert tokenizer.vocab_size <= config.objective.num_tokenizer_ids(149)
-
-
-@pytest.mark.parametrize("kind", OBJECTIVES)
-def test_json_and_back_and_a_blank_batch(kind: str, tmp_path: Path):
-    """Law: the same config; a blank batch has the shapes of a real one, and nothing in it counts."""
-    config = config_of(kind, tmp_path)
-    assert from_json(to_json(config)) == config
-    assert (config.objective.packed_row(config.data.longest) is None) == (kind == "span_corruption")
-    (bucket,) = batch_shapes(config.objective, config.data)
-    blank = zero_batch(config.objective, bucket)
-    assert all(leaf.shape[0] == 16 and not leaf.any() for leaf in jax.tree.leaves(blank))
-
-
-@pytest.mark.parametrize(
-    ("kind", "changes", "words"),
-    [
-        ("causal_lm", {"objective": Seq2Seq()}, r"^model\.num_encoder_layers is 0, but objective\.kind 'seq2seq'"),
-        ("masked_lm", {"objective": CausalLM()}, r"^model\.num_encoder_layers is 1, but objective\.kind 'causal_lm'"),
-        ("span_corruption", {"objective": MaskedLM(mask_token=148)}, r"^model\.num_decoder_layers is 1, .*'masked_lm'"),
-        (
-            "masked_lm",
-            {"objective": MaskedLM(mask_token=149)},
-            r"^objective\.mask_token is 149, which is no token id: .* between 0 and 148",
-        ),
-    ],
-)
-def test_model_and_objective_have_to_fit(kind: str, changes: dict[str, Any], words: str, tmp_path: Path):
-    config = config_of(kind, tmp_path)
-    with pytest.raises(ValueError, match=words) as caught:
-        dataclasses.replace(config, **changes)
-    assert "\n" not in str(caught.value)
 
 
 def test_text_metrics_are_for_translations(tmp_path: Path):

@@ -5,7 +5,6 @@ from unittest.mock import Mock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.objectives import Batch, Seq2Seq
@@ -51,8 +50,3 @@ def test_smoothing_is_part_of_the_training_loss():
     term = jax.jit(Seq2Seq(label_smoothing=0.3).loss)(outputs(logits), batch)["cross_entropy"]
     each = np.log(V + 1) - 0.7 * np.log(2) - 0.3 * np.log(2) / V
     np.testing.assert_allclose(float(term.sum), 2 * each, rtol=1e-6)
-
-
-def test_a_smoothing_outside_0_to_1_is_refused():
-    with pytest.raises(ValueError, match=r"objective\.label_smoothing is 1\.0"):
-        Seq2Seq(label_smoothing=1.0)
