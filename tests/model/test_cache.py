@@ -112,20 +112,6 @@ def test_packed_documents_are_each_as_if_alone(name):
     np.testing.assert_array_equal(reaches(gradient), same)
 
 
-@each_decoder
-def test_another_first_document_moves_nothing_of_the_second(name):
-    """Neither logits nor any gradient, bit for bit."""
-    config = DECODERS[name]
-    others = np.setdiff1d(np.arange(V), DOCUMENT)
-    tokens = DOCUMENT.copy()
-    tokens[FIRST], tokens[-1] = others[:2], others[2]
-    logits, gradient = answer(name, packed=True)
-    moved_logits, moved_gradient = compiled(config)(params_of(config), tokens, *PACKED)
-    assert not np.allclose(logits[FIRST], moved_logits[FIRST])
-    np.testing.assert_array_equal(logits[SECOND], moved_logits[SECOND])
-    jax.tree.map(lambda one, other: np.testing.assert_array_equal(one[SECOND], other[SECOND]), gradient, moved_gradient)
-
-
 # Decoding --------------------------------------------------------------------------------------------------------------
 
 

@@ -1,25 +1,24 @@
-"""A position scheme written here, outside the package, is trained and decoded as those inside: no other file knows it.
+"""A position scheme written here, outside the package, is decoded as those inside: no other file knows it.
 
-Oracles: the loss falls in the real train step; decoding with a cache equals the full pass; its limit is one for all commands.
+Oracles: decoding with a cache equals the full pass; its limit is one for all commands.
 """
 
 import dataclasses
-import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.serialize import from_json, to_json
-from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.decoder import Decoder
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import PositionScheme, sinusoids
-from flaxformer_lite.training.step import TrainTask, train_step
+from flaxformer_lite.model.transformer import Transformer, parameter_shapes
 from tests.support.experiments import tiny_config
 
 
@@ -44,31 +43,19 @@ CONFIG = tiny_config(
 )
 
 
-@functools.cache
-def trained():
-    """The task, the parameters before and after twelve steps on one batch, and the losses."""
-    task, rng = TrainTask.of(CONFIG), np.random.default_rng(3)
-    pairs = [TokenPair(*(rng.integers(4, 149, n).astype(np.int32) for n in sizes)) for sizes in ((6, 4), (2, 2))]
-    objective: Any = task.objective
-    examples = [objective.example(pair, Lengths(7, 6)) for pair in pairs]
-    batch = jax.tree.map(lambda *x: jnp.stack(x), *examples)
-    state = first = jax.jit(task.initialize)()
-    step, losses = jax.jit(functools.partial(train_step, task)), []
-    for _ in range(12):
-        state, measured = step(state, batch)
-        losses.append(float(measured["loss"]))
-    return task, first.params, state.params, losses
-
-
-@pytest.mark.slow
 def test_cached_decoding_equals_the_full_pass_and_knows_the_limit():
-    task, _, params, _ = trained()
+    """With parameters by chance, those of the scheme too."""
+    model, generator = Transformer(CONFIG.model), np.random.default_rng(4)
+    shapes = parameter_shapes(CONFIG.model)
+    params = jax.tree.map(lambda x: jnp.asarray(generator.normal(0, 0.3, x.shape), x.dtype), shapes)
+    for stack in ("encoder", "decoder"):
+        assert {f"{stack}/positions/amplitude", f"{stack}/position_bias/slope"} <= leaves_by_path(params).keys()
     source = list(range(5, 12))
-    decoder = Decoder(task.model, DecodeConfig(beam_size=1, eos_ids=(), max_new_tokens=5))
+    decoder = Decoder(model, DecodeConfig(beam_size=1, eos_ids=(), max_new_tokens=5))
     (((answer, _),),) = decoder.generate({"params": params}, [source])
     tokens = jnp.array([[decoder.config.bos_id, *answer]])
     inputs = Inputs(source_tokens=jnp.array([source]), target_tokens=tokens)
-    logits = jax.jit(task.model.apply)({"params": params}, inputs).logits
+    logits = jax.jit(model.apply)({"params": params}, inputs).logits
     assert logits[0, :-1].argmax(-1).tolist() == answer
     with pytest.raises(ValueError, match=r"has 41 tokens, but model\.positions\.max_positions is 40"):
         decoder.check([source * 5 + source[:6]], 0)

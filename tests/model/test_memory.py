@@ -81,54 +81,6 @@ def test_averages_in_bfloat16_take_half_the_room_and_lead_to_the_same_place(algo
 # Losses that never hold all logits --------------------------------------------------------------------------------------
 
 V, P = 29, 13
-HEADS = {
-    "tied": {"head": LanguageModelHead(scale=0.5)},
-    "own_bias_cap": {
-        "head": LanguageModelHead(bias=True, soft_cap=2.0, transform="gelu"),
-        "share_target_output": False,
-    },
-}
-
-
-@functools.cache
-def measured(name: str, chunk: int | None):
-    """All losses and metrics of a model with that head, and the gradient of every parameter."""
-    settings = HEADS[name] | {"head": dataclasses.replace(HEADS[name]["head"], loss_chunk=chunk)}
-    model = Transformer(
-        ModelConfig(
-            vocab_size=V,
-            d_model=7,
-            num_heads=1,
-            num_encoder_layers=0,
-            num_decoder_layers=1,
-            dtype="float64",
-            **settings,
-        )
-    )
-    objective, rng = CausalLM(label_smoothing=0.1, z_loss=0.3), np.random.default_rng(5)
-    tokens, targets = (jnp.asarray(rng.integers(0, V, (B, P))) for _ in range(2))
-    batch = Batch(Inputs(target_tokens=tokens), targets, jnp.asarray(rng.random((B, P))))
-    shapes = jax.eval_shape(model.init, KEY, batch.inputs)["params"]
-
-    def loss(params):
-        outputs = model.apply({"params": params}, batch.inputs)
-        terms = objective.loss(outputs, batch)
-        return sum(t.weight * t.sum / t.count for t in terms.values()), (terms, objective.metrics(outputs, batch))
-
-    params = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), shapes)
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "chunk"),
-    [("tied", 5), ("own_bias_cap", 1), ("own_bias_cap", 5), ("own_bias_cap", 99)],
-)
-def test_losses_in_chunks_equal_those_of_all_logits(name, chunk):
-    """Law: cross-entropy with smoothing, z-loss and accuracy, and the gradient of every parameter, in float64."""
-    with jax.enable_x64(True):
-        found, wanted = measured(name, chunk), measured(name, None)
-        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-13), found, wanted)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from flaxformer_lite.cli.main import main
 from flaxformer_lite.config import TrainConfig
 from flaxformer_lite.data import TSV, Lengths, TokenPair
 from flaxformer_lite.inference import DecodeConfig, Decoder
-from flaxformer_lite.model.config import ModelConfig, SlidingWindow
+from flaxformer_lite.model.config import ModelConfig
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.positions import ALiBi, Learned, RelativeBias, Rotary
 from flaxformer_lite.model.transformer import Transformer
@@ -216,13 +216,3 @@ def test_every_position_scheme_reads_a_full_prompt(name: str):
     for prompt, ((tokens, score),) in zip(prompts, decoder.generate({"params": params}, prompts), strict=True):
         log_probs = [next_log_probs(model, params, prompt, tokens[:i], full=True) for i in range(3)]
         assert score == pytest.approx(sum(x[t] for x, t in zip(log_probs, tokens, strict=True)), rel=1e-4)
-
-
-def test_a_window_and_a_full_prompt_are_a_mistake():
-    model = Transformer(dataclasses.replace(MODEL, sliding_window=SlidingWindow(size=3)))
-    decoder = Decoder(model, DECODE, "full")
-    params = jax.jit(model.init)(jax.random.key(0), Inputs(target_tokens=jnp.zeros((1, 5), jnp.int32)))["params"]
-    with pytest.raises(
-        ValueError, match=r"^objective\.prompt_attention is 'full', but model\.sliding_window\.size is 3"
-    ):
-        decoder.generate({"params": params}, [[4, 5]])

@@ -12,7 +12,7 @@ from flaxformer_lite.objectives.masked_lm import with_special_ids
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from tests.support.objectives import generator, record, some_documents, theirs, unmasked
+from tests.support.objectives import generator, record, theirs, unmasked
 
 MASK = 28
 
@@ -58,55 +58,6 @@ def test_80_percent_of_the_selected_tokens_are_masked_10_random_10_unchanged():
     assert seen.min() == EOS + 1 and seen.max() == MASK
     positions = np.concatenate([row.inputs.predict_positions[row.weights > 0] for row in rows])
     assert set(positions.tolist()) == set(range(1, 111))  # never BOS or EOS, and every token now and then
-
-
-def test_masks_are_a_function_of_seed_and_step_only():
-    """Law: again and in another data set the same; another step, row or seed draws others."""
-    objective, documents = MaskedLM(mask_token=MASK), some_documents(vocab_size=MASK)
-    data = DataConfig(max_source_length=17, tokens_per_batch=85, rows_multiple=5)
-    first, again, other = (Dataset(documents, objective, data, seed=seed) for seed in (3, 3, 4))
-
-    def masks(dataset: Dataset, step: int) -> list:
-        inputs = dataset.batch(step).inputs
-        return [inputs.predict_positions.tolist(), inputs.source_tokens.tolist()]
-
-    assert masks(first, 1) == masks(again, 1)
-    epoch = first.plan.batches_per_epoch
-    assert masks(first, 1) == masks(first, 1) != masks(first, 1 + epoch)
-    assert masks(first, 1) != masks(other, 1)
-
-    def drawn(step: int, row: int) -> list:
-        return [
-            first.example(i, Lengths(17, 0), step, row).inputs.predict_positions.tolist()
-            for i in range(len(first.records))
-        ]
-
-    assert drawn(5, 0) == drawn(5, 0)
-    assert drawn(5, 0) != drawn(5, 1) != drawn(6, 0) != drawn(5, 0)
-
-
-def test_evaluation_masks_are_a_function_of_the_example_alone():
-    """Law: wherever the row comes, in whatever company, it is masked alike."""
-    objective, documents = MaskedLM(mask_token=MASK), [record([], list(range(4 + i, 19 + i))) for i in range(9)]
-    data = DataConfig(max_source_length=17, tokens_per_batch=85, rows_multiple=5)
-    found = []
-    for some in (documents, documents[3:]):
-        dataset = Dataset(some, objective, data, seed=None)
-        rows = {}
-        for step in range(dataset.plan.batches_per_epoch):
-            inputs, targets = dataset.batch(step)[:2]
-            for tokens, positions, wanted in zip(inputs.source_tokens, inputs.predict_positions, targets, strict=True):
-                rows[unmasked_key(tokens, positions, wanted)] = tokens.tolist()
-        found.append(rows)
-    shared = found[0].keys() & found[1].keys()
-    assert len(shared) >= 6 and all(found[0][key] == found[1][key] for key in shared)
-    assert len({tuple(row) for row in found[0].values()}) >= 9
-
-
-def unmasked_key(tokens: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> tuple[int, ...]:
-    whole = tokens.copy()
-    whole[positions[wanted > 0]] = wanted[wanted > 0]
-    return tuple(whole.tolist())
 
 
 def test_whole_words_are_chosen_whole():

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import sentencepiece
 
 import flaxformer_lite
 from flaxformer_lite.cli.main import main
@@ -24,16 +23,11 @@ from flaxformer_lite.objectives import Classification, MaskedLM, Objectives, Reg
 from flaxformer_lite.optim.optimizers import OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant
 from flaxformer_lite.parallel.mesh import make_mesh
-from flaxformer_lite.run import write_run
 from flaxformer_lite.text.characters import Characters
-from flaxformer_lite.text.kinds import FromRun
-from flaxformer_lite.text.subwords import SentencePieceTokenizer
 from flaxformer_lite.text.tokenizer import Tokenizers
 from flaxformer_lite.training.loop import train
 from flaxformer_lite.training.runners import MeshRunner
 from flaxformer_lite.training.step import TrainTask
-from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.weights import abstract_params
 from tests.support.experiments import tiny_config, use_one_device, with_train
 from tests.support.paths import FIXTURES
 
@@ -235,42 +229,6 @@ def test_the_next_sentence_is_learned_and_masks_are_filled(
 
 
 # From another run, with its special ids ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_an_encoder_from_elsewhere_is_trained_on(labelled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A run with other special ids and no class head: its tokenizer and weights are taken, the head starts fresh."""
-    lines = [line.split("\t")[0] for line in (labelled / "train.tsv").read_text().splitlines()]
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_prefix=str(tmp_path / "theirs"), vocab_size=30, model_type="bpe",
-        pad_id=7, unk_id=5, bos_id=6, eos_id=4, minloglevel=2,
-    )  # fmt: skip
-    tokenizer = SentencePieceTokenizer((tmp_path / "theirs.model").read_bytes())
-    assert tokenizer.special[:4] == (7, 5, 6, 4)
-    config = config_of(
-        Classification(classes=("xenon", "yttrium", "zinc")), table(labelled, "train"), table(labelled, "eval"), 60,
-        pooler=Pooler(num_classes=3), vocab_size=30,
-    )  # fmt: skip
-    theirs = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, pooler=Pooler()),
-        data=dataclasses.replace(config.data, train=None, eval=None),
-        weights="last",
-    )
-    rng = np.random.default_rng(6)
-    params = jax.tree.map(lambda x: np.float32(0.2 * rng.normal(size=x.shape)), abstract_params(theirs))
-    write_run(
-        RunFolder(tmp_path / "elsewhere"), theirs, 0, params, "a test", tokenizers=Tokenizers(tokenizer, tokenizer)
-    )
-    data = dataclasses.replace(config.data, tokenizer=FromRun(path=str(tmp_path / "elsewhere")))
-    config = with_train(
-        dataclasses.replace(config, data=data),
-        init_from=str(tmp_path / "elsewhere"), init_fresh=("pooler/classes/*",),
-    )  # fmt: skip
-    train(config, tmp_path / "run")
-    assert last_row(tmp_path / "run")["accuracy"] > 0.95
-    run = flaxformer_lite.load(tmp_path / "run")
-    assert run.required_tokenizers.source.special == tokenizer.special
 
 
 CONFIG_FILE = """
