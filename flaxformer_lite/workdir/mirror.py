@@ -14,6 +14,7 @@ A push reads from a snapshot of the run folder made of hard links, so training m
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -49,6 +50,9 @@ MAX_RETRY_SECONDS = 60.0
 
 STUCK_SECONDS = 600.0
 """Time without a copied file after which the end of a run waits no longer."""
+
+PLACE = ".mirrored_from"
+"""The file of a run folder that writes a mirror: its own path, by which a copy of the folder is known."""
 
 APPENDED = ("metrics.jsonl", "train.log")
 """Files that grow in place; all others are replaced as a whole."""
@@ -232,6 +236,7 @@ def start_from_mirror(folder: RunFolder, config: Config) -> None:
     remote, trained, newest_here = RemoteRun(config.train.mirror), folder.trained, newest_valid(folder)
     if remote.is_local:
         check_place(remote, folder.path)
+    check_copy(folder.path, config.train.mirror)
     try:
         newest = max(complete_steps(remote.files()), default=None)
         if newest is None:
@@ -268,6 +273,27 @@ def check_place(remote: RemoteRun, folder: Path) -> None:
         raise ValueError(
             f"train.mirror {remote.url}: there is no folder {root.parent}: create it, or mount the drive that has it"
         )
+
+
+def check_copy(folder: Path, url: str) -> None:
+    """Notes the place of the run folder that writes the mirror.
+
+    Raises: ValueError if it is a copy of another one on this machine, which writes the mirror already.
+    """
+    place = folder / PLACE
+    other = Path(os.fsdecode(place.read_bytes())) if place.is_file() else folder
+    try:
+        mirror = json.loads((other / "config.json").read_text(encoding="utf-8"))["train"]["mirror"]
+        is_copy = mirror == url and not os.path.samefile(other, folder)
+    except (OSError, LookupError, TypeError, ValueError):
+        is_copy = False  # the other one was moved or deleted, or is not a run any more
+    if is_copy:
+        raise ValueError(
+            f"train.mirror {url} is the mirror of the run folder {other}, of which {folder} is a copy: give the copy another "
+            f"train.mirror, or delete {other}"
+        )
+    with atomic_write(place) as unfinished:
+        unfinished.write_bytes(os.fsencode(folder.resolve()))
 
 
 def push_once(folder: RunFolder, config: Config) -> None:

@@ -19,6 +19,7 @@ from flaxformer_lite.workdir import mirror
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import steps_in, why_damaged
 from flaxformer_lite.workdir.mirror import (
+    PLACE,
     Mirror,
     RemoteRun,
     cache_folder,
@@ -459,6 +460,44 @@ def test_a_mirror_is_continued_with_other_settings_if_that_is_asked_for(tmp_path
         start_from_mirror(RunFolder(here), patient)
     start_from_mirror(RunFolder(here, with_changes=True), patient)
     assert steps_in(here / "checkpoints") == [4]
+
+
+def test_a_copy_of_a_run_does_not_write_into_its_mirror(tmp_path: Path):
+    """Law: a mirror has one run folder, which may have any name, until it is moved, deleted or mirrored elsewhere."""
+    run, copy, config = tmp_path / os.fsdecode(b"r\xfcn"), tmp_path / "copy", CONFIG
+    write_run(run, config, [4], 4)
+    started(run)
+    shutil.copytree(run, copy)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"is a copy: give the copy another train.mirror, or delete"):
+            started(copy)
+    started(run)
+    started(copy, mirror="flaky://bucket/copy")
+    shutil.rmtree(copy)
+
+
+@pytest.mark.parametrize(
+    "how", ["moved", "deleted", "damaged", "mirrored elsewhere", "linked", "by an earlier version"]
+)
+def test_a_run_folder_in_another_place_goes_on_with_its_mirror(tmp_path: Path, how: str):
+    run, place = tmp_path / "run", tmp_path / "place"
+    write_run(run, CONFIG, [4], 4)
+    started(run)
+    if how == "moved":
+        run.rename(place)
+    elif how == "linked":
+        place.symlink_to(run)
+    else:
+        shutil.copytree(run, place)
+    if how == "deleted":
+        shutil.rmtree(run)
+    if how == "damaged":
+        (run / "config.json").write_text("[")
+    if how == "mirrored elsewhere":
+        (run / "config.json").write_text(to_json(with_train(CONFIG, mirror="flaky://bucket/other")))
+    if how == "by an earlier version":
+        (place / PLACE).unlink()
+    started(place)
 
 
 def test_a_mirror_of_another_run_is_refused(tmp_path: Path):
