@@ -11,7 +11,7 @@ downloads models of the Hugging Face hub by name, and pushes them.
 
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.importing import Imported, read_folder
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import WeightName, from_params, to_params
 from flaxformer_lite.interop.options import Entry, Options, option, required
 from flaxformer_lite.interop.systems import SYSTEMS

@@ -1,10 +1,9 @@
-"""Weights of another system as a run: `import_hf` and `import_file`; `read_folder` reads a Hugging Face folder alone."""
+"""Weights of another system as a run: `import_hf` and `import_file`."""
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jaxtyping import PyTree
@@ -15,15 +14,10 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.metrics import language_of
-from flaxformer_lite.interop.hf.decoding import decode_config
-from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
-from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.folder import check_links, copy_companions, read_config, read_json, read_tensors
-from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.hf.sentence import read_embedding
+from flaxformer_lite.interop.hf.folder import copy_companions, read_json
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
-from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.interop.weight_files import read_settings, read_weights
 from flaxformer_lite.model import ModelConfig
@@ -31,9 +25,6 @@ from flaxformer_lite.objectives import Objectives, default_objective
 from flaxformer_lite.run import write_run
 from flaxformer_lite.text import FromRun, Tokenizers
 from flaxformer_lite.workdir import RunFolder
-
-NO_LIMIT = 1_000_000_000
-"""A longest text from this many tokens on means no limit: the library writes 10^30 for a tokenizer without one."""
 
 
 def import_hf(source: str | Path, run: str | Path) -> Path:
@@ -106,7 +97,7 @@ def import_file(system: str, weights: str | Path, config: str | Path, run: str |
         except ValueError as error:
             raise with_path(config_file, error) from None
         try:
-            arrays, renamed = unwrapped(read_weights(weights))
+            arrays, renamed = unwrapped(read_weights(weights), names)
             params = to_params(arrays, names, model)
         except ValueError as error:
             raise with_path(weights, error) from None
@@ -139,70 +130,6 @@ def special_ids(settings: Mapping[str, Any]) -> DecodeConfig:
     if "eos_idx" in settings:
         ids["eos_ids"] = (settings["eos_idx"],)
     return DecodeConfig(**ids)
-
-
-# A Hugging Face folder as a model -------------------------------------------------------------------------------------
-
-
-class Imported(NamedTuple):
-    """The contents of a folder, in our terms."""
-
-    model: ModelConfig
-    decode: DecodeConfig
-    params: PyTree
-    family: Family
-    architecture: str
-    """The class that the tensors make up."""
-    config: dict[str, Any]
-    """`config.json`."""
-    generation: dict[str, Any] | None
-    """`generation_config.json`; None: there is none."""
-    names: list[WeightName]
-    max_length: int | None
-    """The longest text that the model reads, in tokens; None: the folder states no limit."""
-    skipped: list[str]
-    """Tensors in the file that the model does not need."""
-    notes: list[str]
-    """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
-
-
-def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
-    """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
-    check_links(folder)
-    config, rules = read_config(folder), folder / "generation_config.json"
-    generation = read_json(rules) if rules.is_file() else None
-    family = family_of(config.get("model_type"), families)
-    stored, renamed = unwrapped(read_tensors(folder))
-    options, tensors = Options(config), family.full_names(stored)
-    model = family.model_config(options, tensors)
-    options.finish(HARMLESS, ONLY)
-    architecture = family.architecture(model, tensors.keys())
-    names = family.name_map(model, architecture)
-    tensors, skipped = family.split_ignorable(tensors, {name for weight in names for name in weight.names}, model)
-    model = dataclasses.replace(model, sentence_embedding=read_embedding(folder))
-    decode, notes = decode_config(config, generation, model, family.special)
-    return Imported(
-        model=model,
-        decode=decode,
-        params=to_params(tensors, names, model),
-        family=family,
-        architecture=architecture,
-        config=config,
-        generation=generation,
-        names=names,
-        max_length=max_length(folder, config, model),
-        skipped=skipped,
-        notes=[renamed, *notes] if renamed else notes,
-    )
-
-
-def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
-    """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
-    found = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
-    found += [model.positions.max_positions]
-    found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
-    found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
-    return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)
 
 
 # The settings of its run ----------------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ A system lists its names as data, our module and theirs: `{"encoder/layers/atten
 our parameters (`to_params`) and back (`from_params`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -119,18 +120,37 @@ def name_map(names: Names, model: ModelConfig, leaves: Leaves = PYTORCH) -> list
     return found
 
 
-# Both directions ------------------------------------------------------------------------------------------------------
+# Names of wrapped models ---------------------------------------------------------------------------------------------
 
 WRAPPERS = ("_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 """Modules that PyTorch puts around others: compiled, on several devices, sharded, recomputed. None has arrays of its own."""
 
 
-def unwrapped(weights: Arrays) -> tuple[dict[str, np.ndarray], str]:
-    """Returns the weights under names without `WRAPPERS`, and a note if there were any."""
+def renamings(weights: Arrays) -> Iterator[tuple[dict[str, np.ndarray], str]]:
+    """Yields the weights under names that a model may know them by, and a note on the parts of their names that are left out.
+
+    First the names as they are, then without `WRAPPERS`, then also without the starts that at least half of them have, shortest
+    first. No two weights get the same name.
+    """
+    yield dict(weights), ""
+    inner = {name: ".".join(part for part in name.split(".") if part not in WRAPPERS) for name in weights}
     parts = {part for name in weights for part in name.split(".")}
-    found = {".".join(part for part in name.split(".") if part not in WRAPPERS): x for name, x in weights.items()}
-    left_out = " and ".join(repr(f"{part}.") for part in WRAPPERS if part in parts)
-    return found, f"the names of the arrays are read without {left_out}" if left_out else ""
+    wrappers = [f"{part}." for part in WRAPPERS if part in parts]
+    starts = Counter(name[: i + 1] for name in inner.values() for i, letter in enumerate(name) if letter == ".")
+    usual = sorted((start for start, number in starts.items() if 2 * number >= len(weights)), key=len)
+    for start in ["", *usual]:
+        found = {name.removeprefix(start): weights[theirs] for theirs, name in inner.items()}
+        if len(found) == len(weights) and (left_out := [*wrappers, *([start] if start else [])]):
+            yield found, f"the names of the arrays are read without {' and '.join(map(repr, left_out))}"
+
+
+def unwrapped(weights: Arrays, names: Sequence[WeightName]) -> tuple[Arrays, str]:
+    """Returns the weights under the names of the list, with the note of `renamings`; as they are where no renaming fits."""
+    wanted = {name for weight in names for name in weight.names}
+    return next(((found, note) for found, note in renamings(weights) if found.keys() == wanted), (weights, ""))
+
+
+# Both directions ------------------------------------------------------------------------------------------------------
 
 
 def to_params(weights: Arrays, names: Sequence[WeightName], model: ModelConfig) -> PyTree:

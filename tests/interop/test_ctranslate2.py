@@ -18,7 +18,7 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.inference.forward import forward
 from flaxformer_lite.interop.check import check_ctranslate2 as check_folder
 from flaxformer_lite.interop.ctranslate2 import export_run, notes, token_names, unsupported_settings
-from flaxformer_lite.interop.importing import read_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import POST_NORM, DecoderSize, LanguageModelHead, ModelConfig, Pooler, Residual
 from flaxformer_lite.model.inputs import example_inputs

@@ -9,7 +9,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
-from flaxformer_lite.interop.importing import read_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import DotProduct

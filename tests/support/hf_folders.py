@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
-from flaxformer_lite.interop.importing import Imported, read_folder
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.name_map import our_shapes
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import POST_NORM, LanguageModelHead, ModelConfig, Pooler, SentenceEmbedding

@@ -19,9 +19,9 @@ from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.llama import layer_types
 from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
-from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import LanguageModelHead, ModelConfig, Pooler, Residual, SlidingWindow

@@ -13,8 +13,8 @@ from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.inference.config import DecodeConfig, Sampling
 from flaxformer_lite.interop.hf.decoding import decode_config, export_notes, generation_config, special_ids
 from flaxformer_lite.interop.hf.families import FAMILIES
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import SpecialIds
-from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.model.config import ModelConfig
 from tests.support.hf_folders import DATA
 

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.families import FAMILIES
-from flaxformer_lite.interop.importing import read_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.options import Options
 from tests.support.hf_folders import DATA
 

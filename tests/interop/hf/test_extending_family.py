@@ -15,8 +15,8 @@ from safetensors.numpy import save_file
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.family import Family, tied_copies
+from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.hf.options import ACTIVATION
-from flaxformer_lite.interop.importing import read_folder
 from flaxformer_lite.interop.name_map import prefixed
 from flaxformer_lite.interop.options import Entry, only, option, required
 from flaxformer_lite.model.attention import DotProduct

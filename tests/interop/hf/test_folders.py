@@ -20,8 +20,8 @@ from flaxformer_lite.interop.differences import check_same
 from flaxformer_lite.interop.exporting import export, first_fitting
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import copy_companions
+from flaxformer_lite.interop.hf.import_folder import max_length, read_folder
 from flaxformer_lite.interop.hf.options import architecture_of, num_labels
-from flaxformer_lite.interop.importing import max_length, read_folder
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.model.config import PRE_NORM, ModelConfig
 from flaxformer_lite.model.positions import ALiBi

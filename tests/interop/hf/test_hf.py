@@ -15,7 +15,7 @@ from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.decoding import generation_config, special_ids
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.folder import read_tensors, write_folder
-from flaxformer_lite.interop.importing import Imported, read_folder
+from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.model.transformer import Transformer
 from tests.support.hf_folders import DATA, fixture, imported, refused
 from tests.support.quick import quick

@@ -1,7 +1,7 @@
 """Layouts of a checkpoint's tensors: files, names, tied tables, number types. Oracle: the folder as the library wrote it.
 
-The names are those that PyTorch (compiled, parallel, sharded models), the library's base models and `save_model` of safetensors
-leave. Draws are a function of the seed, which is in the name of the test.
+The names are those that PyTorch (compiled, parallel, sharded models), PEFT, Lightning, sentence-transformers, the library's base
+models and `save_model` of safetensors leave. Draws are a function of the seed, which is in the name of the test.
 """
 
 import json
@@ -14,11 +14,12 @@ import pytest
 from flax.traverse_util import flatten_dict
 from safetensors.numpy import save_file
 
-from flaxformer_lite.interop import FAMILIES
+from flaxformer_lite.interop import FAMILIES, SYSTEMS
 from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json, read_tensors
-from flaxformer_lite.interop.importing import read_folder
+from flaxformer_lite.interop.hf.import_folder import read_folder
+from flaxformer_lite.interop.name_map import from_params, unwrapped
 from flaxformer_lite.interop.weight_files import read_file
-from tests.support.hf_folders import DATA, imported
+from tests.support.hf_folders import DATA, imported, random_params
 from tests.support.quick import quick
 
 LLAMA = (("lm_head.weight", "model.embed_tokens.weight"),)
@@ -49,7 +50,17 @@ TIED: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 """Names that the model gives one tensor, by folder."""
 
-STARTS = ("", "", "_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module.")
+STARTS = (
+    "",
+    "",
+    "_orig_mod.",
+    "module.",
+    "base_model.model.",
+    "module._orig_mod.",
+    "_orig_mod.module.",
+    "model.",
+    "0.auto_model.",
+)
 INNER = ("", "", "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.")
 
 
@@ -163,15 +174,31 @@ def test_names_that_do_not_fit_are_compared(pattern: str, new: str, complaint: s
 
 
 def test_what_is_left_out_of_names_is_noted(tmp_path: Path) -> None:
-    tensors = {f"module.{name}": x for name, x in read_tensors(DATA / "llama/mha").items()}
+    tensors = {f"module.net.{name}": x for name, x in read_tensors(DATA / "llama/mha").items()}
     found = read_folder(write(tmp_path / "model", "llama/mha", tensors))
-    assert found.notes == ["the names of the arrays are read without 'module.'"]
+    assert found.notes == ["the names of the arrays are read without 'module.' and 'net.'"]
     assert imported("llama/mha").notes == []
+    del tensors["module.net.model.norm.weight"]
+    with pytest.raises(
+        ValueError, match=r"1 array missing: model\.norm\.weight .* \(the names of .* 'module\.' and 'net\.'\)$"
+    ):
+        read_folder(write(tmp_path / "less", "llama/mha", tensors))
 
 
 def test_two_models_in_one_file_are_not_one(tmp_path: Path) -> None:
     tensors = {
         f"{side}.{name}": x for side in ("query", "text") for name, x in read_tensors(DATA / "bert/model").items()
     }
-    with pytest.raises(ValueError, match=r"arrays left over: "):
+    with pytest.raises(ValueError, match=r"39 arrays left over: bert\.query\."):
         read_folder(write(tmp_path / "model", "bert/model", tensors))
+
+
+def test_weights_of_older_systems_may_be_wrapped_too() -> None:
+    """Of a torch.nn.Transformer on several devices."""
+    system = SYSTEMS["torch-transformer"]
+    config = system.config_for(system.template)
+    names = system.name_map(config)
+    plain = from_params(random_params(system.model_config({"d_model": 8, "nhead": 2, "dim_feedforward": 5})), names)
+    found, note = unwrapped({f"module.{name}": x for name, x in plain.items()}, names)
+    assert found.keys() == plain.keys() and all(found[name] is x for name, x in plain.items())
+    assert note == "the names of the arrays are read without 'module.'" and unwrapped(plain, names) == (plain, "")

@@ -1,0 +1,128 @@
+"""A Hugging Face folder as a model: its config, its tensors and its settings of decoding, in our terms."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import PyTree
+
+from flaxformer_lite.inference import DecodeConfig
+from flaxformer_lite.interop.hf.decoding import decode_config
+from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.folder import check_links, read_config, read_json, read_tensors
+from flaxformer_lite.interop.hf.options import HARMLESS, ONLY
+from flaxformer_lite.interop.hf.sentence import read_embedding
+from flaxformer_lite.interop.name_map import Arrays, WeightName, renamings, to_params
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.model import ModelConfig
+
+NO_LIMIT = 1_000_000_000
+"""A longest text from this many tokens on means no limit: the library writes 10^30 for a tokenizer without one."""
+
+
+class Imported(NamedTuple):
+    """The contents of a folder, in our terms."""
+
+    model: ModelConfig
+    decode: DecodeConfig
+    params: PyTree
+    family: Family
+    architecture: str
+    """The class that the tensors make up."""
+    config: dict[str, Any]
+    """`config.json`."""
+    generation: dict[str, Any] | None
+    """`generation_config.json`; None: there is none."""
+    names: list[WeightName]
+    max_length: int | None
+    """The longest text that the model reads, in tokens; None: the folder states no limit."""
+    skipped: list[str]
+    """Tensors in the file that the model does not need."""
+    notes: list[str]
+    """Notes for the user: names that were read otherwise, and settings of generation that `decode` lacks."""
+
+
+class Fitted(NamedTuple):
+    """A folder's tensors under the names of a family, and the model that they make up."""
+
+    model: ModelConfig
+    architecture: str
+    names: list[WeightName]
+    tensors: dict[str, np.ndarray]
+    """The tensors of the file that the model needs, and those that it does not know."""
+    skipped: list[str]
+    misfits: int
+    """The number of names that are missing or left over."""
+
+
+def read_folder(folder: Path, families: Families = FAMILIES) -> Imported:
+    """Returns the model in a folder. Raises: ValueError that names the option or the tensor that does not fit."""
+    check_links(folder)
+    config, rules = read_config(folder), folder / "generation_config.json"
+    generation = read_json(rules) if rules.is_file() else None
+    family = family_of(config.get("model_type"), families)
+    found, renamed = fit_names(family, config, read_tensors(folder))
+    model = dataclasses.replace(found.model, sentence_embedding=read_embedding(folder))
+    decode, notes = decode_config(config, generation, model, family.special)
+    try:
+        params = to_params(found.tensors, found.names, model)
+    except ValueError as error:
+        raise (ValueError(f"{error} ({renamed})") if renamed else error) from None
+    return Imported(
+        model=model,
+        decode=decode,
+        params=params,
+        family=family,
+        architecture=found.architecture,
+        config=config,
+        generation=generation,
+        names=found.names,
+        max_length=max_length(folder, config, model),
+        skipped=found.skipped,
+        notes=[renamed, *notes] if renamed else notes,
+    )
+
+
+def fit_names(family: Family, config: Mapping[str, Any], stored: Arrays) -> tuple[Fitted, str]:
+    """Returns the tensors under the first names that fit the model, else under those that fit best; a note says which they are.
+
+    Raises: ValueError that names an option that does not fit.
+    """
+    found: list[tuple[Fitted, str]] = []
+    complaints: list[ValueError] = []
+    for tensors, renamed in renamings(stored):
+        try:
+            one = fitted(family, config, family.full_names(tensors))
+        except ValueError as error:
+            complaints += [] if found else [error]
+            continue
+        if not one.misfits:
+            return one, renamed
+        found.append((one, renamed))
+    if complaints:
+        raise complaints[0]
+    return min(found, key=lambda pair: pair[0].misfits)
+
+
+def fitted(family: Family, config: Mapping[str, Any], tensors: Arrays) -> Fitted:
+    """Returns the model that these tensors make up. Raises: ValueError that names an option that does not fit."""
+    options = Options(config)
+    model = family.model_config(options, tensors)
+    options.finish(HARMLESS, ONLY)
+    architecture = family.architecture(model, tensors.keys())
+    names = family.name_map(model, architecture)
+    wanted = {name for weight in names for name in weight.names}
+    needed, skipped = family.split_ignorable(tensors, wanted, model)
+    return Fitted(model, architecture, names, needed, skipped, misfits=len(needed.keys() ^ wanted))
+
+
+def max_length(folder: Path, config: Mapping[str, Any], model: ModelConfig) -> int | None:
+    """Returns the smallest limit of a text's length that the files state, in tokens; None without a limit."""
+    found = [config.get(name) for name in ("max_position_embeddings", "n_positions")]
+    found += [model.positions.max_positions]
+    found += [read_json(folder / "tokenizer_config.json").get("model_max_length")]
+    found += [read_json(folder / "sentence_bert_config.json").get("max_seq_length")]
+    return min((length for length in found if isinstance(length, int) and 1 < length < NO_LIMIT), default=None)
