@@ -79,6 +79,25 @@ def per_layer(inner: optax.GradientTransformation) -> optax.GradientTransformati
     return optax.GradientTransformation(init, update)
 
 
+def decaying(direction: optax.GradientTransformation, weight_decay: float) -> optax.GradientTransformation:
+    """Adds `weight_decay` times the parameter to a direction, wherever the direction trains the parameter.
+
+    A weight is trained where its direction, or that of a gradient of 1 everywhere, is not 0. So a weight that the direction
+    freezes, in whatever form, keeps its bits, and one whose gradient happens to be 0 decays. The state is that of `direction`.
+    """
+    decay = optax.add_decayed_weights(weight_decay, mask=decay_mask)
+
+    def update(
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        probe, _ = direction.update(jax.tree.map(jnp.ones_like, updates), state, params)
+        steps, state = direction.update(updates, state, params)
+        decayed, _ = decay.update(steps, decay.init(params), params)
+        return jax.tree.map(lambda x, p, d: jnp.where((x != 0) | (p != 0), d, x), steps, probe, decayed), state
+
+    return optax.GradientTransformation(direction.init, update)
+
+
 # Algorithms
 
 
@@ -96,8 +115,8 @@ class OptimizerAlgorithm(Checked, ABC, at="optimizer.algorithm"):
     def direction(self) -> optax.GradientTransformation:
         """Returns the transformation from gradients to steps of rate 1, uphill: decay, rate and sign follow in the chain.
 
-        The state must not depend on the number of steps. A state of the shape of a parameter stands at the parameter's path, so
-        the mesh divides both in the same way.
+        A parameter whose steps are always 0 is frozen: it does not decay either. The state must not depend on the number of
+        steps. A state of the shape of a parameter stands at the parameter's path, so the mesh divides both in the same way.
         """
 
 
@@ -262,6 +281,9 @@ class SGD(OptimizerAlgorithm):
 
 Algorithm = AdamW | Adafactor | Lion | Muon | SGD
 
+TRAIN_ALL = tuple(kind.direction for kind in (AdamW, Adafactor, Lion, Muon, SGD))
+"""Directions that freeze no parameter, so nobody has to find out: `decaying` computes a direction twice."""
+
 
 # The optimizer
 
@@ -304,10 +326,14 @@ class OptimizerConfig(Checked, at="optimizer"):
 
         Raises: ValueError if the schedule does not fit into `total_steps`.
         """
+        direction, decay = self.algorithm.direction(), optax.add_decayed_weights(self.weight_decay, mask=decay_mask)
+        if self.weight_decay and type(self.algorithm).direction not in TRAIN_ALL:
+            # The stage stays: states with and without decay have one structure.
+            direction, decay = decaying(direction, self.weight_decay), optax.masked(optax.identity(), decay_mask)
         return optax.chain(
             optax.identity() if self.clip_norm is None else clip(self.clip_norm),
-            self.algorithm.direction(),
-            optax.add_decayed_weights(self.weight_decay, mask=decay_mask),
+            direction,
+            decay,
             scaled(
                 optax.scale_by_learning_rate(self.rate(total_steps=total_steps, d_model=d_model)),
                 self.rates,

@@ -2,8 +2,9 @@
 
 import math
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,8 @@ import optax
 import pytest
 
 from flaxformer_lite.base.bounds import NonNegativeFloat
-from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
+from flaxformer_lite.optim import optimizers
 from flaxformer_lite.optim.optimizers import (
     SGD,
     Adafactor,
@@ -284,6 +286,97 @@ class SignDescent(OptimizerAlgorithm):
 
     def direction(self) -> optax.GradientTransformation:
         return optax.stateless_with_tree_map(lambda g, _: jnp.sign(g) * (jnp.abs(g) > self.dead_zone))
+
+
+# Frozen parameters
+
+
+def frozen(path: str) -> bool:
+    return path.startswith(("embedding", "encoder"))
+
+
+def labels(params) -> dict:
+    return jax.tree.map_with_path(lambda path, _: "frozen" if frozen(leaf_path(path)) else "trained", params)
+
+
+def times(factors: Callable[[str, np.ndarray], Any]) -> optax.GradientTransformation:
+    """Multiplies the steps of each parameter by numbers, mostly 0 and 1."""
+
+    def update(steps, _):
+        return jax.tree.map_with_path(lambda path, u: u * factors(leaf_path(path), u), steps)
+
+    return optax.stateless(update)
+
+
+def first_half(path: str, x: np.ndarray) -> np.ndarray:
+    """0 for the first layers of a stack, the first rows of another matrix, the first numbers of a vector; 1 for the rest."""
+    return (np.arange(x.shape[0]) >= x.shape[0] // 2).reshape(-1, *[1] * (x.ndim - 1)).astype(float)
+
+
+FREEZING: dict[str, Callable[[], optax.GradientTransformation]] = {
+    "partition": lambda: optax.partition({"trained": optax.scale_by_adam(), "frozen": optax.set_to_zero()}, labels),
+    "masked": lambda: optax.chain(
+        optax.scale_by_adam(),
+        optax.masked(optax.set_to_zero(), lambda params: jax.tree.map("frozen".__eq__, labels(params))),
+    ),
+    "times 0": lambda: optax.chain(optax.scale_by_lion(), times(lambda path, _: 0.0 if frozen(path) else 1.0)),
+    "before the momentum": lambda: optax.chain(times(lambda path, _: 0.0 if frozen(path) else 1.0), optax.trace(0.9)),
+    "rows and layers": lambda: optax.chain(optax.scale_by_adam(), times(first_half)),
+    "nothing": optax.scale_by_adam,
+}
+"""Directions that freeze parts of a model, in the forms that people write."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freezing(AdamW):
+    """A direction by name: a subclass of an algorithm of the package, with its own direction."""
+
+    form: str
+
+    def direction(self) -> optax.GradientTransformation:
+        return FREEZING[self.form]()
+
+
+@pytest.mark.parametrize("form", FREEZING)
+def test_what_an_algorithm_freezes_does_not_decay(form: str):
+    """Oracle: optax's own chain of direction, decay and rate, for what is trained; the bits before, for what is frozen.
+
+    Some gradients are 0: these weights are trained all the same, and decay.
+    """
+    config = OptimizerConfig(
+        algorithm=Freezing(form=form), schedule=Constant(peak_rate=0.3), weight_decay=DECAY, clip_norm=None
+    )
+    plain = optax.chain(
+        FREEZING[form](), optax.add_decayed_weights(DECAY, decay_mask), optax.scale_by_learning_rate(0.3)
+    )
+    params = toy_params(0)
+    gradients = [jax.tree.map(lambda g: g * (np.arange(g.shape[-1]) > 0), g) for g in gradients_of_varied_length()]
+    before, moved, expected = flat(params), *(train(o, params, gradients) for o in (config.build(**SETTINGS), plain))
+    count = 0
+    for path, x in before.items():
+        if form == "rows and layers":
+            still = np.broadcast_to(first_half(path, x) == 0, x.shape)
+        else:
+            still = np.full(x.shape, frozen(path) and form != "nothing")
+        np.testing.assert_array_equal(moved[path][still], x[still], err_msg=path)
+        np.testing.assert_allclose(moved[path][~still], expected[path][~still], rtol=1e-6, err_msg=path)
+        count += still.sum()
+    assert (count == 0) == (form == "nothing")
+
+
+def test_directions_of_the_package_and_those_without_decay_are_not_computed_twice(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(optimizers, "decaying", lambda *_: pytest.fail("nothing is frozen, or nothing decays"))
+    for algorithm, decay in (*((variant(), DECAY) for variant in variants()), (Freezing(form="partition"), 0.0)):
+        OptimizerConfig(algorithm=algorithm, weight_decay=decay).build(**SETTINGS)
+
+
+def test_decay_can_be_switched_on_in_a_state_from_before():
+    """Law: the state of an algorithm from outside has one structure, with and without decay."""
+    states = [
+        OptimizerConfig(algorithm=Freezing(form="partition"), weight_decay=decay).build(**SETTINGS).init(toy_params(0))
+        for decay in (0.0, DECAY)
+    ]
+    assert jax.tree.structure(states[0]) == jax.tree.structure(states[1])
 
 
 @dataclass(frozen=True, kw_only=True)
