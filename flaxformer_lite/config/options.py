@@ -2,7 +2,8 @@
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from flaxformer_lite.base.bounds import accepts, cut, type_hints
@@ -100,3 +101,16 @@ def unknown_option(option: str, config: Config) -> str:
 def as_option(setting: str) -> str:
     """Returns the option of a setting."""
     return f"--{setting.replace('_', '-')}"
+
+
+def as_options(settings: Mapping[str, Any]) -> str:
+    """Returns the words of a command line that set settings to these values."""
+    words = []
+    for setting, value in settings.items():
+        group, _, name = setting.rpartition(".")
+        if isinstance(value, bool):
+            words.append(as_option(setting if value else f"{group}.no_{name}"))
+        else:
+            typed = value if isinstance(value, tuple) else (json.dumps(value) if isinstance(value, dict) else value,)
+            words += [as_option(setting), *map(str, typed)]
+    return shlex.join(words)

@@ -112,6 +112,10 @@ def check_inputs(config: ModelConfig, inputs: Inputs) -> None:
         raise ValueError(
             f"the inputs have {present}_segments, but no {missing}_segments: both are needed to pair packed texts"
         )
+    if inputs.token_types is not None and not config.num_token_types:
+        raise ValueError("the inputs have `token_types`, but model.num_token_types is 0: leave them out")
+    if inputs.predict_positions is not None and config.num_decoder_layers:
+        raise ValueError("the inputs have `predict_positions`, but the model has a decoder: leave them out")
     if inputs.target_attention is not None and config.sliding_window is not None:
         raise ValueError(
             "the inputs have `target_attention`, but model.sliding_window is set, and both say which tokens a token attends to: "

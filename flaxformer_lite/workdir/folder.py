@@ -24,16 +24,25 @@ import math
 import os
 import re
 import secrets
+import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Failure, warn
 from flaxformer_lite.base.remote_files import is_url
-from flaxformer_lite.config.differences import describe_differences, differences
+from flaxformer_lite.config.differences import (
+    changed,
+    describe_differences,
+    differences,
+    fixed,
+    flatten,
+)
 from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.config.options import as_options
+from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.data.config import DataConfig
 from flaxformer_lite.data.records import Pair
@@ -244,7 +253,7 @@ class RunFolder:
             elif different:
                 raise ValueError(
                     f"the run folder {self.path} was made with another config: {describe_differences(different)}. Use another "
-                    "--workdir, the old settings, or --continue-with-changes for settings that a run may change"
+                    f"--workdir, or the old settings{self._way_on(different, config)}"
                 )
         write_whole(self.path / "config.json", to_json(config))
 
@@ -255,6 +264,22 @@ class RunFolder:
             return False
         write_whole(self.path / "config.json", to_json(before))
         return True
+
+    def _way_on(self, different: Mapping[str, tuple[Any, Any]], config: Config) -> str:
+        """Returns the end of a message on settings that differ: the command that continues with them, if there is one."""
+        if refused := fixed(different):
+            return "" if len(refused) == len(different) else f"; no run continues with another {next(iter(refused))}"
+        changes = changed(flatten(self._config_before or self.config()), flatten(config))
+        if any(path.endswith(".kind") for path in changes):  # chosen in a config file, not on the command line
+            return "; to continue with the new ones, add --continue-with-changes to the command"
+        options = as_options({path: new for path, (_, new) in changes.items()})
+        words = [
+            "flaxformer-lite train",
+            shlex.quote(str(self.path / "config.json")),
+            options,
+            "--continue-with-changes",
+        ]
+        return f"; to continue with the new ones: `{' '.join(filter(None, words))}{import_options(config)}`"
 
     def check_nothing_lost(self) -> None:
         """Raises: ValueError if metrics.jsonl knows of steps whose checkpoints are gone: starting again would erase it.

@@ -37,3 +37,10 @@ def test_a_window_and_an_attention_of_ones_own_do_not_go_together():
     inputs = Inputs(target_tokens=jnp.zeros((1, 2), int), target_attention=jnp.ones((1, 1, 2, 2), bool))
     with pytest.raises(ValueError, match=r"`target_attention`.* model\.sliding_window is set.*: leave one out\Z"):
         check_inputs(config, inputs)
+
+
+@pytest.mark.parametrize("name", ["token_types", "predict_positions"])
+def test_inputs_that_the_model_does_not_read_are_refused(name: str):
+    inputs = Inputs(target_tokens=jnp.zeros((1, 2), jnp.int32), **{name: jnp.zeros((1, 2), jnp.int32)})
+    with pytest.raises(ValueError, match=f"the inputs have `{name}`.*: leave them out"):
+        check_inputs(ModelConfig(vocab_size=3, num_encoder_layers=0, num_decoder_layers=1), inputs)

@@ -7,6 +7,8 @@ import fcntl
 import json
 import math
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +17,9 @@ from typing import Any
 import pytest
 
 from flaxformer_lite.base.console import Failure
+from flaxformer_lite.config.load import load_config
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.optim.schedules import Constant
+from flaxformer_lite.optim.schedules import Constant, Noam
 from flaxformer_lite.workdir.folder import MOST_ANSWERS, RunFolder
 from tests.support.experiments import tiny_config, with_train
 
@@ -155,26 +158,42 @@ def test_an_empty_mount_point_in_place_of_the_only_checkpoint_is_noticed(tmp_pat
     folder.check_nothing_lost()
 
 
-def test_a_run_continues_with_other_settings_if_that_is_asked_for(tmp_path: Path):
-    """Oracle: by hand. A rate may change; the width of a model changes in no run."""
+def test_the_refusal_of_other_settings_prints_the_command_that_continues_with_them(tmp_path: Path):
+    """Law: the printed command, read by the real parser, has exactly the settings that were refused."""
+    run = tmp_path / "a run"
+    lock(run)
+    (run / "checkpoints" / "4").mkdir(parents=True)
+    slower = dataclasses.replace(CONFIG.optimizer, schedule=Constant(peak_rate=3e-4), weight_decay=0.0, clip_norm=None)
+    other = dataclasses.replace(with_train(CONFIG, steps=99, trackers=("wandb", "trackio")), optimizer=slower)
+    with (
+        pytest.raises(ValueError, match=r"peak_rate was 0\.01 and is now 0\.0003") as refused,
+        RunFolder(run).lock(other),
+    ):
+        pass
+    _, command, end = str(refused.value).split("`")
+    program, train, file, *options, flag = shlex.split(command)
+    assert (program, train, flag, end) == ("flaxformer-lite", "train", "--continue-with-changes", "")
+    assert load_config(file, options) == other
+    with RunFolder(run, with_changes=True).lock(other):
+        assert RunFolder(run).config() == other
+
+
+def test_a_refusal_prints_no_command_where_there_is_none(tmp_path: Path):
+    """Oracle: by hand. A kind is chosen in a config file; the width of a model changes in no run."""
     lock(tmp_path)
     (tmp_path / "checkpoints" / "4").mkdir(parents=True)
-    slower = dataclasses.replace(
-        CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, schedule=Constant(peak_rate=3e-4))
-    )
-    wider = dataclasses.replace(slower, model=dataclasses.replace(CONFIG.model, d_ff=7))
-    for other, with_changes, complaint in (
-        (
-            slower,
-            False,
-            r"peak_rate was 0\.01 and is now 0\.0003.*or --continue-with-changes for settings that a run may",
-        ),
-        (wider, True, r"model\.d_ff was \d+ and is now 7\. Use another --workdir"),
+    kind = dataclasses.replace(CONFIG, optimizer=dataclasses.replace(CONFIG.optimizer, schedule=Noam()))
+    wider = dataclasses.replace(kind, model=dataclasses.replace(CONFIG.model, d_ff=7))
+    for other, with_changes, end in (
+        (kind, False, "or the old settings; to continue with the new ones, add --continue-with-changes to the command"),
+        (wider, False, "or the old settings; no run continues with another model.d_ff"),
+        (wider, True, "is now 7. Use another --workdir, or the old settings"),
     ):
-        with pytest.raises(ValueError, match=complaint), RunFolder(tmp_path, with_changes=with_changes).lock(other):
+        with (
+            pytest.raises(ValueError, match=f"{re.escape(end)}$"),
+            RunFolder(tmp_path, with_changes=with_changes).lock(other),
+        ):
             pass
-    with RunFolder(tmp_path, with_changes=True).lock(slower):
-        assert RunFolder(tmp_path).config() == slower
 
 
 def test_changes_of_settings_are_kept_with_the_step_from_which_they_hold(tmp_path: Path):

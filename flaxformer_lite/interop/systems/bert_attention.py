@@ -95,7 +95,10 @@ def as_sequences(
     from_tensor: Float[Array, "..."], to_tensor: Float[Array, "..."], sizes: tuple[int | None, int | None, int | None]
 ) -> tuple[Float[Array, "B F W"], Float[Array, "B T W2"]]:
     """Returns both tensors with rank 3. Raises: ValueError where their ranks or the sizes do not allow it."""
-    shapes = f"`from_tensor` has shape {from_tensor.shape} and `to_tensor` {to_tensor.shape}"
+    shapes = " and ".join(
+        f"`{name}` has rank {x.ndim}, shape {x.shape}"
+        for name, x in (("from_tensor", from_tensor), ("to_tensor", to_tensor))
+    )
     if from_tensor.ndim != to_tensor.ndim or from_tensor.ndim not in (2, 3):
         raise ValueError(f"{shapes}: both must have rank 3, [batch, length, width], or rank 2, [batch * length, width]")
     if from_tensor.ndim == 3:

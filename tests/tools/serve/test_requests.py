@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pydantic")
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import (
     Asked,
