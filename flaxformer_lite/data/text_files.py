@@ -147,12 +147,19 @@ class ColumnSource(Checked, TextSource, at="data"):
         yield from super().stream(setting, progress)
 
     def _rows(self, progress: ReadProgress) -> Iterator[Row]:
+        header: tuple[str, list[str]] | None = None
         for file, lines in read_files(self.path, progress):
             rows, names = self._split(lines, file), list[str]()
             if self.header:
                 if (first := next(rows, None)) is None:
                     continue
                 names = [name.strip() for name in first[1]]
+                header = header or (file, names)
+                if sorted(names) != sorted(header[1]):
+                    raise ValueError(
+                        f"{file}:1: the header is {', '.join(names)}, but that of {header[0]} {', '.join(header[1])}: give the "
+                        "files of a pattern the same columns"
+                    )
             columns, width = [self._number(column, names, file) for column in self._chosen.values()], len(names)
             for number, cells in rows:
                 width = width or len(cells) * self.even

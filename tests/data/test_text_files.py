@@ -270,3 +270,12 @@ def test_paragraphs_without_blank_lines_are_warned_about(tmp_path: Path, capsys:
         texts(PlainText(path=file(tmp_path, "x", content), documents="paragraphs"))
     texts(PlainText(path=path, documents="lines"))
     assert not capsys.readouterr().err
+
+
+def test_files_of_a_pattern_have_the_same_columns(tmp_path: Path):
+    file(tmp_path, "1.csv", "en,de\na,b\n")
+    file(tmp_path, "2.csv", "de,en\nb,a\n")
+    csv = CSV(path=str(tmp_path / "*.csv"), header=True, source_column="en", target_column="de")
+    assert [tuple(pair[:2]) for pair in csv.open()] == [("a", "b")] * 2
+    file(tmp_path, "3.csv", "en,fr\na,c\n")
+    assert message(csv).startswith(f"{tmp_path}/3.csv:1: the header is en, fr, but that of {tmp_path}/1.csv en, de")
