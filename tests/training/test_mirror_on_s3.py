@@ -156,7 +156,7 @@ def test_a_server_that_is_away_while_a_run_trains(gate: Gate, tmp_path: Path):
     assert (
         said.count("cannot be written (Could not connect to the endpoint URL") <= 1
     )  # the run may be quicker than the client
-    assert said.count("is not up to date at the end") == 1 and "checkpoint 60" in said and "Traceback" not in said
+    assert said.count("is not up to date at the end") == 1 and "Traceback" not in said
     with Training(tmp_path, run, url) as training:
         assert training.process.wait(300) == 0 and "nothing to do" in training.said()
     assert complete_steps(remote.files())[-1] == 60

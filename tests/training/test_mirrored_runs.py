@@ -98,7 +98,11 @@ def test_the_mirror_of_a_whole_run(uninterrupted: Path, tmp_path: Path, capfd: p
     loop.train(MIRRORED, run)
     assert_same_run(run, uninterrupted)
     remote = RemoteRun(URL)
-    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {".lock", ".trained"}
+    here = {p.relative_to(run).as_posix() for p in run.rglob("*") if p.is_file()} - {
+        ".lock",
+        ".trained",
+        ".mirrored_from",
+    }
     assert set(remote.files()) == here
     assert all(remote.read(name) == (run / name).read_bytes() for name in here)
     assert "warning" not in capfd.readouterr().err
