@@ -154,14 +154,16 @@ class Progress:
         self.ended, self.pacemaker = threading.Event(), threading.Thread(target=self._keep_pace, daemon=True)
 
     def __enter__(self) -> "Progress":
-        self.bars.start()
+        if self.shown:
+            self.bars.start()
         if not self.silent:
             self.pacemaker.start()
         return self
 
     def __exit__(self, *error: object) -> None:
         self.ended.set()
-        self.bars.stop()
+        if self.shown:  # rich 13 writes an empty line at the end of bars that are not shown
+            self.bars.stop()
         if self.pacemaker.is_alive():
             self.pacemaker.join()
         if self.log:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+import rich.progress
 from rich.console import Console
 
 from flaxformer_lite.base import console
@@ -277,3 +278,12 @@ def test_in_a_real_terminal_the_view_moves_and_leaves_only_the_lines():
     assert "2/4" in seen and "evaluating" in seen and "0.333  █▄" in seen and "0:00:0" in seen
     assert seen.count("a line") == 1 and seen.count("warning: careful") == 1
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l") and text.rindex("\x1b[2K") > text.rindex("evaluating")
+
+
+def test_without_a_terminal_only_lines_are_written(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch):
+    """Bars that are not shown are neither started nor stopped: rich 13 writes an empty line when they stop."""
+    monkeypatch.setattr(rich.progress.Progress, "stop", lambda _: print(file=sys.stderr))
+    with Progress(3) as progress:
+        progress.update("training", 1)
+        progress.say("a line")
+    assert capsys.readouterr().err == "a line\n"
