@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import logging
 import math
 import os
@@ -266,6 +267,10 @@ def suggest(name: str, names: Iterable[str], most: int = 1, cutoff: float = 0.6)
 def warn(line: str) -> None:
     """Writes a one-line warning to stderr."""
     write_line(WARNING + line)
+
+
+warn_once = functools.cache(warn)
+"""Warns with each line once, also where a start reads the same data several times."""
 
 
 def note(line: str) -> None:

@@ -1,6 +1,5 @@
 """The contract of data sources, and the base classes of those that read written text."""
 
-import functools
 import json
 import math
 from abc import ABC, abstractmethod
@@ -8,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
 
 MOST_LISTED = 10
 """Bad rows that an error lists."""
-warn_once = functools.cache(warn)
-"""Warns of data, which a start reads several times, with each line once."""
 
 
 class DataSource(ABC):

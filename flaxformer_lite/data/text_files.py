@@ -11,8 +11,9 @@ from statistics import median
 from typing import ClassVar, Literal
 
 from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource, warn_once
+from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,

@@ -10,7 +10,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest
 
-from flaxformer_lite.base.console import warn
+from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.inference.config import BleuTokenizer, MetricConfig
 
 BY_LANGUAGE: dict[str, BleuTokenizer] = {
@@ -108,9 +108,6 @@ def check_installed(name: BleuTokenizer) -> None:
         if isinstance(error, OSError | SystemExit):
             remedy = f"sacreBLEU could not download its model ({error}); copy ~/.sacrebleu from a machine that has it"
         raise ValueError(f"metrics.bleu_tokenizer is {name!r}, which is not installed: {remedy}") from error
-
-
-warn_once = functools.cache(warn)
 
 
 def make_bleu(config: MetricConfig, *, lowercase: bool = False, effective_order: bool = False) -> BLEU:

@@ -7,6 +7,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from flaxformer_lite.base import console
 from flaxformer_lite.inference import MetricConfig, metrics
 from flaxformer_lite.inference.metrics import (
     bleu,
@@ -34,7 +35,7 @@ SENTENCES = {
 
 @pytest.fixture(autouse=True)
 def fresh_process():
-    metrics.warn_once.cache_clear()
+    console.warn_once.cache_clear()
     metrics.check_installed.cache_clear()
 
 
