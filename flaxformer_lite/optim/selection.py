@@ -1,6 +1,6 @@
 """Selections of parameters by patterns of their paths: which of them train, and at which fraction of the learning rate.
 
-A path is one of `inspect --parameters`, such as `decoder/layers/attention/query/kernel`. An array of all layers has a path for each
+A path is one that `inspect` lists, such as `decoder/layers/attention/query/kernel`. An array of all layers has a path for each
 layer too, `decoder/layers/3/attention/query/kernel`. So a pattern may name some of the layers. `*` matches slashes as well.
 """
 
@@ -52,17 +52,20 @@ def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> Non
 # Freezing ----------------------------------------------------------------------------------------------------------------
 
 
+def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:
+    """Returns which layers of a parameter train, as an array that broadcasts against it: 1 for those, 0 for the others."""
+    return by_layer(path, x, lambda layer: any(matches(layer, pattern) for pattern in trainable))
+
+
 def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
     """Returns the parameters of which at least one layer trains, and those that are frozen: two trees without each other's leaves.
 
     Raises: ValueError for a pattern that matches no parameter.
     """
     check_patterns("train.trainable", trainable, params)
-    trained: dict[str, Any] = {}
-    frozen: dict[str, Any] = {}
-    for path, x in flatten_dict(params, sep="/").items():
-        trains = any(matches(layer, pattern) for layer in layer_paths(path, x) for pattern in trainable)
-        (trained if trains else frozen)[path] = x
+    flat = flatten_dict(params, sep="/")
+    trained = {path: x for path, x in flat.items() if trained_layers(path, x, trainable).any()}
+    frozen = {path: x for path, x in flat.items() if path not in trained}
     return unflatten_dict(trained, sep="/"), unflatten_dict(frozen, sep="/")
 
 
@@ -71,11 +74,17 @@ def merge(trained: PyTree, frozen: PyTree) -> PyTree:
     return unflatten_dict({**flatten_dict(trained), **flatten_dict(frozen)}) if frozen else trained
 
 
+def with_frozen_dtype(params: PyTree, trainable: tuple[str, ...], dtype: str) -> PyTree:
+    """Returns the parameters with the frozen ones in that type, as a run keeps them."""
+    trained, frozen = split(params, trainable)
+    return merge(trained, jax.tree.map(lambda x: x.astype(dtype), frozen))
+
+
 def without_frozen_layers(tree: PyTree, trainable: tuple[str, ...]) -> PyTree:
     """Sets gradients or updates of frozen layers to zero, in stacked arrays of which other layers train."""
 
     def masked(keys: tuple[Any, ...], x: Any) -> Any:
-        trains = by_layer(leaf_path(keys), x, lambda layer: any(matches(layer, pattern) for pattern in trainable))
+        trains = trained_layers(leaf_path(keys), x, trainable)
         return x if trains.all() else jnp.where(trains > 0, x, 0)
 
     return jax.tree.map_with_path(masked, tree)

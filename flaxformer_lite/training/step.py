@@ -19,7 +19,7 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
-from flaxformer_lite.optim.selection import merge, split, without_frozen_layers
+from flaxformer_lite.optim.selection import merge, split, with_frozen_dtype, without_frozen_layers
 from flaxformer_lite.parallel.sharding import constrain_parameters
 
 
@@ -83,8 +83,8 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
 def init_state(task: TrainTask) -> TrainState:
     """Returns the state before the first step."""
     params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
-    trained, frozen = split(params, task.trainable)
-    params = merge(trained, jax.tree.map(lambda x: x.astype(task.frozen_dtype), frozen))
+    params = with_frozen_dtype(params, task.trainable, task.frozen_dtype)
+    trained, _ = split(params, task.trainable)
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)
     return TrainState(jnp.zeros((), jnp.int32), params, task.optimizer.init(trained), ema)
 

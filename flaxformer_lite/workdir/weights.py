@@ -16,7 +16,7 @@ from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
 from flaxformer_lite.model.transformer import parameter_shapes
-from flaxformer_lite.optim.selection import merge, split
+from flaxformer_lite.optim.selection import with_frozen_dtype
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
@@ -70,9 +70,10 @@ def parameter_digest(params: PyTree) -> str:
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
     """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices."""
-    trained, frozen = split(parameter_shapes(config.model), config.train.trainable)
-    frozen = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, config.train.frozen_dtype), frozen)
-    shapes = merge(trained, frozen)
+    train = config.train
+    shapes = jax.eval_shape(
+        lambda params: with_frozen_dtype(params, train.trainable, train.frozen_dtype), parameter_shapes(config.model)
+    )
     return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
 
