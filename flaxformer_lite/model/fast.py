@@ -22,9 +22,10 @@ def matmul(x: Float[Array, "*B D"], kernel: Float[Array, "D F"], dtype: DTypeLik
     makes a transposed copy first, and a CPU takes up to 8 times as long. A TPU copies activations of most lengths to see them as
     matrices, so it gets them as they are (`lab/layout.md`).
     """
-    if platform() != "cpu":
-        return jnp.matmul(x, kernel, preferred_element_type=dtype)
-    product = jnp.matmul(x.reshape(-1, x.shape[-1]), kernel, preferred_element_type=dtype)
+    rows = x.reshape(-1, x.shape[-1]) if platform() == "cpu" else x
+    contracted = (((rows.ndim - 1,), (0,)), ((), ()))
+    # Looked up at each call: tools for quantisation or adapters put a function of their own in this name's place.
+    product = jax.lax.dot_general(rows, kernel, contracted, preferred_element_type=dtype)
     return product.reshape(*x.shape[:-1], kernel.shape[-1])
 
 

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer, fast
-from flaxformer_lite.model.attention import weighted_values
+from flaxformer_lite.model.attention import DotProduct, weighted_values
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.model.positions import rotate_pairs
 from flaxformer_lite.model.transformer import step_variables
@@ -63,6 +64,25 @@ def test_products_with_kernels_are_of_matrices_in_a_whole_model():
     without_batch = [pair for pair, rows in products(program) if not rows]
     assert len(without_batch) > 10
     assert all(len(operand.shape) == 2 for pair in without_batch for operand in pair)
+
+
+def test_a_tool_that_replaces_dot_general_finds_every_product_with_a_parameter(monkeypatch):
+    """Law: the second operands are the kernels of the model, all of different shapes, and the tied table as the head's kernel."""
+    attention = DotProduct(d_key=5, d_value=3, num_kv_heads=2)
+    sizes = {"d_model": 7, "num_heads": 6, "d_ff": 17, "num_encoder_layers": 0, "num_decoder_layers": 2}
+    model, found = Transformer(ModelConfig(vocab_size=11, attention=attention, **sizes)), set()
+    inputs = Inputs(target_tokens=jnp.ones((3, 5), jnp.int32))
+    params = model.init(KEY, inputs)["params"]
+
+    def listen(x, kernel, *arguments, product=jax.lax.dot_general, **options):
+        found.add(kernel.shape)
+        return product(x, kernel, *arguments, **options)
+
+    monkeypatch.setattr(jax.lax, "dot_general", listen)
+    model.apply({"params": params}, inputs)
+    kernels = {x.shape[1:] for path, x in leaves_by_path(params).items() if path.endswith("/kernel")}
+    assert len(kernels) == 6
+    assert found == {*kernels, (7, 11)}
 
 
 def test_the_values_of_a_cache():
