@@ -6,15 +6,18 @@ from typing import Any
 
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.variants import TYPES
+from flaxformer_lite.parallel import CompilerOptions
 
 OF_TRAIN = """
     steps log_every eval_every checkpoint_every keep_latest keep_best max_skipped_steps max_rollbacks
     runner mesh.data mesh.fsdp mesh.tensor mirror
     sample_prompts trackers hooks profile
 """
-MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in OF_TRAIN.split())])
-"""Settings that a resumed run may change: its length, its reports, trackers and hooks, its devices, its mirror, the place of its
-tokens and the weights that commands use, nothing that alters a step."""
+MAY_CHANGE = frozenset(["data.store", "weights", *(f"train.{name}" for name in OF_TRAIN.split())]) | {
+    f"train.compiler_options.{field.name}" for field in dataclasses.fields(CompilerOptions)
+}
+"""Settings that a resumed run may change: its length, its reports, trackers and hooks, its devices and their compilers, its
+mirror, the place of its tokens and the weights that commands use, nothing that alters a step."""
 
 ON_REQUEST = (
     *("optimizer.schedule.", "optimizer.clip_norm", "optimizer.weight_decay", "optimizer.ema_decay"),

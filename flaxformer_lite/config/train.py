@@ -8,7 +8,7 @@ from annotated_types import Ge, Lt
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveInt
 from flaxformer_lite.model.config import SavedAs
-from flaxformer_lite.parallel import MeshConfig
+from flaxformer_lite.parallel import CompilerOptions, MeshConfig
 
 TextMetric = Literal["exact_match", "bleu", "chrf"]
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
@@ -33,6 +33,8 @@ class TrainConfig(Checked, at="train"):
     equal, except that dropout under pmap depends on the number of devices."""
     mesh: MeshConfig = MeshConfig()
     """Number of devices along each axis."""
+    compiler_options: CompilerOptions = CompilerOptions()
+    """Options of XLA, by the kind of device."""
     log_every: PositiveInt = 50
     """Steps between two `train` rows in metrics.jsonl."""
     eval_every: PositiveInt = 1_000
@@ -95,6 +97,11 @@ class TrainConfig(Checked, at="train"):
             raise ValueError(
                 f"train.mesh is {self.mesh}, but train.runner 'pmap' copies the whole model to every device: set train.runner to "
                 "'mesh', or train.mesh to its default"
+            )
+        if self.runner == "pmap" and self.compiler_options != CompilerOptions():
+            raise ValueError(
+                f"train.compiler_options is {self.compiler_options}, but train.runner 'pmap' takes no options: set train.runner to "
+                "'mesh', or train.compiler_options to its default"
             )
         if self.trainable == ():
             raise ValueError(

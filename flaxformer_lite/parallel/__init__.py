@@ -1,13 +1,16 @@
 """Devices: the mesh, and the part of each array that a device holds.
 
-`sharding` has the one table of shardings; `mesh` lays the devices out and divides the rows of a batch over them.
+`sharding` has the one table of shardings; `mesh` lays the devices out and divides the rows of a batch over them; `compiler` has the
+options of their compilers.
 """
 
+from flaxformer_lite.parallel.compiler import CompilerOptions
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.parallel.sharding import MESH_AXES, batch_sharding, parameter_sharding, replicated, state_sharding
 
 __all__ = [
     "MESH_AXES",
+    "CompilerOptions",
     "MeshConfig",
     "batch_sharding",
     "make_mesh",

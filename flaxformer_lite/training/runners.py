@@ -1,6 +1,6 @@
 """Runners compile the train step and the evaluation step for the devices: `MeshRunner` by `jax.jit`, `PmapRunner` by `jax.pmap`.
 
-Constructing a runner compiles nothing. Each step is compiled when it is first called with a batch of a new shape.
+Constructing a runner compiles no step. Each step is compiled when it is first called with a batch of a new shape.
 """
 
 import functools
@@ -63,6 +63,8 @@ class Runner(ABC):
         self.task, self.mesh = task, mesh
         self.abstract_state = abstract_state(task, mesh)
         """Shapes, types and shardings of the state."""
+        self.compiler_options = task.compiler_options.of(mesh)
+        """XLA's options for these devices, by name."""
 
     @property
     def state_shardings(self) -> TrainState:
@@ -124,6 +126,7 @@ class MeshRunner(Runner):
             out_shardings=(self.state_shardings, replicated(self.mesh)),
             # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
             keep_unused=True,
+            compiler_options=self.compiler_options,
         )
 
     @cached_property
@@ -132,7 +135,11 @@ class MeshRunner(Runner):
             with within_mesh(self.mesh):
                 return eval_step(self.task, params, batch)
 
-        return jax.jit(traced_once(step, "eval_step"), out_shardings=replicated(self.mesh))
+        return jax.jit(
+            traced_once(step, "eval_step"),
+            out_shardings=replicated(self.mesh),
+            compiler_options=self.compiler_options,
+        )
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return local_rows(self.mesh, num_rows)

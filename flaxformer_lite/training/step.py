@@ -20,6 +20,7 @@ from flaxformer_lite.model import Inputs, Transformer
 from flaxformer_lite.model.inputs import example_inputs
 from flaxformer_lite.objectives import Apply, BaseObjective, Batch, LossTerm, PerRowMetric
 from flaxformer_lite.optim.selection import merge, split, with_frozen_dtype, without_frozen_layers
+from flaxformer_lite.parallel import CompilerOptions
 from flaxformer_lite.parallel.sharding import constrain_parameters
 
 
@@ -48,6 +49,8 @@ class TrainTask:
     """Type in which the frozen parameters are kept."""
     decode: DecodeConfig = DecodeConfig()
     """Rules for answers that an objective lets the model generate."""
+    compiler_options: CompilerOptions = CompilerOptions()
+    """Options of XLA, by the kind of device."""
 
     @classmethod
     def of(cls, config: Config) -> "TrainTask":
@@ -62,6 +65,7 @@ class TrainTask:
             trainable=config.train.trainable,
             frozen_dtype=config.train.frozen_dtype,
             decode=config.decode,
+            compiler_options=config.train.compiler_options,
         )
 
     @functools.cached_property

@@ -1,0 +1,76 @@
+"""Options of XLA, the compiler of every step, by the kind of device."""
+
+import re
+from dataclasses import dataclass, fields
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.parallel.sharding import replicated
+
+TPUS = {
+    "TPU v4": "v4",
+    "TPU v5 lite": "v5e",
+    "TPU v5e": "v5e",
+    "TPU v5": "v5p",
+    "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e",
+    "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
+}
+"""Kinds of TPU by JAX's `device_kind`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilerOptions(Checked, at="train.compiler_options"):
+    """Options of XLA for the train and the evaluation step, each NAME=VALUE, by the kind of device that they are compiled for.
+
+    A compiler gets those of its own kind alone.
+    """
+
+    cpu: tuple[str, ...] = ()
+    """Options on CPUs."""
+    gpu: tuple[str, ...] = ()
+    """Options on GPUs, such as xla_gpu_enable_triton_gemm=False."""
+    v4: tuple[str, ...] = ()
+    """Options on TPU v4."""
+    v5e: tuple[str, ...] = ()
+    """Options on TPU v5e."""
+    v5p: tuple[str, ...] = ()
+    """Options on TPU v5p."""
+    v6e: tuple[str, ...] = ()
+    """Options on TPU v6e."""
+    tpu7x: tuple[str, ...] = ()
+    """Options on TPU7x."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in fields(self):
+            names = [word.partition("=")[0] for word in getattr(self, field.name)]
+            for word, name in zip(getattr(self, field.name), names, strict=True):
+                if not re.fullmatch(r"\w+=\S+", word) or names.count(name) > 1:
+                    raise ValueError(
+                        f"{self._path}.{field.name} has {word!r}: it must be NAME=VALUE, each name once, such as "
+                        "xla_tpu_scoped_vmem_limit_kib=65536"
+                    )
+
+    def of(self, mesh: Mesh) -> dict[str, str]:
+        """Returns the options for the devices of a mesh, by name.
+
+        Raises: ValueError for a name or a value that their compiler does not know.
+        """
+        device = mesh.devices.flat[0]
+        kind = TPUS.get(device.device_kind, device.platform)
+        options = dict(word.split("=", 1) for word in getattr(self, kind, ()))
+        if options:
+            nothing = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated(mesh))
+            try:
+                jax.jit(lambda x: x, compiler_options=options).lower(nothing).compile()
+            except jax.errors.JaxRuntimeError as error:
+                raise ValueError(
+                    f"{self._path}.{kind} is {', '.join(getattr(self, kind))}, which the compiler refuses "
+                    f"({str(error).splitlines()[0]}): correct the name or the value (True and False for switches), or leave it out"
+                ) from None
+        return options
