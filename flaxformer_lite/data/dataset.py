@@ -5,7 +5,7 @@ import collections
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Generic
 
@@ -195,6 +195,33 @@ class Dataset(Generic[Example]):
                 yield batch
         finally:
             thread.shutdown(cancel_futures=True)
+
+
+class EvalData:
+    """Pairs for evaluation, as text, as records of token ids, and as batches.
+
+    parts: the pairs of each source of a mixture, by its name; empty without a mixture.
+    warn: gets a line for each record that is cut (`evaluation_records`).
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        parts: Mapping[str, slice],
+        objective: RowMaker[Any],
+        config: DataConfig,
+        tokenizers: Tokenizers,
+        start_id: int | None,
+        warn: Callable[[str], None],
+    ):
+        self.pairs, self.parts = pairs, parts
+        self.records = evaluation_records(pairs, tokenizers, objective, config.longest, warn)
+
+        def dataset(records: Sequence[TokenPair]) -> Dataset[Any]:
+            return Dataset.evaluation(records, objective, config, tokenizers.target, start_id)
+
+        self.dataset = dataset(self.records)
+        self.datasets = [dataset(self.records[part]) for part in parts.values()] or [self.dataset]
 
 
 class MixedRecords(TokenArrays):

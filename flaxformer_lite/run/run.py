@@ -11,7 +11,7 @@ from flaxformer_lite.base.bounds import WEIGHTS_DTYPES
 from flaxformer_lite.base.console import warn
 from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.batch_plan import Bucket
-from flaxformer_lite.data.dataset import zero_batch
+from flaxformer_lite.data.dataset import EvalData, zero_batch
 from flaxformer_lite.data.held_out import Split
 from flaxformer_lite.inference.batches import ProgressCallback, no_progress
 from flaxformer_lite.inference.config import DecodeConfig
@@ -33,7 +33,6 @@ from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
-from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
 from flaxformer_lite.workdir.folder import finite
 
@@ -342,7 +341,9 @@ class Run(TextPredictor):
         """
         config, mesh = dataclasses.replace(self.config, model=self.config.model.for_use), make_mesh()
         check_rows(config.data.rows_multiple, mesh)
-        data = EvalData(config, self.required_tokenizers, pairs, parts, warn)
+        data = EvalData(
+            pairs, parts, config.objective, config.data, self.required_tokenizers, config.decode.bos_id, warn
+        )
         runner = MeshRunner(TrainTask.of(config), mesh)
         return mean_metrics(runner, self.config.objective, self.params, data.datasets, parts, progress)
 

@@ -3,7 +3,7 @@
 `step.py` is one optimizer step as a pure function; `runners.py` compiles it for the devices; `loop.py` takes one step after the
 other, evaluates (`evaluation.py`) and saves. Before the first step, `setup.py` reads the data (`data.py`) and restores the state,
 with the loop's own numbers (`loop_state.py`). `rollback.py` is for steps that go wrong, `throughput.py` measures, `summary.py` has
-the last lines. `signals.py` stops the loop; `multihost/` is for several processes.
+the first and the last lines. `signals.py` stops the loop; `multihost/` is for several processes.
 
 What else happens beside the steps are hooks (`hooks.py`): `view.py`, `profile.py`, `trackers.py`, and those of users.
 """

@@ -1,13 +1,13 @@
 """The data of a run: read, tokenized and checked. Several processes do it one after the other, and compare their texts then."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flaxformer_lite.base.console import Progress, warn
 from flaxformer_lite.config import Config
-from flaxformer_lite.data import DataSource, Mixture, Pair, TokenPair
-from flaxformer_lite.data.dataset import Dataset, MixedRecords, evaluation_records, tokenize
+from flaxformer_lite.data import DataSource, Mixture, Pair
+from flaxformer_lite.data.dataset import Dataset, EvalData, MixedRecords, tokenize, zero_batch
 from flaxformer_lite.data.mixture import open_parts
 from flaxformer_lite.data.store import BuildProgress, PairStream, TokenStore, small_parts, text_digests
 from flaxformer_lite.data.token_arrays import TokenArrays
@@ -15,30 +15,6 @@ from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import BaseObjective
 from flaxformer_lite.text import SpecialIds, Tokenizers
 from flaxformer_lite.workdir import RunFolder
-
-
-class EvalData:
-    """Pairs for evaluation, as text and as batches; records that are too long are truncated, with a warning.
-
-    parts: the pairs of each source of a mixture, by its name; empty without a mixture.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        tokenizers: Tokenizers,
-        pairs: Sequence[Pair],
-        parts: Mapping[str, slice],
-        warn: Callable[[str], None],
-    ):
-        self.pairs, self.parts = pairs, parts
-        self.records = evaluation_records(pairs, tokenizers, config.objective, config.data.longest, warn)
-
-        def dataset(records: Sequence[TokenPair]) -> Dataset:
-            return Dataset.evaluation(records, config.objective, config.data, tokenizers.target, config.decode.bos_id)
-
-        self.dataset = dataset(self.records)
-        self.datasets = [dataset(self.records[part]) for part in self.parts.values()] or [self.dataset]
 
 
 @dataclass(frozen=True)
@@ -135,17 +111,19 @@ def build_stores(
 def make_datasets(config: Config, records: TokenArrays, tokenizers: Tokenizers, warns: bool) -> RunData:
     """Makes the batches of the training records, and reads and tokenizes the evaluation data, with warnings if `warns`.
 
-    Raises: ValueError if special ids or lengths do not fit.
+    Raises: ValueError if special ids, lengths or the objective's inputs do not fit.
     """
-    check_special_ids(config.objective, config.decode, tokenizers.target.special)
-    train = Dataset.training(
-        records, config.objective, config.data, config.train.seed, tokenizers, config.decode.bos_id
-    )
+    data, objective, start_id = config.data, config.objective, config.decode.bos_id
+    check_special_ids(objective, config.decode, tokenizers.target.special)
+    train = Dataset.training(records, objective, data, config.train.seed, tokenizers, start_id)
+    objective.check_prompts(zero_batch(objective, train.plan.buckets[0]), config.model)
     evaluation = None
-    if (source := config.data.source("eval")) is not None:
+    if (source := data.source("eval")) is not None:
         pairs, parts = open_parts(source, "data.eval")
         say = warn if warns else lambda line: None
-        evaluation = EvalData(config, tokenizers, pairs, parts, lambda line: say(f"data.eval: {line}"))
+        evaluation = EvalData(
+            pairs, parts, objective, data, tokenizers, start_id, lambda line: say(f"data.eval: {line}")
+        )
     return RunData(records, tokenizers, train, evaluation)
 
 

@@ -10,14 +10,13 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.data import Pair
-from flaxformer_lite.data.dataset import Dataset
+from flaxformer_lite.data.dataset import Dataset, EvalData
 from flaxformer_lite.inference import Decoder, translate
 from flaxformer_lite.inference.generation import encode_prompt, generate_texts, generation_settings
 from flaxformer_lite.inference.metrics import resolve, text_metrics, with_language
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.objectives import BaseObjective, LossTerm, PerRowMetric
 from flaxformer_lite.text import Tokenizer, Tokenizers
-from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.workdir.folder import NUM_SAMPLES, RunFolder
@@ -101,15 +100,15 @@ class Evaluator:
         # Decoding during training is greedy: fast, and close enough to rank checkpoints.
         greedy = replace(config.decode, beam_size=1, num_hypotheses=1)
         settings = greedy if config.objective.translates else generation_settings(greedy, {})
+        answers = config.objective.translates or config.train.sample_prompts
+        self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
+        if self.decoder is not None:
+            check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
         self.metrics = config.metrics
         if (source := config.data.source("eval")) is not None:
             self.metrics = with_language(self.metrics, source.target_names())
         if "bleu" in config.train.text_metrics:
             resolve(self.metrics, [pair.target for pair in data.pairs])  # refuses now what is not installed
-        answers = config.objective.translates or config.train.sample_prompts
-        self.decoder = Decoder(Transformer(config.model.for_use), settings) if answers else None
-        if self.decoder is not None:
-            check_sample_prompts(self.decoder, tokenizers.target, config.train.sample_prompts)
 
     def evaluate(self, step: int, params: PyTree, progress: EvaluationProgress) -> dict[str, float]:
         """Returns the metrics of the parameters at `step`: over all data and, of a mixture, over each source."""

@@ -10,6 +10,7 @@ import jax
 
 from flaxformer_lite.base.console import Failure, Progress
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.data.dataset import Dataset
 from flaxformer_lite.model import kernels
 from flaxformer_lite.objectives import Batch
@@ -23,7 +24,7 @@ from flaxformer_lite.training.rollback import RollBack, judge, kept_before, roll
 from flaxformer_lite.training.runners import Runner
 from flaxformer_lite.training.setup import set_up
 from flaxformer_lite.training.signals import Interrupted, StopRequest
-from flaxformer_lite.training.summary import summarize, why_finished
+from flaxformer_lite.training.summary import announce, summarize, why_finished
 from flaxformer_lite.training.throughput import Throughput, compiling_seconds
 from flaxformer_lite.training.trackers import Trackers
 from flaxformer_lite.training.view import View
@@ -41,8 +42,8 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
     processes = Processes()
     folder = RunFolder(workdir, silent=not processes.is_first, with_changes=with_changes)
     stop = processes.stop_request()
-    own = cast(tuple[Hook, ...], config.train.hooks)
-    all_hooks = Hooks([*built_in_hooks(config), *own, *hooks], processes.is_first, stop)
+    hooks = [*hooks_of(config.train), *hooks]
+    all_hooks = Hooks(hooks, processes.is_first, stop)
     with (
         exit_on_error(),
         processes.lock(folder, config),
@@ -58,19 +59,21 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
             progress.say(f"nothing to do in {folder.path}: {finished}{kept}")
             return
         try:
-            data, runner, state, loop_state, changes = set_up(config, folder, checkpoints, progress, processes, stop)
+            setup = set_up(config, folder, checkpoints, progress, processes, stop)
         except Interrupted:
             progress.say(f"{stop.signal}: before the first step; the same command continues from there")
             return
+        announce(config, setup, processes.count, progress)
+        data, runner, state = setup.data, setup.runner, setup.state
         evaluator = None
         if data.eval is not None:
             evaluator = Evaluator(config, data.eval, data.tokenizers, runner, folder, processes)
         loop = Loop(
-            config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=state, loop_state=loop_state,
+            config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=state, loop_state=setup.loop_state,
             step=int(state.step), data=data.train, runner=runner, evaluator=evaluator, stop=stop, hooks=all_hooks,
         )  # fmt: skip
         with kernels.report_choices(progress.say):
-            loop.run(changes)
+            loop.run(setup.changes)
         finished = why_finished(config, checkpoints)
         if finished is not None:
             summarize(config, folder, checkpoints, finished, progress)
@@ -83,13 +86,14 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
             raise all_hooks.error
 
 
-def built_in_hooks(config: Config) -> Iterator[Hook]:
-    """Yields the hooks of the settings."""
+def hooks_of(train: TrainConfig) -> Iterator[Hook]:
+    """Yields the hooks of the settings, the user's own last."""
     yield View()
-    if config.train.profile is not None:
-        yield Profile(config.train.profile)
-    if config.train.trackers:
-        yield Trackers(config.train.trackers)
+    if train.profile is not None:
+        yield Profile(train.profile)
+    if train.trackers:
+        yield Trackers(train.trackers)
+    yield from cast(tuple[Hook, ...], train.hooks)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

@@ -1,7 +1,7 @@
 """Setup: everything a run needs before its first step. Data is read, tokenizers are trained, the state is restored or new."""
 
 import concurrent.futures
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -9,13 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from flaxformer_lite.base import hardware
-from flaxformer_lite.base.console import Progress, counted
+from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.differences import describe_differences, differences
-from flaxformer_lite.data.dataset import zero_batch
-from flaxformer_lite.model.kernels import compute_capability
-from flaxformer_lite.optim.selection import split
+from flaxformer_lite.config.differences import differences
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.loop_state import LoopState, is_finite
@@ -35,6 +31,8 @@ class Setup(NamedTuple):
     runner: Runner
     state: TrainState
     loop_state: LoopState
+    origin: str
+    """A line on what the run starts from: its checkpoint, or the run of `train.init_from`; empty for a run from nothing."""
     changes: Mapping[str, tuple[Any, Any]]
     """The old and the new value of settings with which the run continues, if that was asked for."""
 
@@ -51,13 +49,13 @@ def set_up(
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
-    if config.train.max_rollbacks and not folder.shared:
+    is_new = checkpoints.latest() is None
+    if is_new and folder.with_changes:
         raise SharedError(
-            f"train.max_rollbacks is {config.train.max_rollbacks}, but the hosts share no run folder, so only the first one has "
-            "the checkpoints to return to: set it to 0"
+            f"--continue-with-changes: {folder.path} has no checkpoint to continue from: leave it out, or name the run's folder by "
+            "--workdir"
         )
     runner = processes.on_all(lambda: make_runner(config.train.runner, TrainTask.of(config), mesh_for(config)))
-    is_new, changes = checkpoints.latest() is None, dict[str, tuple[Any, Any]]()
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as background:
         if is_new:
             background.submit(lambda: runner.compiled_init)  # XLA compiles while Python reads
@@ -65,39 +63,24 @@ def set_up(
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
     tokens = {"data.train as tokens": data.train.fingerprint}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
-    progress.say(describe_data(config, data))
-    example = zero_batch(config.objective, data.train.plan.buckets[0])
-    config.objective.check_prompts(example, config.model)
-    if is_new and folder.with_changes:
-        raise SharedError(
-            f"--continue-with-changes: {folder.path} has no checkpoint to continue from: leave it out, or name the run's folder by "
-            "--workdir"
-        )
     if is_new:
-        state = first_state(config, runner, progress)
-        loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
+        state, origin = first_state(config, runner)
         folder.truncate_metrics(0)
-    else:
-        state, loop_state = restore_state(folder, checkpoints, data, runner)
-        step = int(state.step)
-        evaluated = checkpoints.metrics(step) is not None
-        sealed = sealed_config(folder.checkpoints)
-        log_every = max(config.train.log_every, sealed.train.log_every if sealed else 0)
-        folder.truncate_metrics(step, evaluated=evaluated, log_every=log_every)
-        progress.say(f"resuming after step {step}{describe_length(sealed, config, step)}")
-        if sealed is not None and (changes := differences(sealed, config)):
-            progress.say(f"from step {step + 1} on: {describe_differences(changes)}")
-            most = config.train.patience
-            loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
-    parameters = sum(x.size for x in jax.tree.leaves(state.params))
-    trained = sum(x.size for x in jax.tree.leaves(split(state.params, config.train.trainable)[0]))
-    frozen = f", {parameters - trained:,} of them frozen," if trained < parameters else ""
-    progress.say(
-        f"{parameters:,} parameters{frozen} on {describe_devices(config.train.runner, runner.mesh, processes.count)}"
+        return Setup(
+            data, runner, state, LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint), origin, {}
+        )
+    state, loop_state = restore_state(folder, checkpoints, data, runner)
+    step, before = int(state.step), sealed_config(folder.checkpoints) or config
+    folder.truncate_metrics(
+        step,
+        evaluated=checkpoints.metrics(step) is not None,
+        log_every=max(config.train.log_every, before.train.log_every),
     )
-    for warning in device_warnings(config.model.dtype):
-        progress.warn(warning)
-    return Setup(data, runner, state, loop_state, changes)
+    if changes := differences(before, config):
+        most = config.train.patience
+        loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
+    origin = f"resuming after step {step}{describe_length(before, config, step)}"
+    return Setup(data, runner, state, loop_state, origin, changes)
 
 
 def mesh_for(config: Config) -> Mesh:
@@ -108,14 +91,13 @@ def mesh_for(config: Config) -> Mesh:
     return mesh
 
 
-def first_state(config: Config, runner: Runner, progress: Progress) -> TrainState:
-    """Returns the state before the first step, with the parameters of `train.init_from` if that is set."""
+def first_state(config: Config, runner: Runner) -> tuple[TrainState, str]:
+    """Returns the state before the first step, and the origin of its parameters; without `train.init_from` that is empty."""
     state = runner.init()
     if config.train.init_from is None:
-        return state
+        return state, ""
     params, origin = warm_start(state.params, config, runner.mesh)
-    progress.say(origin)
-    return state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params))
+    return state._replace(params=params, ema=None if state.ema is None else jax.tree.map(jnp.copy, params)), origin
 
 
 def restore_state(
@@ -150,21 +132,9 @@ def read_loop_state(meta: dict[str, Any], step: int, folder: RunFolder, data: Ru
     return loop_state
 
 
-def describe_data(config: Config, data: RunData) -> str:
-    """Returns a line on the size of the training data."""
-    plan, dropped = data.train.plan, data.train.dropped
-    held_out = config.data.held_out and config.data.eval is None and data.eval
-    return (
-        f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
-        f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
-        + (f"; {dropped:,} longer pairs dropped" if dropped else "")
-        + (f"; {len(held_out.pairs):,} held out for data.eval" if held_out else "")
-    )
-
-
-def describe_length(before: Config | None, config: Config, step: int) -> str:
+def describe_length(before: Config, config: Config, step: int) -> str:
     """Returns the end of a line on a run that continues after `step`, if another number of steps changes its learning rates."""
-    if before is None or before.train.steps == config.train.steps:
+    if before.train.steps == config.train.steps:
         return ""
     old, new = (c.optimizer.rate(total_steps=c.train.steps, d_model=c.model.d_model) for c in (before, config))
     counts = np.linspace(step, max(config.train.steps, step + 1) - 1, 10).astype(int).tolist()
@@ -174,24 +144,3 @@ def describe_length(before: Config | None, config: Config, step: int) -> str:
         f"; train.steps was {before.train.steps} and is now {config.train.steps}: the learning rate continues with "
         f"{float(new(step)):.2e}, on a schedule of that length"
     )
-
-
-def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
-    """Returns the number and kind of the devices, and how the work is divided over them."""
-    text = f"{mesh.size} {mesh.devices.flat[0].platform} device" + "s" * (mesh.size > 1)
-    text += f" in {num_processes} processes" if num_processes > 1 else ""
-    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
-    return text + (f": {runner}, {axes}" if axes else "")
-
-
-def device_warnings(dtype: str) -> Iterator[str]:
-    """Yields what makes the training slower than the machine allows: an accelerator that JAX leaves alone, a slow type."""
-    unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
-    if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
-        yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"
-    capability = compute_capability()
-    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < hardware.AMPERE:
-        yield (
-            f"model.dtype is 'bfloat16', but this GPU has compute capability {capability} and no units for it, which come with "
-            f"{hardware.AMPERE}: set model.dtype to 'float32'"
-        )

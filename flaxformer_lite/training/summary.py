@@ -1,9 +1,79 @@
-"""The end of a run: why it has no step left, and what is printed then."""
+"""The lines on a run at its start, and at its end, once it has no step left."""
 
-from flaxformer_lite.base.console import Progress
+from collections.abc import Iterator
+
+import jax
+from jax.sharding import Mesh
+
+from flaxformer_lite.base import hardware
+from flaxformer_lite.base.console import Progress, counted
 from flaxformer_lite.config import Config
+from flaxformer_lite.config.differences import describe_differences
 from flaxformer_lite.config.outside import import_options
+from flaxformer_lite.model.kernels import compute_capability
+from flaxformer_lite.optim.selection import split
+from flaxformer_lite.training.data import RunData
+from flaxformer_lite.training.setup import Setup
+from flaxformer_lite.training.step import TrainState
 from flaxformer_lite.workdir import Checkpoints, RunFolder
+
+# The start --------------------------------------------------------------------------------------------------------------
+
+
+def announce(config: Config, setup: Setup, num_processes: int, progress: Progress) -> None:
+    """Prints the data, the origin of the parameters, other settings than before, the devices, and what makes them slow."""
+    lines = [describe_data(config, setup.data), setup.origin]
+    if setup.changes:
+        lines.append(f"from step {int(setup.state.step) + 1} on: {describe_differences(setup.changes)}")
+    devices = describe_devices(config.train.runner, setup.runner.mesh, num_processes)
+    lines.append(f"{describe_parameters(setup.state, config.train.trainable)} on {devices}")
+    for line in filter(None, lines):
+        progress.say(line)
+    for warning in device_warnings(config.model.dtype):
+        progress.warn(warning)
+
+
+def describe_data(config: Config, data: RunData) -> str:
+    """Returns a line on the size of the training data."""
+    plan, dropped = data.train.plan, data.train.dropped
+    held_out = config.data.held_out and config.data.eval is None and data.eval
+    return (
+        f"{len(data.records):,} training {config.objective.unit} in {counted(plan.batches_per_epoch, 'batch')} an epoch, "
+        f"{counted(len(plan.buckets), 'shape')}, {data.train.padding:.1%} padding"
+        + (f"; {dropped:,} longer pairs dropped" if dropped else "")
+        + (f"; {len(held_out.pairs):,} held out for data.eval" if held_out else "")
+    )
+
+
+def describe_parameters(state: TrainState, trainable: tuple[str, ...]) -> str:
+    """Returns the number of parameters, and of those that are frozen."""
+    trees = state.params, split(state.params, trainable)[0]
+    number, trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in trees)
+    return f"{number:,} parameters" + (f", {number - trained:,} of them frozen," if trained < number else "")
+
+
+def describe_devices(runner: str, mesh: Mesh, num_processes: int) -> str:
+    """Returns the number and kind of the devices, and how the work is divided over them."""
+    text = f"{mesh.size} {mesh.devices.flat[0].platform} device" + "s" * (mesh.size > 1)
+    text += f" in {num_processes} processes" if num_processes > 1 else ""
+    axes = ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items() if size > 1)
+    return text + (f": {runner}, {axes}" if axes else "")
+
+
+def device_warnings(dtype: str) -> Iterator[str]:
+    """Yields what makes the training slower than the machine allows: an accelerator that JAX leaves alone, a slow type."""
+    unused = "an NVIDIA GPU" if hardware.has_nvidia_device() else "a TPU" if hardware.has_tpu() else None
+    if unused and jax.default_backend() == "cpu" and not jax.config.jax_platforms:  # type: ignore[attr-defined]
+        yield f"this machine has {unused}, but JAX computes on the CPU: `flaxformer-lite doctor` says why"
+    capability = compute_capability()
+    if dtype == "bfloat16" and jax.default_backend() == "gpu" and 0 < capability < hardware.AMPERE:
+        yield (
+            f"model.dtype is 'bfloat16', but this GPU has compute capability {capability} and no units for it, which come with "
+            f"{hardware.AMPERE}: set model.dtype to 'float32'"
+        )
+
+
+# The end ----------------------------------------------------------------------------------------------------------------
 
 
 def why_finished(config: Config, checkpoints: Checkpoints) -> str | None:

@@ -8,7 +8,7 @@ checkpoint was trained with. `weights.py` selects parameters: last, best, ema, a
 
 from flaxformer_lite.workdir.checkpoints import Checkpoints
 from flaxformer_lite.workdir.folder import RunFolder
-from flaxformer_lite.workdir.mirror import mirroring, open_run, start_from_mirror
+from flaxformer_lite.workdir.mirror import mirroring, open_run
 from flaxformer_lite.workdir.weights import (
     abstract_params,
     open_checkpoints,
@@ -26,6 +26,5 @@ __all__ = [
     "open_run",
     "parameter_digest",
     "restore_weights",
-    "start_from_mirror",
     "warm_start",
 ]

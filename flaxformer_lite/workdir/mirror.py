@@ -225,6 +225,17 @@ def newest_valid(folder: RunFolder) -> int:
     return next(valid, -1)
 
 
+def prepare(folder: RunFolder, config: Config) -> None:
+    """Makes a locked run folder ready to train: it has all that the mirror has and, where other hosts start from it, the reverse.
+
+    Raises: ValueError as `start_from_mirror` and `push_once`, or if checkpoints are lost.
+    """
+    start_from_mirror(folder, config)
+    folder.check_nothing_lost()
+    if not folder.shared:
+        push_once(folder, config)
+
+
 def start_from_mirror(folder: RunFolder, config: Config) -> None:
     """Prepares `train.mirror`. If it is ahead of the run folder, the run continues from the mirror's checkpoints.
 

@@ -12,6 +12,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from flaxformer_lite.config import Config, load_config
 from flaxformer_lite.data import Pair, ParallelText
+from flaxformer_lite.data.dataset import EvalData
 from flaxformer_lite.inference import Decoder, MetricConfig, ScoredText, metrics
 from flaxformer_lite.model import Transformer
 from flaxformer_lite.model.positions import Learned
@@ -20,7 +21,6 @@ from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.text import Tokenizer, Tokenizers
 from flaxformer_lite.text.characters import Bytes
 from flaxformer_lite.training import evaluation
-from flaxformer_lite.training.data import EvalData
 from flaxformer_lite.training.evaluation import Evaluator, check_sample_prompts, merge_counts, report
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.runners import MeshRunner as Runner

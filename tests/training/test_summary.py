@@ -1,15 +1,50 @@
-"""Oracle: the words that the end of a training has, by hand."""
+"""Oracle: the words that the start and the end of a training have, by hand."""
 
 import dataclasses
 from unittest.mock import Mock
 
+import jax
 import pytest
 
-from flaxformer_lite.training.summary import describe_weights
+from flaxformer_lite.base import hardware
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.training import summary
+from flaxformer_lite.training.summary import describe_devices, describe_weights, device_warnings
 from tests.support.experiments import tiny_config, with_train
 
 NO_TEXT = with_train(tiny_config(), text_metrics=())
 BEST_IS_10 = "; the best by loss is step 10"
+
+
+def test_the_line_on_devices_names_the_axes_that_divide():
+    assert describe_devices("mesh", make_mesh(devices=jax.devices()[:1]), 1) == "1 cpu device"
+    mesh = make_mesh(MeshConfig(data=4, tensor=2))
+    assert describe_devices("mesh", mesh, 2) == "8 cpu devices in 2 processes: mesh, data 4, tensor 2"
+
+
+def test_an_accelerator_that_is_left_alone_is_told(monkeypatch: pytest.MonkeyPatch):
+    """On a machine with a TPU, then with a GPU; not where the user has chosen the CPU."""
+    assert list(device_warnings("float32")) == []
+    for name, what in (("has_tpu", "a TPU"), ("has_nvidia_device", "an NVIDIA GPU")):
+        monkeypatch.setattr(hardware, name, lambda: True)
+        chosen = getattr(jax.config, "jax_platforms")  # noqa: B009  # types that JAX has not stated
+        jax.config.update("jax_platforms", None)
+        try:
+            (warning,) = device_warnings("float32")
+        finally:
+            jax.config.update("jax_platforms", chosen)
+        assert f"has {what}, but JAX computes on the CPU" in warning and "doctor" in warning
+        assert list(device_warnings("float32")) == []
+
+
+def test_bfloat16_on_a_gpu_without_units_for_it_is_told(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(summary, "compute_capability", lambda: 7.5)
+    (warning,) = device_warnings("bfloat16")
+    assert "compute capability 7.5" in warning and "set model.dtype to 'float32'" in warning
+    assert list(device_warnings("float32")) == []
+    monkeypatch.setattr(summary, "compute_capability", lambda: 8.0)
+    assert list(device_warnings("bfloat16")) == []
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,11 @@ def debug_step(config: Config, workdir: str | Path, step: int) -> list[str]:
         data = read_data(config, folder, progress)
         runner = make_runner("mesh", TrainTask.of(config), mesh_for(config))
         start = max((found for found in checkpoints.steps() if found < step), default=0)
-        state = checkpoints.restore(runner.abstract_state, start)[1] if start else first_state(config, runner, progress)
+        state, origin = (
+            (checkpoints.restore(runner.abstract_state, start)[1], "") if start else first_state(config, runner)
+        )
+        if origin:
+            progress.say(origin)
         newest = checkpoints.latest()
         loop_state = LoopState(data.train.fingerprint)
         if newest:

@@ -21,7 +21,8 @@ from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.text import Tokenizer
 from flaxformer_lite.training import MeshRunner, TrainTask
 from flaxformer_lite.training.data import RunData, read_data
-from flaxformer_lite.training.setup import describe_data, describe_devices, mesh_for
+from flaxformer_lite.training.setup import mesh_for
+from flaxformer_lite.training.summary import describe_data, describe_devices
 from flaxformer_lite.workdir import RunFolder
 from flaxformer_lite.workdir.manifest import TOKENIZER_FILES
 

@@ -15,11 +15,12 @@ from jaxtyping import Array, PyTree
 
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import changed, flatten
+from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.parallel import replicated
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
-from flaxformer_lite.workdir import RunFolder, start_from_mirror
-from flaxformer_lite.workdir.mirror import follow_mirror, newest_valid, push_once
+from flaxformer_lite.workdir import RunFolder
+from flaxformer_lite.workdir.mirror import follow_mirror, newest_valid, prepare
 
 Result = TypeVar("Result")
 
@@ -47,11 +48,9 @@ class Processes:
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
             if self.count > 1:
-                self._find_shared(folder, self.allgather_text(mark)[0], config)
-            self.on_all(lambda: start_from_mirror(folder, config) if self.is_first else None)
-            self.on_all(lambda: folder.check_nothing_lost() if self.is_first else None)
+                self._find_shared(folder, self.allgather_text(mark)[0], config.train)
+            self.on_all(lambda: prepare(folder, config) if self.is_first else None)
             if not folder.shared:
-                self.on_all(lambda: push_once(folder, config) if self.is_first else None)
                 self.on_all(lambda: None if self.is_first else stack.enter_context(follow_mirror(folder, config)))
                 newest = self.on_all(lambda: newest_valid(folder))
                 self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
@@ -59,10 +58,11 @@ class Processes:
             if config.train.mirror is not None:  # JAX waits for the first process 5 minutes only
                 multihost_utils.sync_global_devices("flaxformer_lite mirror copied")
 
-    def _find_shared(self, folder: RunFolder, mark: str, config: Config) -> None:
+    def _find_shared(self, folder: RunFolder, mark: str, train: TrainConfig) -> None:
         """Sets `folder.shared`.
 
-        Raises: SharedError if processes do not share the folder without a mirror, or some share it and others do not.
+        Raises: SharedError if processes do not share the folder and have no mirror or want to return to its checkpoints, or if
+            some share it and others do not.
         """
         message = ""
         try:
@@ -71,8 +71,13 @@ class Processes:
             message = str(error)
         messages = self.allgather_text(message)
         folder.shared = not any(messages)
-        if not folder.shared and (config.train.mirror is None or not all(messages[1:])):
+        if not folder.shared and (train.mirror is None or not all(messages[1:])):
             raise SharedError(merge_messages(messages))
+        if not folder.shared and train.max_rollbacks:
+            raise SharedError(
+                f"train.max_rollbacks is {train.max_rollbacks}, but the hosts share no run folder, so only the first one has the "
+                "checkpoints to return to: set it to 0"
+            )
 
     def _agree_on_command(self, config: Config) -> None:
         """Raises: SharedError if the processes differ in settings, in the version of JAX or in the number of devices."""
