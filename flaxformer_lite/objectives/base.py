@@ -6,16 +6,24 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
-from flaxformer_lite.base.bounds import Checked
+from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.data import Lengths
 from flaxformer_lite.data.records import RowMaker
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives.batch import Batch
-from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy, logit_stats
+from flaxformer_lite.objectives.losses import (
+    Logits,
+    LossTerm,
+    PerRowMetric,
+    accuracy,
+    cross_entropy,
+    logit_stats,
+    z_loss,
+)
 
 
 class Apply(NamedTuple):
@@ -175,6 +183,27 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
         """Returns the figures of a whole evaluation, under `metric_names`; `perplexity` is the exponential of `loss`."""
         means = {name: term.mean for name, term in totals.items() if isinstance(term, LossTerm)}
         return {**means, "perplexity": math.exp(min(means["loss"], 700.0))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadObjective(BaseObjective):
+    """An objective whose loss is the cross-entropy of a head, with the two usual regularizers of its logits."""
+
+    label_smoothing: Rate = 0.0
+    """Probability spread evenly over all classes of the head, the target's own included. Evaluation does not smooth."""
+    z_loss: NonNegativeFloat = 0.0
+    """Weight of the squared logarithm of the softmax's normalizer, which stops logits from drifting; 1e-4 is usual (Chowdhery et
+    al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
+
+    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
+        """Returns the smoothed cross-entropy, and the z-loss if it has a weight."""
+        return self.head_loss(outputs.loss_logits, batch.targets, batch.weights)
+
+    def head_loss(self, logits: Logits, targets: Int[Array, "*B"], weights: Float[Array, "*B"]) -> dict[str, LossTerm]:
+        """Returns the same for these logits."""
+        stats = logit_stats(logits, targets)
+        terms = {"cross_entropy": cross_entropy(stats, targets, weights, label_smoothing=self.label_smoothing)}
+        return terms | ({"z_loss": z_loss(stats, weights, self.z_loss)} if self.z_loss else {})
 
 
 def check_pooler(model: ModelConfig, num_classes: int, needed_by: str, remedy: str = "") -> None:

@@ -6,20 +6,17 @@ from typing import Literal
 
 import numpy as np
 
-from flaxformer_lite.base.bounds import NonNegativeFloat, Rate
 from flaxformer_lite.data.packing import documents, overlapping_pieces, pack
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, concat_pieces
-from flaxformer_lite.objectives.losses import LossTerm, cross_entropy, logit_stats, z_loss
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class CausalLM(BaseObjective):
+class CausalLM(HeadObjective):
     """Language modelling: a decoder reads documents from BOS on and predicts the next token at every position, EOS last.
 
     Documents are cut into pieces of at most `data.max_target_length` tokens. Short pieces share a row; none attends to another,
@@ -28,11 +25,6 @@ class CausalLM(BaseObjective):
     """
 
     kind: Literal["causal_lm"] = "causal_lm"
-    label_smoothing: Rate = 0.0
-    """Probability spread evenly over all V classes. Evaluation does not smooth."""
-    z_loss: NonNegativeFloat = 0.0
-    """Weight of the squared logarithm of the softmax's normalizer, which stops logits from drifting; 1e-4 is usual (Chowdhery et
-    al. 2022, arXiv:2204.02311, section 5). 0: no such term."""
 
     command = "generate"
     decoder_special_ids = ("eos", "bos")
@@ -69,13 +61,3 @@ class CausalLM(BaseObjective):
         )
         targets = concat_pieces([piece[1:] for piece in record.pieces], lengths.target, special.pad).tokens
         return Batch(inputs, targets, (row.segments > 0).astype(np.float32))  # type: ignore[arg-type]
-
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the smoothed cross-entropy, and the z-loss if it has a weight."""
-        stats = logit_stats(outputs.loss_logits, batch.targets)
-        terms = {
-            "cross_entropy": cross_entropy(stats, batch.targets, batch.weights, label_smoothing=self.label_smoothing)
-        }
-        if self.z_loss:
-            terms["z_loss"] = z_loss(stats, batch.weights, self.z_loss)
-        return terms

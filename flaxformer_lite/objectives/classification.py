@@ -13,7 +13,7 @@ from flaxformer_lite.data.records import LabelledText, Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, check_one_stack, text_inputs
-from flaxformer_lite.objectives.base import BaseObjective, check_pooler
+from flaxformer_lite.objectives.base import BaseObjective, HeadObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, confusion, cross_entropy, squared_error
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
@@ -91,7 +91,7 @@ class LabelledTexts(WholeTexts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classification(LabelledTexts):
+class Classification(LabelledTexts, HeadObjective):
     """The class of a text or a pair of texts, scored by `model.pooler`.
 
     Evaluation reports `loss`, `accuracy`, `macro_f1`, `matthews` (the correlation of true and predicted classes) and, for two
@@ -133,8 +133,8 @@ class Classification(LabelledTexts):
         return np.array([label], np.int32)
 
     def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the cross-entropy, in nats per text."""
-        return {"cross_entropy": cross_entropy(class_logits(outputs)[:, None], batch.targets, batch.weights)}
+        """Returns the terms of `head_loss`, in nats per text."""
+        return self.head_loss(class_logits(outputs)[:, None], batch.targets, batch.weights)
 
     def metrics(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
         """Returns nats per text, and the confusion matrix."""

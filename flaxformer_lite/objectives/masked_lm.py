@@ -15,7 +15,7 @@ from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import Inputs, ModelConfig
 from flaxformer_lite.model.inputs import Outputs, read_types
-from flaxformer_lite.objectives.base import BaseObjective, check_pooler
+from flaxformer_lite.objectives.base import HeadObjective, check_pooler
 from flaxformer_lite.objectives.batch import Batch, concat_pieces, pad_tokens
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric, accuracy, cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
@@ -23,7 +23,7 @@ from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLM(BaseObjective):
+class MaskedLM(HeadObjective):
     """Masked language modelling: an encoder reads documents in which some tokens are masked, and predicts these tokens.
 
     Documents are cut into pieces between BOS and EOS, which share rows of `data.max_source_length`. Each step selects other tokens;

@@ -9,15 +9,13 @@ import numpy as np
 from flaxformer_lite.base.bounds import Rate
 from flaxformer_lite.data import Lengths, TokenPair
 from flaxformer_lite.data.token_arrays import Rows, TokenArrays
-from flaxformer_lite.model.inputs import Outputs
-from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
-from flaxformer_lite.objectives.losses import LossTerm, cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2Seq(BaseObjective):
+class Seq2Seq(HeadObjective):
     """Translation: the encoder reads the source and EOS; the decoder reads `decode.bos_id` and predicts the target and EOS."""
 
     kind: Literal["seq2seq"] = "seq2seq"
@@ -55,8 +53,3 @@ class Seq2Seq(BaseObjective):
         special: SpecialIds = DEFAULT_SPECIAL_IDS,
     ) -> Batch:
         return encoder_decoder_row(record, lengths, special)
-
-    def loss(self, outputs: Outputs, batch: Batch) -> dict[str, LossTerm]:
-        """Returns the smoothed cross-entropy."""
-        found = cross_entropy(outputs.loss_logits, batch.targets, batch.weights, label_smoothing=self.label_smoothing)
-        return {"cross_entropy": found}

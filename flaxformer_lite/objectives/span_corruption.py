@@ -14,14 +14,14 @@ from flaxformer_lite.data.packing import documents, separate_pieces
 from flaxformer_lite.data.records import Lengths, Pack, TokenPair
 from flaxformer_lite.data.token_arrays import Rows
 from flaxformer_lite.model import ModelConfig
-from flaxformer_lite.objectives.base import BaseObjective
+from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.objectives.batch import Batch, encoder_decoder_row
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds, Tokenizer
 from flaxformer_lite.text.special_ids import EOS, check_token_ids
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpanCorruption(BaseObjective):
+class SpanCorruption(HeadObjective):
     """T5's objective: some spans of a document are replaced by one sentinel each, and the decoder predicts these spans.
 
         document   a b c d e f g h

@@ -65,6 +65,7 @@ def test_the_objectives_own_ids_are_ids_of_the_vocabulary(objective: MaskedLM | 
     ("make", "words"),
     [
         (lambda: MaskedLM(mask_token=3), "objective.mask_token is 3"),
+        (lambda: CausalLM(z_loss=-1), "objective.z_loss is -1"),
         (lambda: SpanCorruption(first_sentinel=99, num_sentinels=96), "objective.num_sentinels is 96"),
         (lambda: Classification(classes=("a",)), r"objective\.classes is \('a',\): it must be at least 2"),
         (lambda: Classification(classes=("a", "a")), r"objective\.classes is \('a', 'a'\)"),

@@ -13,8 +13,7 @@ from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import Batch, CausalLM
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD
-from flaxformer_lite.training.step import total
-from tests.support.objectives import outputs, record, some_documents
+from tests.support.objectives import record, some_documents
 
 V = 7
 
@@ -87,21 +86,6 @@ def test_packed_documents_lose_what_they_lose_on_their_own(decoder: Transformer)
         sums.append([float(number) for name in ("loss", "accuracy") for number in found[name][:2]])
     assert sums[0][1] == sum(len(d.target) + 1 for d in some_documents(11))
     np.testing.assert_allclose(sums[0], sums[1], rtol=1e-5)
-
-
-def test_the_z_loss_is_a_term_of_training_with_its_weight():
-    """Oracle: by hand. One position, V scores of 0: cross-entropy log V, z-loss (log V)²; evaluation has none."""
-    pack = Pack((np.array([BOS, EOS], np.int32),))
-    batch = jax.tree.map(lambda x: jnp.asarray(x)[None], CausalLM().example(pack, Lengths(0, 1)))
-    scores = outputs(np.zeros((1, 1, V), np.float32))
-    objective = CausalLM(z_loss=0.5)
-    terms = objective.loss(scores, batch)
-    loss = total(terms, {name: term.count for name, term in terms.items()})
-    assert float(loss) == pytest.approx(np.log(V) + 0.5 * np.log(V) ** 2, rel=1e-6)
-    assert float(objective.metrics(scores, batch)["loss"].sum) == pytest.approx(np.log(V), rel=1e-6)
-    assert CausalLM().loss(scores, batch).keys() == {"cross_entropy"}
-    with pytest.raises(ValueError, match=r"objective\.z_loss is -1"):
-        CausalLM(z_loss=-1)
 
 
 def test_pairs_are_no_documents():

@@ -9,6 +9,7 @@ import typing
 
 import chex
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -19,10 +20,12 @@ from flaxformer_lite.data.records import TokenPair
 from flaxformer_lite.model.config import ModelConfig, Pooler, SentenceEmbedding
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import BaseObjective, Batch, LossTerm, Objectives
+from flaxformer_lite.objectives.base import HeadObjective
 from flaxformer_lite.text.characters import CharacterTokenizer
 from flaxformer_lite.text.special_ids import SpecialIds
 from flaxformer_lite.training.evaluation import merge_counts
 from flaxformer_lite.training.step import total
+from tests.support.objectives import outputs
 from tests.support.quick import quick
 
 SETTINGS = {
@@ -141,6 +144,28 @@ def test_losses_and_metrics_are_sums_over_rows_with_a_gradient(objective: BaseOb
             np.testing.assert_allclose(sums[1], term.count, rtol=1e-6)
             differs |= not np.allclose(sums[0], term.sum, rtol=1e-5, atol=1e-6)
     assert differs != objective.rows_independent
+
+
+def test_every_head_has_smoothing_and_z_loss(objective: BaseObjective):
+    """Oracle: both formulas in float64, for random logits. Evaluation has neither."""
+    if not isinstance(objective, HeadObjective):
+        pytest.skip("no cross-entropy of a head")
+    batch = jax.tree.map(jnp.asarray, some_rows(objective).batch(0))
+    weights, targets = np.asarray(batch.weights, np.float64), np.asarray(batch.targets)
+    z = 3 * np.random.default_rng(5).normal(size=(*targets.shape, 37))
+    scores = outputs(z.astype(np.float32))._replace(class_logits=jnp.asarray(z[:, 0], jnp.float32))
+    normalizer = np.log(np.exp(z).sum(-1))
+    nats = normalizer - np.take_along_axis(z, targets[..., None], -1)[..., 0]
+    smoothed = 0.7 * nats + 0.3 * (normalizer - z.mean(-1))
+    terms = dataclasses.replace(objective, label_smoothing=0.3, z_loss=0.5).loss(scores, batch)
+    expected = {"cross_entropy": (smoothed, 1), "z_loss": (normalizer**2, 0.5)}
+    assert terms.keys() == expected.keys()
+    for name, (values, weight) in expected.items():
+        np.testing.assert_allclose(terms[name].sum, (values * weights).sum(), rtol=1e-5)
+        assert (float(terms[name].count), terms[name].weight) == (weights.sum(), weight)
+    found = dataclasses.replace(objective, label_smoothing=0.3).metrics(scores, batch)["loss"]
+    np.testing.assert_allclose(found.sum, (nats * weights).sum(), rtol=1e-5)
+    assert dataclasses.replace(objective, label_smoothing=0.0).loss(scores, batch).keys() == {"cross_entropy"}
 
 
 def only(row: int, x: np.ndarray) -> np.ndarray:

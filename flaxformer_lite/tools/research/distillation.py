@@ -16,7 +16,6 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.model.layers import accumulation_dtype
 from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
-from flaxformer_lite.objectives.losses import cross_entropy
 from flaxformer_lite.text import DEFAULT_SPECIAL_IDS, SpecialIds
 from flaxformer_lite.tools.research.consistency import check_whole_logits
 from flaxformer_lite.tools.research.predictions import Predictions, SoftTargets, TaughtPair, file_vocab_size
@@ -88,9 +87,9 @@ class Distillation(Seq2Seq):
         if soft is None:
             return super().loss(outputs, batch)
         of_words = weights * (1 - self.weight * (soft.probs.sum(-1) > 0))
-        words = cross_entropy(outputs.loss_logits, batch.targets, of_words, label_smoothing=self.label_smoothing)
+        words = self.head_loss(outputs.loss_logits, batch.targets, of_words)
         return {
-            "cross_entropy": words._replace(count=weights.sum()),
+            **{name: term._replace(count=weights.sum()) for name, term in words.items()},
             "distillation": soft_cross_entropy(outputs.loss_logits, soft, weights, self.weight),  # type: ignore[arg-type]
         }
 

@@ -15,7 +15,7 @@ from flaxformer_lite.inference.sampling import RowSampling
 from flaxformer_lite.inference.search import SearchInputs, SearchSettings, prefill
 from flaxformer_lite.model.inputs import Outputs
 from flaxformer_lite.objectives import Apply, Batch, LossTerm, Seq2Seq
-from flaxformer_lite.objectives.losses import LogitStats, cross_entropy, logit_stats
+from flaxformer_lite.objectives.losses import LogitStats, logit_stats
 
 ORDER = 4
 """The longest n-grams of BLEU."""
@@ -52,9 +52,7 @@ class MinimumRisk(Seq2Seq):
         bleu = sentence_bleu(targets[:, 1:], lengths[:, 1:], targets[:, :1], lengths[:, :1])
         risk = expected_risk(answers, mask, 1 - bleu, exists=(weights[:, 0] > 0).any(-1))
         return {
-            "cross_entropy": cross_entropy(
-                references, targets[:, 0], weights[:, 0], label_smoothing=self.label_smoothing
-            ),
+            **self.head_loss(references, targets[:, 0], weights[:, 0]),
             "risk": risk._replace(weight=self.weight),
         }
 

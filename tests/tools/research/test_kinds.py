@@ -29,7 +29,7 @@ def test_a_process_that_imported_no_tool_reads_them():
     )
     command = [sys.executable, "-c", code]
     found = subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=True)
-    assert found.stdout.startswith("MinimumRisk(kind='minimum_risk', label_smoothing=0.1, weight=3.0,")
+    assert found.stdout.startswith("MinimumRisk(kind='minimum_risk', label_smoothing=0.1, z_loss=0.0, weight=3.0,")
     assert import_options(from_json(text)) == ""
 
 
