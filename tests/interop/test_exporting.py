@@ -13,7 +13,8 @@ from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.model.attention import DotProduct
-from flaxformer_lite.model.config import DecoderSize
+from flaxformer_lite.model.config import DecoderSize, LanguageModelHead
+from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
@@ -26,6 +27,22 @@ def config_of(model: ModelConfig) -> Config:
     return Config(model=model, data=DataConfig(tokenizer=None, max_source_length=8, max_target_length=8))
 
 
+def trained_otherwise(model: ModelConfig) -> ModelConfig:
+    """The same model with other values of the settings that change no number of a trained one."""
+    assert model.head is None or isinstance(model.head, LanguageModelHead)
+    return dataclasses.replace(
+        model,
+        remat="full",
+        scan_unroll=2,
+        dtype="bfloat16",
+        padding_id=1,
+        initializer=Normal(stddev=0.3),
+        dropout=DropoutRates(embedding_rate=0.3),
+        attention=dataclasses.replace(model.attention, implementation="xla"),  # type: ignore[type-var]
+        head=None if model.head is None else dataclasses.replace(model.head, loss_chunk=5),
+    )
+
+
 HF = {
     "llama/gqa_llama3": ["hf (llama)", "ctranslate2"],
     "bart/scaled": ["hf (bart)", "ctranslate2"],
@@ -36,8 +53,9 @@ HF = {
 @pytest.mark.parametrize("label", HF)
 def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     found = read_folder(Path(FIXTURES / "hf" / label))
-    systems = fitting_systems(config_of(found.model))
-    assert [name for name in systems if name not in SYSTEMS] == HF[label]
+    for model in (found.model, trained_otherwise(found.model)):
+        systems = fitting_systems(config_of(model))
+        assert [name for name in systems if name not in SYSTEMS] == HF[label]
 
 
 def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_family():
@@ -50,6 +68,7 @@ def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_fami
 def test_a_model_of_an_older_system_fits_it(system: str):
     model = SYSTEMS[system].model_config(load_case(WHOLE[system])[0])
     assert system in fitting_systems(config_of(model))
+    assert system in fitting_systems(config_of(trained_otherwise(model)))
 
 
 def test_a_model_that_no_system_has_fits_nothing():
