@@ -60,8 +60,8 @@ class TrainConfig(Checked, at="train"):
     init_fresh: tuple[str, ...] = ()
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
     trainable: tuple[str, ...] = ("*",)
-    """Patterns, for example `decoder/layers/*/attention/*`, of parameters that train. All others are frozen: without gradient,
-    decay and optimizer state, they end with the bits that they started with."""
+    """Patterns, for example `decoder/layers/*/attention/*`, of parameters that train; a pattern with `!` before, as `!head/bias`,
+    names exceptions. All others are frozen: without gradient, decay and optimizer state, they keep their bits."""
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
     mirror: str | None = None
@@ -103,9 +103,10 @@ class TrainConfig(Checked, at="train"):
                 f"train.compiler_options is {self.compiler_options}, but train.runner 'pmap' takes no options: set train.runner to "
                 "'mesh', or train.compiler_options to its default"
             )
-        if self.trainable == ():
+        if all(pattern.startswith("!") for pattern in self.trainable):
             raise ValueError(
-                "train.trainable is (), so no parameter would train: give patterns of their paths, such as '*' for all"
+                f"train.trainable is {self.trainable}, so no parameter would train: give patterns of their paths, such as '*' for "
+                "all"
             )
         if self.frozen_dtype != "float32" and self.trainable == ("*",):
             raise ValueError(

@@ -10,7 +10,8 @@ from jaxtyping import PyTree
 
 from flaxformer_lite.base.atomic_files import atomic_write, require_absent
 from flaxformer_lite.base.console import Progress, note
-from flaxformer_lite.config import Config
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.metrics import language_of
@@ -49,10 +50,12 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
             tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
         except ValueError as error:
             raise with_path(str(folder), error) from None
+        paths = leaves_by_path(found.params)
         config = Config(
             model=found.model,
             objective=objective(found, tokenizers),
             data=data_config(found, tokenizers, str(output.path)),
+            train=TrainConfig(trainable=("*", *(f"!{path}" for path in found.family.buffers if path in paths))),
             decode=found.decode,
             metrics=MetricConfig(language=target_language(folder, origin, found.model, found.config)),
         )

@@ -166,6 +166,9 @@ class ModelConfig(Checked, at="model"):
     """Limit of the decoder's self-attention to the last few tokens, in all layers or some; None: no limit."""
     position_padding_id: NonNegativeInt | None = None
     """Source token id that takes up no position (RoBERTa: its padding); None: every token takes up one."""
+    padding_id: NonNegativeInt | None = None
+    """Token id whose embedding does not train where it is read, as PyTorch's `padding_idx`; a head that shares the table trains
+    it. None: every embedding trains."""
     feed_forward_bias: bool = True
     """Use biases in the feed-forward layers."""
     activation: Activation = "relu"

@@ -136,6 +136,8 @@ class Transformer(nn.Module):
         else:
             # As `table(tokens)`, but the table is gathered over every mesh axis except the vocabulary's before the look-up.
             x = jnp.take(constrain_sharding(table.embedding, "V D").astype(DTYPES[self.config.dtype]), tokens, axis=0)
+            if (padding_id := self.config.padding_id) is not None:
+                x = jnp.where((tokens == padding_id)[..., None], jax.lax.stop_gradient(x), x)
         return x * jnp.asarray(self.config.d_model**0.5, x.dtype) if self.config.scale_embeddings else x
 
     def logits(self, hidden: Float[Array, "B T D"]) -> Float[Array, "B T V"]:

@@ -54,7 +54,12 @@ def check_patterns(setting: str, patterns: Iterable[str], params: PyTree) -> Non
 
 def trained_layers(path: str, x: Any, trainable: tuple[str, ...]) -> np.ndarray:
     """Returns which layers of a parameter train, as an array that broadcasts against it: 1 for those, 0 for the others."""
-    return by_layer(path, x, lambda layer: any(matches(layer, pattern) for pattern in trainable))
+    without = [pattern[1:] for pattern in trainable if pattern.startswith("!")]
+
+    def trains(layer: str) -> bool:
+        return any(matches(layer, pattern) for pattern in trainable) and not any(matches(layer, p) for p in without)
+
+    return by_layer(path, x, trains)
 
 
 def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
@@ -62,7 +67,7 @@ def split(params: PyTree, trainable: tuple[str, ...]) -> tuple[PyTree, PyTree]:
 
     Raises: ValueError for a pattern that matches no parameter.
     """
-    check_patterns("train.trainable", trainable, params)
+    check_patterns("train.trainable", [pattern.removeprefix("!") for pattern in trainable], params)
     flat = flatten_dict(params, sep="/")
     trained = {path: x for path, x in flat.items() if trained_layers(path, x, trainable).any()}
     frozen = {path: x for path, x in flat.items() if path not in trained}

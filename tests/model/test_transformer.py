@@ -4,6 +4,7 @@ a slow search over full passes."""
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,6 +152,29 @@ def test_causality_by_gradient():
         reaches = (np.asarray(gradient["target_embedding"]["embedding"])[target[0]] != 0).any(-1)
         assert reaches.tolist() == [u <= t for u in range(T)]
         assert (np.asarray(gradient["source_embedding"]["embedding"])[source[0]] != 0).any(-1).all()
+
+
+def test_the_padding_embedding_does_not_train_where_it_is_read():
+    """Law: an embedding's gradient is 0 in that row of a table that only reads, and otherwise as without `padding_id`."""
+    free = dataclasses.replace(CONFIGS[NOTHING_SHARED], padding_id=None)
+    data, params = arrays(free), params_of(free)
+    read = int(data[1][0, 0])
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def gradient(config: ModelConfig):
+        def loss(params):
+            return (Transformer(config).apply({"params": params}, inputs_of(*data)).logits ** 2).sum()
+
+        return jax.grad(loss)(params)
+
+    before, after = gradient(free), gradient(dataclasses.replace(free, padding_id=read))
+    row = before["target_embedding"]["embedding"][read]
+    assert (row != 0).any()
+    expected = jax.tree.map(lambda x: x, before)
+    for side in ("source_embedding", "target_embedding"):
+        table = expected[side]["embedding"]
+        expected[side]["embedding"] = table.at[read].set(0)
+    chex.assert_trees_all_close(after, expected, rtol=1e-12)
 
 
 def test_padding_does_not_matter():

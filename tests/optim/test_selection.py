@@ -37,6 +37,16 @@ def test_a_pattern_names_stacked_arrays_and_their_layers(pattern: str, paths: li
     assert leaves_by_path(merge(trained, frozen)).keys() == leaves_by_path(PARAMS).keys()
 
 
+def test_exceptions_are_frozen():
+    assert split_paths("*", "!head/*", "!*/scale") == [
+        path for path in sorted(leaves_by_path(PARAMS)) if path != "head/kernel" and not path.endswith("/scale")
+    ]
+    found = leaves_by_path(without_frozen_layers(PARAMS, ("*", "!*/layers/1/*")))
+    np.testing.assert_array_equal(found["encoder/layers/up/kernel"][:, 0, 0], [1, 0, 1])
+    with pytest.raises(ValueError, match=r"train\.trainable has 'haed/kernel'"):
+        split(PARAMS, ("*", "!haed/kernel"))
+
+
 def test_all_parameters_train_by_default():
     assert split(PARAMS, ("*",)) == (PARAMS, {}) and merge(PARAMS, {}) is PARAMS
 

@@ -185,6 +185,7 @@ BART_FAMILY = Family(
     read_heads=read_heads,
     architecture=BART.of,
     names=lambda model, architecture: NAMES,
+    buffers=("head/bias",),
     ignorable=(*TIED, never_read(r"model\.(encoder|decoder)\.version", "unused: a number of the release")),
 )
 
@@ -199,6 +200,11 @@ def read_target_size(options: Options, draft: Draft) -> None:
         draft["target_vocab_size"] = options.integer("decoder_vocab_size", draft["vocab_size"])
 
 
+def read_padding(options: Options, draft: Draft) -> None:
+    """Reads the id whose embedding does not train; decoders start with it."""
+    draft["padding_id"] = options.optional_integer("pad_token_id", 58100)
+
+
 MARIAN_TABLE = (
     option("vocab_size", "vocab_size"),
     Entry(read_target_size, lambda model: {"decoder_vocab_size": model.output_size}),
@@ -209,6 +215,7 @@ MARIAN_TABLE = (
     ignored("max_position_embeddings"),  # any length is allowed: positions are computed
     only("normalize_embedding", False),
     only("static_position_embeddings", True),
+    Entry(read_padding),
 )
 
 
@@ -235,6 +242,7 @@ FAMILIES = (
         read_heads=functools.partial(read_tables, "MarianModel"),
         architecture=lambda model, names: "MarianModel" if model.head is None else "MarianMTModel",
         names=lambda model, architecture: STACK_NAMES,
+        buffers=("head/bias",),
         ignorable=(
             *TIED,
             IgnorableTensor(

@@ -71,6 +71,8 @@ class Family:
     names: Callable[[ModelConfig, str], Names]
     """Returns the table of names. Gets the model and the class."""
     leaves: Leaves = PYTORCH
+    buffers: tuple[str, ...] = ()
+    """Parameters here that do not train there."""
     ignorable: tuple[IgnorableTensor, ...] = ()
     """Tensors that a file may have besides. A tensor that the name map reads is never among them."""
 

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from flaxformer_lite import import_hf, load
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.interop.exporting import export
 from flaxformer_lite.interop.hf.families import FAMILIES
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.options import Options
+from flaxformer_lite.optim.selection import split
 from tests.support.hf_folders import DATA
 
 T5 = FAMILIES["t5"]
@@ -107,3 +110,12 @@ def test_copies_that_differ_are_refused() -> None:
     for name, wrong in ((positions, np.zeros((29, 16))), (table, np.zeros((41, 16)))):
         with pytest.raises(ValueError, match=rf"the tensor {name} should be "):
             found.family.split_ignorable(tensors | {name: wrong}, wanted, found.model)
+
+
+@pytest.mark.parametrize(("folder", "padding_id"), [("marian/shared", 40), ("bart/summary", None)])
+def test_an_import_trains_what_the_library_trains(folder: str, padding_id: int | None, tmp_path: Path) -> None:
+    """Oracle: the library's classes. `final_logits_bias` is a buffer; only Marian's decoders read the padding embedding."""
+    run = load(import_hf(DATA / folder, tmp_path / "run"))
+    assert run.config.train.trainable == ("*", "!head/bias")
+    assert run.config.model.padding_id == padding_id
+    assert not any(path == "head/bias" for path in leaves_by_path(split(run.params, run.config.train.trainable)[0]))
