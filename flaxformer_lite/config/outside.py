@@ -129,7 +129,7 @@ def import_options(config: Any) -> str:
     typed = {module.__name__: name for name, module in IMPORTED.values()}
     typed["__main__"] = getattr(sys.modules["__main__"], "__file__", None) or "FILE.py"  # a notebook has no file
     modules = dict.fromkeys(value.__module__ for value in values_in(config) if type(value) not in TYPES)
-    names = [typed.get(module, module) for module in modules if not module.startswith(TOOLS)]
+    names = [typed.get(module, module) for module in modules if not module.startswith("flaxformer_lite.")]
     return "".join(f" --import {shlex.quote(name)}" for name in names)
 
 

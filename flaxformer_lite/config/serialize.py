@@ -12,6 +12,7 @@ from flaxformer_lite.base.bounds import accepts, alternatives, cut, type_hints, 
 from flaxformer_lite.base.console import suggest
 from flaxformer_lite.config.experiment import Config
 from flaxformer_lite.config.outside import outside_class, outside_kind
+from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.config.variants import TYPES, saved_as, settings_of, variants_in
 
 FORMAT = 1
@@ -26,6 +27,8 @@ def to_json(config: Config) -> str:
 
 def as_tree(value: Any, setting: str = "", hint: Any = Config) -> Any:
     """Returns a setting's value as JSON has it; a variant from outside the package has its class in the place of its kind."""
+    if isinstance(value, MissingHook):
+        return value.saved
     if dataclasses.is_dataclass(value):
         hints = type_hints(type(value))
         paths = {field.name: f"{setting}.{field.name}".lstrip(".") for field in dataclasses.fields(value)}
@@ -75,7 +78,13 @@ def from_tree(tree: Any, hint: Any, setting: str = "") -> Any:
     parts, variants = list(alternatives(saved_as(hint))), variants_in(hint)
     kind = tree.get("kind", "") if isinstance(tree, dict) else None
     if isinstance(kind, str) and ":" in kind:
-        return build(outside_class(kind, setting), tree, setting)
+        try:
+            owner = outside_class(kind, setting)
+        except ValueError as error:
+            if hint is BaseHook:
+                return MissingHook(tree, str(error))
+            raise
+        return build(owner, tree, setting)
     if not variants or item is not None or (tree is None and type(None) in parts):
         is_whole = isinstance(tree, int) and not isinstance(tree, bool)
         return float(tree) if is_whole and float in parts and accepts(hint, tree) and abs(tree) < 1e300 else tree

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Lt
 
@@ -16,6 +16,16 @@ TrackerName = Literal["tensorboard", "wandb", "trackio"]
 
 class BaseHook:
     """Base of the hooks of a training; training/hooks.py has their methods. The package itself has none that a config may name."""
+
+
+@dataclass(frozen=True)
+class MissingHook(BaseHook):
+    """A hook of a run whose class was not imported: only training needs it."""
+
+    saved: dict[str, Any]
+    """The hook as config.json has it."""
+    reason: str
+    """The message of a training that needs the class."""
 
 
 @dataclass(frozen=True, kw_only=True)

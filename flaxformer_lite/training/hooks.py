@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from flaxformer_lite.base.console import Progress
 from flaxformer_lite.config import Config
-from flaxformer_lite.config.train import BaseHook
+from flaxformer_lite.config.train import BaseHook, MissingHook
 from flaxformer_lite.training.loop_state import LoopState
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState
@@ -88,6 +88,8 @@ class Hooks:
 
     def __init__(self, hooks: Iterable[Hook], is_first: bool, stop: StopRequest) -> None:
         hooks = [*hooks]
+        if missing := [hook for hook in hooks if isinstance(hook, MissingHook)]:
+            raise ValueError(missing[0].reason)
         if wrong := [hook for hook in hooks if not isinstance(hook, Hook)]:
             raise ValueError(f"hooks has {wrong[0]!r}: a hook must be a value of a class with the base Hook")
         self.hooks, self.stop = [hook for hook in hooks if is_first or hook.all_processes], stop

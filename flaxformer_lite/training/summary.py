@@ -7,11 +7,12 @@ from jax.sharding import Mesh
 
 from flaxformer_lite.base import hardware
 from flaxformer_lite.base.console import Progress, counted
+from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import describe_differences
 from flaxformer_lite.config.outside import import_options
 from flaxformer_lite.model.kernels import compute_capability
-from flaxformer_lite.optim.selection import split
+from flaxformer_lite.optim.selection import trained_layers
 from flaxformer_lite.training.data import RunData
 from flaxformer_lite.training.setup import Setup
 from flaxformer_lite.training.step import TrainState
@@ -47,8 +48,9 @@ def describe_data(config: Config, data: RunData) -> str:
 
 def describe_parameters(state: TrainState, trainable: tuple[str, ...]) -> str:
     """Returns the number of parameters, and of those that are frozen."""
-    trees = state.params, split(state.params, trainable)[0]
-    number, trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in trees)
+    leaves = leaves_by_path(state.params)
+    number = sum(x.size for x in leaves.values())
+    trained = sum(round(x.size * float(trained_layers(path, x, trainable).mean())) for path, x in leaves.items())
     return f"{number:,} parameters" + (f", {number - trained:,} of them frozen," if trained < number else "")
 
 

@@ -1,6 +1,7 @@
 """Oracle of the systems that a model fits: what `export` itself accepts."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,14 @@ from flaxformer_lite.inference.config import DecodeConfig
 from flaxformer_lite.interop.exporting import exports_in_words, fitting_systems
 from flaxformer_lite.interop.hf.import_folder import read_folder
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.model import ModelConfig, config, norms, positions
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
 from tests.support.oracles import WHOLE, load_case
-from tests.support.paths import FIXTURES
+from tests.support.paths import FIXTURES, ROOT
 from tests.support.quick import quick
 
 
@@ -56,6 +57,15 @@ def test_an_imported_model_fits_the_family_that_it_is_from(label: str):
     for model in (found.model, trained_otherwise(found.model)):
         systems = fitting_systems(config_of(model))
         assert [name for name in systems if name not in SYSTEMS] == HF[label]
+
+
+ROWS = re.findall(r"^\| `(\w+)` \| `(.*=.*)` \|$", (ROOT / "docs/systems/huggingface.md").read_text("utf-8"), re.M)
+
+
+@pytest.mark.parametrize(("family", "settings"), ROWS)
+def test_the_settings_of_the_page_are_those_of_a_family(family: str, settings: str):
+    model = eval(f"ModelConfig(vocab_size=100, {settings})", vars(config) | vars(norms) | vars(positions) | globals())
+    assert f"hf ({family})" in fitting_systems(config_of(model))
 
 
 def test_gated_layers_and_a_decoder_with_heads_of_its_own_are_no_error_of_a_family():

@@ -52,7 +52,7 @@ class Sigmoid(Attention):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Attention):
+class CosineAttention(Attention):
     """Cosines times a learned factor for each head. Reference: Liu et al. 2021, arXiv:2111.09883, section 3.3."""
 
     kind: Literal["cosine"] = "cosine"
@@ -86,10 +86,14 @@ class Differential(Attention):
         return (1 - self.initial) * rms_norm(weighted_values(weights, value), scale, 1e-5)
 
 
-OWN = {Sigmoid(bias=False): (), Cosine(bias=False): ("log_factor",), Differential(bias=False): ("lambda", "norm")}
+OWN = {
+    Sigmoid(bias=False): (),
+    CosineAttention(bias=False): ("log_factor",),
+    Differential(bias=False): ("lambda", "norm"),
+}
 """The variants, and the parameters that each has of its own."""
 each_variant = pytest.mark.parametrize(
-    "variant", quick(OWN, lambda variant: isinstance(variant, Cosine)), ids=lambda variant: variant.kind
+    "variant", quick(OWN, lambda variant: isinstance(variant, CosineAttention)), ids=lambda variant: variant.kind
 )
 LENGTHS = Lengths(7, 6)
 
@@ -216,7 +220,7 @@ def test_the_weights_by_hand():
 
     scores = np.array([[1.0, 0.0], [0.0, 4.0]])
     np.testing.assert_allclose(weights(Sigmoid(bias=False, scale=1.0)), 1 / (1 + np.exp(np.log(2) - scores)), rtol=1e-6)
-    found = weights(Cosine(bias=False), log_factor=jnp.log(jnp.array([3.0])))
+    found = weights(CosineAttention(bias=False), log_factor=jnp.log(jnp.array([3.0])))
     np.testing.assert_allclose(found, np.array([[np.e**3, 1], [1, np.e**3]]) / (np.e**3 + 1), rtol=1e-5)
     found = weights(Differential(bias=False, initial=0.5), **{"lambda": jnp.zeros((4, 1)), "norm": jnp.ones(2)})
     first = np.array([[np.e, 1], [1, 1]]) / [[np.e + 1], [2]]

@@ -74,7 +74,7 @@ class ScoredSeq2Seq(Seq2Seq):
 
 @dataclass(frozen=True, kw_only=True)
 class LossPerSentence(Seq2Seq):
-    """Translation with a loss that is divided by the number of sentences, in place of that of tokens."""
+    """Translation with the sum of the loss over all tokens, divided by the number of sentences in place of that of tokens."""
 
     kind: Literal["loss_per_sentence"] = "loss_per_sentence"
 

@@ -158,7 +158,10 @@ def test_frozen_parameters_come_from_another_run(tmp_path: Path, monkeypatch: py
     loop.train(with_train(tiny_config(), steps=1, text_metrics=()), tmp_path / "base")
     config = with_train(CONFIG, steps=2, init_from=str(tmp_path / "base"))
     loop.train(config, tmp_path / "run")
-    assert " of them frozen, on 1 cpu device" in capfd.readouterr().err
+    leaves = leaves_by_path(abstract_params(config))
+    number = sum(x.size for x in leaves.values())
+    frozen_ones = sum(x.size * np.mean(~trained_layers(path, np.zeros(x.shape[0]))) for path, x in leaves.items())
+    assert f"{number:,} parameters, {frozen_ones:,.0f} of them frozen, on 1 cpu device" in capfd.readouterr().err
     with open_run(tmp_path / "base") as before, open_run(tmp_path / "run") as after:
         old, new = (
             checkpoints.restore_params(abstract_params(config), checkpoints.latest()) for checkpoints in (before, after)

@@ -1,10 +1,13 @@
 """Laws of hooks, of what is refused as one and of who calls them; test_extending.py trains with some."""
 
+import json
 from unittest.mock import Mock
 
 import pytest
 
 from flaxformer_lite.config.options import apply_options
+from flaxformer_lite.config.outside import import_options
+from flaxformer_lite.config.serialize import from_json, to_json
 from flaxformer_lite.training import Hook, TrainingRun
 from flaxformer_lite.training.hooks import Hooks
 from flaxformer_lite.training.signals import StopRequest
@@ -23,6 +26,18 @@ def test_what_is_no_hook_is_refused():
 def test_what_is_no_hook_ends_the_training_before_it_begins():
     with pytest.raises(ValueError, match="hooks has <built-in function print>: a hook must be a value of a class"):
         Hooks([print], True, StopRequest())  # type: ignore[list-item]
+
+
+def test_only_a_training_needs_the_class_of_a_hook():
+    """Law: a run is read without it, to the same config.json; a training that lacks it says what to import."""
+    saved = '"hooks": [{"to": "a@b.c", "kind": "mine:MailEvaluations"}]'
+    text = json.dumps(json.loads(to_json(SHORT).replace('"hooks": []', saved)))
+    assert saved in text
+    config = from_json(text)
+    assert json.loads(to_json(config)) == json.loads(text)
+    assert import_options(config) == ""
+    with pytest.raises(ValueError, match=r"^train\.hooks\.0\.kind is 'mine:MailEvaluations': .* add --import FILE\.py"):
+        Hooks(config.train.hooks, True, StopRequest())  # type: ignore[arg-type]
 
 
 class Counts(Hook):
