@@ -12,6 +12,7 @@ from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.decoder import check_vocabulary
 from flaxformer_lite.model.config import ModelConfig, SavedAs
+from flaxformer_lite.model.lora import ADAPTERS
 from flaxformer_lite.objectives import BaseObjective, Objective, Seq2Seq
 from flaxformer_lite.optim import OptimizerConfig
 from flaxformer_lite.text import FromRun
@@ -45,10 +46,17 @@ class Config(Checked, at=""):
         source, target = self.model.vocab_sizes
         return num_ids(source, self.data.tokenizer), num_ids(target, self.data.target_tokenizer or self.data.tokenizer)
 
+    @property
+    def trainable(self) -> tuple[str, ...]:
+        """Patterns of the parameters that train: those of `train.trainable`; with `model.lora` the adapters in place of all."""
+        named = self.train.trainable
+        return named if self.model.lora is None else (*ADAPTERS, *(pattern for pattern in named if pattern != "*"))
+
     def __post_init__(self) -> None:
         """Checks what no part alone can check. Raises: ValueError with the settings, their values and the remedy."""
         super().__post_init__()
         self._check_model()
+        self._check_freezing()
         self._check_batches()
         self._check_sampling()
         self._check_evaluation()
@@ -84,6 +92,13 @@ class Config(Checked, at=""):
             raise ValueError(
                 "model.dtype is 'float64', but JAX computes in 32 bits here: set the environment variable JAX_ENABLE_X64=1, "
                 "or choose 'float32'"
+            )
+
+    def _check_freezing(self) -> None:
+        if self.train.frozen_dtype != "float32" and self.trainable == ("*",):
+            raise ValueError(
+                f"train.frozen_dtype is {self.train.frozen_dtype!r}, but train.trainable is ('*',), so no parameter is "
+                "frozen: name those that train, or set train.frozen_dtype to 'float32'"
             )
 
     def _check_batches(self) -> None:

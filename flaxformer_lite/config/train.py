@@ -71,7 +71,8 @@ class TrainConfig(Checked, at="train"):
     """Patterns, for example `head/*`, of parameters that start at random where `init_from` has none of that name and shape."""
     trainable: tuple[str, ...] = ("*",)
     """Patterns, for example `decoder/layers/*/attention/*`, of parameters that train; a pattern with `!` before, as `!head/bias`,
-    names exceptions. All others are frozen: without gradient, decay and optimizer state, they keep their bits."""
+    names exceptions. All others are frozen: without gradient, decay and optimizer state, they keep their bits. With `model.lora`
+    the adapters take the place of `*`."""
     frozen_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which frozen parameters are kept; layers of an array of which other layers train stay float32."""
     mirror: str | None = None
@@ -117,11 +118,6 @@ class TrainConfig(Checked, at="train"):
             raise ValueError(
                 f"train.trainable is {self.trainable}, so no parameter would train: give patterns of their paths, such as '*' for "
                 "all"
-            )
-        if self.frozen_dtype != "float32" and self.trainable == ("*",):
-            raise ValueError(
-                f"train.frozen_dtype is {self.frozen_dtype!r}, but train.trainable is ('*',), so no parameter is frozen: name "
-                "those that train, or set train.frozen_dtype to 'float32'"
             )
         if self.mirror == "":
             raise ValueError("train.mirror is '': give a folder or a URL, or None for no mirror")

@@ -19,6 +19,7 @@ from flaxformer_lite.model.attention import Attention, DotProduct, MultiHeadAtte
 from flaxformer_lite.model.config import POST_NORM, PRE_NORM, LanguageModelHead, ModelConfig, Pooler
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.layers import DropoutRates, FeedForward, Normal
+from flaxformer_lite.model.lora import LoRA
 from flaxformer_lite.model.masks import causal_mask, padding_mask
 from flaxformer_lite.model.norms import LayerNorm, RMSNorm
 from flaxformer_lite.model.positions import ALiBi, Learned, NoPositions, RelativeBias, Rotary, Sinusoidal
@@ -38,6 +39,7 @@ __all__ = [
     "LanguageModelHead",
     "LayerNorm",
     "Learned",
+    "LoRA",
     "ModelConfig",
     "MultiHeadAttention",
     "NoPositions",

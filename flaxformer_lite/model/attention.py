@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 from flaxformer_lite.base.bounds import Checked, PositiveFloat, PositiveInt
 from flaxformer_lite.model import fast, kernels
 from flaxformer_lite.model.layers import Dense, accumulation_dtype, apply_dropout
+from flaxformer_lite.model.lora import LoRA
 from flaxformer_lite.model.masks import EXCLUDE, AttentionMask, Masking, own_mask
 from flaxformer_lite.model.norms import Normalize, OptionalNorm, Param
 
@@ -262,13 +263,14 @@ class MultiHeadAttention(nn.Module):
     dropout_rate: float = 0.0
     dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+    lora: LoRA | None = None
 
     def setup(self) -> None:
         v = self.variant
         heads = v.heads(self.d_model, self.num_heads)
 
         def dense(width: int, bias: bool) -> nn.Dense:
-            return Dense(width, use_bias=bias, dtype=self.dtype, kernel_init=self.kernel_init)
+            return Dense(width, use_bias=bias, dtype=self.dtype, kernel_init=self.kernel_init, lora=self.lora)
 
         self.query = dense(v.width(self.num_heads, heads.d_key), v.bias)
         self.key = dense(v.width(heads.num_kv_heads, heads.d_key), v.bias)

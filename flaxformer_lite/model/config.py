@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 from flaxformer_lite.base.bounds import Checked, NonNegativeInt, PositiveFloat, PositiveInt
 from flaxformer_lite.model.attention import Attention, AttentionVariant, DotProduct
 from flaxformer_lite.model.layers import Activation, DropoutRates, Initializer, XavierUniform
+from flaxformer_lite.model.lora import LoRA
 from flaxformer_lite.model.norms import BaseNorm, LayerNorm, Norm
 from flaxformer_lite.model.positions import Positions, PositionScheme, Rotary, Sinusoidal
 
@@ -195,6 +196,8 @@ class ModelConfig(Checked, at="model"):
     """Pooler that computes one vector of a whole text, and logits of classes; None: no pooler."""
     sentence_embedding: SentenceEmbedding | None = None
     """Reduction of a text to one vector for comparing texts; None: no such vector."""
+    lora: LoRA | None = None
+    """Low-rank adapters in the projections; None: no adapters."""
     initializer: Initializer = XavierUniform()
     """Initial values of kernels and embeddings; biases start at 0, norm scales at 1."""
     dtype: Literal["float32", "bfloat16", "float64"] = "float32"

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, Rate
 from flaxformer_lite.model import fast
+from flaxformer_lite.model.lora import FIRST_A, LoRA
 
 DTYPES = {"float32": jnp.float32, "bfloat16": jnp.bfloat16, "float64": jnp.float64}
 
@@ -81,12 +82,28 @@ def promote_all_but_kernel(*operands: ArrayLike | None, dtype: Any = None, inexa
     return [x, jnp.asarray(operands[1]), bias]
 
 
-Dense = functools.partial(
-    nn.Dense,
-    dot_general=lambda x, kernel, *_, **__: matrix_product(x, kernel),
-    promote_dtype=promote_all_but_kernel,
-)
-"""Flax's dense layer with `matrix_product`; parameters `kernel` `[D, F]` and perhaps `bias` `[F]`."""
+class Dense(nn.Dense):
+    """Flax's dense layer with `matrix_product`; parameters `kernel` `[D, F]`, perhaps `bias` `[F]`, and an adapter of `lora`."""
+
+    dot_general: Any = staticmethod(lambda x, kernel, *_, **__: matrix_product(x, kernel))
+    promote_dtype: Any = staticmethod(promote_all_but_kernel)
+    lora: LoRA | None = None
+
+    @nn.compact
+    def __call__(self, inputs: Float[Array, "*B D"]) -> Float[Array, "*B F"]:
+        """Returns the product, with the adapter's part if this layer has one: its path decides at first, then its parameters."""
+        y: Array = super().__call__(inputs)
+        if self.lora is None or not (self.has_variable("params", "lora_a") or self.starts_adapter(self.lora)):
+            return y
+        dense = functools.partial(Dense, use_bias=False, dtype=self.dtype)
+        x = apply_dropout(self, inputs, self.lora.dropout)
+        x = dense(self.lora.rank, kernel_init=FIRST_A, name="lora_a")(x)
+        x = dense(self.features, kernel_init=nn.initializers.zeros, name="lora_b")(x)
+        return y + jnp.asarray(self.lora.scale, x.dtype) * x
+
+    def starts_adapter(self, lora: LoRA) -> bool:
+        """Returns whether the first parameters are drawn, and this layer gets an adapter."""
+        return self.is_initializing() and lora.adapts("/".join(self.path))
 
 
 def round_kernels(params: PyTree, dtype: Dtype) -> PyTree:
@@ -179,11 +196,13 @@ class FeedForward(nn.Module):
     dropout_rate: float = 0.0
     dtype: Any = jnp.float32
     kernel_init: nn.initializers.Initializer = nn.initializers.xavier_uniform()
+    lora: LoRA | None = None
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         def dense(width: int, name: str) -> nn.Dense:
-            return Dense(width, use_bias=self.bias, dtype=self.dtype, kernel_init=self.kernel_init, name=name)
+            like = {"use_bias": self.bias, "dtype": self.dtype, "kernel_init": self.kernel_init, "lora": self.lora}
+            return Dense(width, name=name, **like)
 
         activation, gated = ACTIVATIONS[self.activation]
         h = dense(self.d_ff, "up")(x)

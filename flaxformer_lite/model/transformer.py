@@ -330,7 +330,9 @@ class Block(nn.Module):
         dtype, kernel_init = DTYPES[c.dtype], c.initializer.kernel()
 
         def attention() -> MultiHeadAttention:
-            return MultiHeadAttention(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init)
+            return MultiHeadAttention(
+                *(c.d_model, c.num_heads, c.attention, c.dropout.attention_rate, dtype, kernel_init, c.lora)
+            )
 
         self.attention_pre_norm = Normalize(c.norm)
         self.attention = attention()
@@ -341,7 +343,16 @@ class Block(nn.Module):
             self.cross_attention_post_norm = Normalize(c.norm)
         self.feed_forward_pre_norm = Normalize(c.norm)
         self.feed_forward = FeedForward(
-            c.d_model, c.d_ff, c.activation, c.feed_forward_bias, c.dropout.feed_forward_rate, dtype, kernel_init
+            *(
+                c.d_model,
+                c.d_ff,
+                c.activation,
+                c.feed_forward_bias,
+                c.dropout.feed_forward_rate,
+                dtype,
+                kernel_init,
+                c.lora,
+            )
         )
         self.feed_forward_post_norm = Normalize(c.norm)
 
@@ -467,7 +478,7 @@ class Head(nn.Module):
         c, settings = self.config, self.settings
         dtype, kernel_init, vocab_size = DTYPES[c.dtype], c.initializer.kernel(), c.output_size
         if settings.transform is not None:
-            h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform")(hidden)
+            h = Dense(c.d_model, dtype=dtype, kernel_init=kernel_init, name="transform", lora=c.lora)(hidden)
             hidden = Normalize(c.norm, name="norm")(ACTIVATIONS[settings.transform][0](h))
         if self.has_variable("step", "kernel"):
             kernel: Array = self.get_variable("step", "kernel")
@@ -495,8 +506,8 @@ class Pooling(nn.Module):
         c, settings = self.config, self.settings
 
         def dense(width: int, name: str, bias: bool = True) -> nn.Dense:
-            kernel_init = c.initializer.kernel()
-            return Dense(width, use_bias=bias, dtype=DTYPES[c.dtype], kernel_init=kernel_init, name=name)
+            like = {"dtype": DTYPES[c.dtype], "kernel_init": c.initializer.kernel(), "lora": c.lora}
+            return Dense(width, use_bias=bias, name=name, **like)
 
         pooled = hidden[:, 0] if settings.token == "first" else last_token(hidden, mask, last)
         if settings.activation is not None:

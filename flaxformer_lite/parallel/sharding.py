@@ -34,7 +34,7 @@ class Rule(NamedTuple):
     """The axis of the mesh that divides each of the last dimensions."""
 
 
-VOCABULARY, WIDTH, INNER = "model.vocab_size", "model.d_model", "model.d_ff"
+VOCABULARY, WIDTH, INNER, RANK = "model.vocab_size", "model.d_model", "model.d_ff", "model.lora.rank"
 HEADS = "model.num_heads (or model.attention.num_kv_heads) times the head's width"
 
 PARAMETERS = (
@@ -49,6 +49,13 @@ PARAMETERS = (
     Rule(r"head/kernel", (WIDTH, VOCABULARY), ("fsdp", "tensor")),
     Rule(r"head/bias", (VOCABULARY,), ("tensor",)),
     Rule(r"(head/transform|pooler/dense)/kernel", (WIDTH, WIDTH), ("fsdp", None)),
+    # Adapters: the side that they share with the kernel, divided as it is.
+    Rule(r".*/(query|key|value|up|gate)/lora_a/kernel", (WIDTH, RANK), ("fsdp", None)),
+    Rule(r".*/(query|key|value)/lora_b/kernel", (RANK, HEADS), (None, "tensor")),
+    Rule(r".*/(up|gate)/lora_b/kernel", (RANK, INNER), (None, "tensor")),
+    Rule(r".*/out/lora_a/kernel", (HEADS, RANK), ("tensor", None)),
+    Rule(r".*/down/lora_a/kernel", (INNER, RANK), ("tensor", None)),
+    Rule(r".*/(out|down)/lora_b/kernel", (RANK, WIDTH), (None, "fsdp")),
 )
 """The first matching rule counts. All other parameters (norms, other biases, small tables) are whole on every device."""
 

@@ -62,7 +62,7 @@ class TrainTask:
             seed=config.train.seed,
             num_micro_batches=config.train.num_micro_batches,
             ema_decay=config.optimizer.ema_decay,
-            trainable=config.train.trainable,
+            trainable=config.trainable,
             frozen_dtype=config.train.frozen_dtype,
             decode=config.decode,
             compiler_options=config.train.compiler_options,
@@ -87,6 +87,8 @@ def random_key(seed: int, purpose: str, step: Int[Array, ""] | int = 0) -> Array
 def init_state(task: TrainTask) -> TrainState:
     """Returns the state before the first step."""
     params = task.model.init(random_key(task.seed, "parameters"), example_inputs(task.model.config))["params"]
+    if task.model.config.lora is not None:
+        task.model.config.lora.check(params)
     params = with_frozen_dtype(params, task.trainable, task.frozen_dtype)
     trained, _ = split(params, task.trainable)
     ema = None if task.ema_decay is None else jax.tree.map(jnp.copy, params)

@@ -27,7 +27,7 @@ def announce(config: Config, setup: Setup, num_processes: int, progress: Progres
     if setup.changes:
         lines.append(f"from step {int(setup.state.step) + 1} on: {describe_differences(setup.changes)}")
     devices = describe_devices(config.train.runner, setup.runner.mesh, num_processes)
-    lines.append(f"{describe_parameters(setup.state, config.train.trainable)} on {devices}")
+    lines.append(f"{describe_parameters(setup.state, config.trainable)} on {devices}")
     for line in filter(None, lines):
         progress.say(line)
     for warning in device_warnings(config.model.dtype):

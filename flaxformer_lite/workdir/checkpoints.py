@@ -33,6 +33,7 @@ from jaxtyping import PyTree
 from flaxformer_lite.base.atomic_files import write_whole
 from flaxformer_lite.base.console import Quiet, counted, warn
 from flaxformer_lite.base.sealed_files import DamageError, sealed
+from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.manifest import (
     META,
     difference,
@@ -111,6 +112,7 @@ class Checkpoints:
         shared: whether all processes reach this folder. If not, `steps`, `metrics` and all others tell what is in this
             process's folder, and a new checkpoint is in the first one's only.
         seal: returns the seal of the run, as JSON; called at the first save.
+        base: the parameters that checkpoints leave out; None: they hold all.
         warn: called with one line for each damaged checkpoint that is skipped.
     """
 
@@ -122,11 +124,12 @@ class Checkpoints:
         read_only: bool = False,
         shared: bool = True,
         seal: Callable[[], dict[str, Any] | None] = lambda: None,
+        base: Base | None = None,
         warn: Callable[[str], object] = warn,
     ) -> None:
         # Orbax hands the path to TensorStore, which wants it absolute.
         self._folder, self._retention = Path(folder).absolute(), retention
-        self._shared, self._seal, self._warn = shared, functools.cache(seal), warn
+        self._shared, self._seal, self._warn, self._base = shared, functools.cache(seal), warn, base
         self._manifests: dict[int, dict[str, Any]] = {}  # of the steps that have a readable one
         self._valid: set[int] = set()  # steps whose files were compared with their digests
         self._damaged: dict[int, str] = {}  # why a step is damaged
@@ -172,6 +175,8 @@ class Checkpoints:
             state = gather_to_first(state)
             if jax.process_index() > 0:
                 return
+        base = None if self._base is None else self._base.reference(state)
+        state = state if self._base is None else self._base.without(state)
         values = None if metrics is None else {name: float(value) for name, value in metrics.items()}
         content = {
             "meta": meta,
@@ -179,7 +184,7 @@ class Checkpoints:
             "interim": interim,
             "leaves": leaf_types(state),
             "seal": self._seal(),
-        }
+        } | ({} if base is None else {"base": base})
         content = json.loads(json.dumps(content))  # a copy: the caller may change `meta` while it is being written
         try:
             self.wait()
@@ -213,8 +218,11 @@ class Checkpoints:
             step = self.latest_valid()
         else:
             self._require_valid(step)
-        self._require_same_tree(step, leaf_types(abstract_state), "")
-        state = read_tree(self._orbax, step, abstract_state)
+        saved = abstract_state if self._base is None else self._base.without(abstract_state)
+        self._require_same_tree(step, leaf_types(saved), "")
+        state = read_tree(self._orbax, step, saved)
+        if self._base is not None:
+            state = self._base.complete_state(state, abstract_state, self._reference(step))
         chex.assert_trees_all_equal_shapes_and_dtypes(state, abstract_state)
         self._known.add(step)
         return step, state, self.meta(step)
@@ -246,7 +254,7 @@ class Checkpoints:
         """
         self.wait()
         self._require_valid(step)
-        return self._read_field(step, field, abstract_params)
+        return self._complete(step, self._read_field(step, field, abstract_params), abstract_params)
 
     def average(self, abstract_params: PyTree, n: int) -> tuple[int, PyTree]:
         """Returns the newest step and the mean of the parameters of the newest `n` valid, regular checkpoints.
@@ -265,10 +273,12 @@ class Checkpoints:
                 f"cannot average {counted(n, 'checkpoint')} of {self._folder}: the run has "
                 f"{counted(len(steps), 'valid checkpoint')}{listed}, without one that was saved because it was stopped; {remedy}"
             )
-        total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), abstract_params)
+        saved = self._saved_part(abstract_params)
+        total = jax.tree.map(lambda x: jnp.zeros((), jnp.promote_types(x.dtype, jnp.float32)), saved)
         for step in steps:
             total = jax.tree.map(jnp.add, total, self._read_field(step, "params", abstract_params))
-        return steps[0], jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, abstract_params)
+        mean = jax.tree.map(lambda x, like: (x / n).astype(like.dtype), total, saved)
+        return steps[0], self._complete(steps[0], mean, abstract_params)
 
     def steps(self) -> list[int]:
         """Returns all steps, ascending: with those being saved, without those found damaged."""
@@ -416,7 +426,18 @@ class Checkpoints:
             skipped.clear()
             yield step
 
+    def _reference(self, step: int) -> dict[str, str]:
+        reference: dict[str, str] = read_manifest(self._folder, step)["base"]
+        return reference
+
+    def _saved_part(self, params: PyTree) -> PyTree:
+        return params if self._base is None else self._base.saved(params)
+
+    def _complete(self, step: int, params: PyTree, abstract: PyTree) -> PyTree:
+        return params if self._base is None else self._base.complete(params, abstract, self._reference(step))
+
     def _read_field(self, step: int, field: str, abstract: PyTree) -> PyTree:
+        abstract = self._saved_part(abstract)
         self._require_same_tree(step, leaf_types({field: abstract}), f"{field}/")
         return read_tree(self._orbax, step, {field: abstract}, partial=True)[field]
 

@@ -2,23 +2,22 @@
 
 import fnmatch
 import functools
-import hashlib
-import sys
+from typing import NamedTuple
 
 import jax
-import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from flaxformer_lite.base.console import counted, warn
-from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.config.differences import changed, flatten
 from flaxformer_lite.config.experiment import Config, check_weights
+from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.model.transformer import parameter_shapes
 from flaxformer_lite.optim.selection import with_frozen_dtype
 from flaxformer_lite.parallel.mesh import make_mesh
 from flaxformer_lite.parallel.sharding import parameter_sharding, with_shardings
+from flaxformer_lite.workdir.base import Base
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.manifest import check_seal, seal
@@ -44,35 +43,34 @@ def open_checkpoints(config: Config, folder: RunFolder, *, read_only: bool) -> C
         read_only=read_only,
         shared=folder.shared,
         seal=functools.partial(seal, folder.path, config),
+        base=base_of(config),
     )
 
 
-def parameter_digest(params: PyTree) -> str:
-    """Returns the SHA-256, as 64 hexadecimal digits, over all parameters.
+def base_of(config: Config) -> Base | None:
+    """Returns the base whose parameters the checkpoints of a run leave out: that of a LoRA run with `train.init_from`."""
+    train = config.train
+    if config.model.lora is None or train.init_from is None:
+        return None
 
-    The hash runs over the leaves in the order of their paths (compared as strings). A path is the names from the root
-    to the leaf joined by "/", as in "encoder/layers/attention/query/kernel". Each leaf contributes, in UTF-8, the line
+    def read(wanted: PyTree) -> PyTree:
+        mesh = getattr(jax.tree.leaves(wanted)[0].sharding, "mesh", None)
+        there = flatten_dict(start_params(config, mesh).params, sep="/")
+        flat = flatten_dict(wanted, sep="/")
+        if unlike := [path for path, x in flat.items() if path not in there or there[path].shape != x.shape]:
+            raise ValueError(f"it has no {unlike[0]} of shape {flat[unlike[0]].shape}: restore it from a copy")
+        return unflatten_dict(
+            {path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in flat.items()}, sep="/"
+        )
 
-        PATH SPACE DTYPE SPACE SIZES NEWLINE
-
-    where DTYPE is the NumPy name ("float32", "bfloat16") and SIZES the shape in decimal joined by "," (nothing for a
-    scalar), and then its elements in row-major order, each little-endian. A float32 matrix of 3 rows and 5 columns
-    called "out/kernel" contributes the 23 bytes "out/kernel float32 3,5\\n" and 60 bytes of numbers.
-    """
-    leaves = {path: np.asarray(leaf) for path, leaf in leaves_by_path(params).items()}
-    digest = hashlib.sha256()
-    for path in sorted(leaves):
-        array = leaves[path] if sys.byteorder == "little" else leaves[path].byteswap()
-        digest.update(f"{path} {array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+    return Base(train.init_from, config.trainable, train.init_fresh, read)
 
 
 def abstract_params(config: Config, mesh: Mesh | None = None) -> PyTree:
     """Returns shapes, types and shardings of the saved parameters, on the mesh or by default replicated on all devices."""
-    train = config.train
     shapes = jax.eval_shape(
-        lambda params: with_frozen_dtype(params, train.trainable, train.frozen_dtype), parameter_shapes(config.model)
+        lambda params: with_frozen_dtype(params, config.trainable, config.train.frozen_dtype),
+        parameter_shapes(config.model),
     )
     return with_shardings(shapes, parameter_sharding(shapes, mesh or make_mesh()))
 
@@ -124,6 +122,26 @@ def available(checkpoints: Checkpoints, weights: str) -> str:
     return instead
 
 
+class StartRun(NamedTuple):
+    """The run `train.init_from` and its parameters."""
+
+    folder: RunFolder
+    config: Config
+    step: int
+    params: PyTree
+
+
+def start_params(here: Config, mesh: Mesh | None) -> StartRun:
+    """Returns the run that a run starts from, with the parameters that its `weights` choose; merged, if only it has adapters."""
+    folder = open_run(str(here.train.init_from))
+    config = folder.config()
+    with open_checkpoints(config, folder, read_only=True) as checkpoints:
+        step, params = restore_weights(checkpoints, config, None, None, mesh)
+    if config.model.lora is not None and here.model.lora is None:
+        params = merged(params, config.model.lora)
+    return StartRun(folder, config, step, params)
+
+
 def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) -> tuple[PyTree, str]:
     """Returns `params` with the values of the run `train.init_from`, on the mesh, and a line that reports their origin.
 
@@ -133,13 +151,11 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
         `train.init_fresh`.
     """
     train = here_config.train
-    folder = open_run(str(train.init_from))
-    config = folder.config()
-    with open_checkpoints(config, folder, read_only=True) as checkpoints:
-        step, restored = restore_weights(checkpoints, config, None, None, mesh)
+    folder, config, step, restored = start_params(here_config, mesh)
     here, there = flatten_dict(params, sep="/"), flatten_dict(restored, sep="/")
     fresh = sorted(path for path in here if path not in there or here[path].shape != there[path].shape)
-    unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in train.init_fresh)]
+    may_be_fresh = (*train.init_fresh, *ADAPTERS)
+    unexpected = [path for path in fresh if not any(fnmatch.fnmatchcase(path, p) for p in may_be_fresh)]
     if unexpected:
         listed = ", ".join(
             f"{path} ({there[path].shape} in that run, {here[path].shape} in this one)"
@@ -156,7 +172,10 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
         path: jax.device_put(there[path].astype(x.dtype), x.sharding) for path, x in here.items() if path not in fresh
     }
     report = [f"{len(taken)} parameters from step {step} of {folder.path}"]
-    report += [f"fresh: {', '.join(fresh)}"] if fresh else []
+    adapters = [path for path in fresh if path.endswith("/lora_a/kernel")]
+    others = [path for path in fresh if "/lora_" not in path]
+    report += [f"fresh: {', '.join(others)}"] if others else []
+    report += [counted(len(adapters), "fresh adapter")] if adapters else []
     report += [f"not used: {', '.join(unused)}"] if unused else []
     other = other_settings(config, here_config)
     report += [f"other settings in that run: {', '.join(other)}"] if other else []
@@ -166,5 +185,5 @@ def warm_start(params: PyTree, here_config: Config, mesh: Mesh | None = None) ->
 def other_settings(there: Config, here: Config) -> list[str]:
     """Returns the model settings in which two runs differ, except those that only affect training."""
     different = changed(flatten(there.model, "model."), flatten(here.model, "model."))
-    free = ("model.dropout.", "model.dtype", "model.scan_unroll", "model.initializer.")
+    free = ("model.dropout.", "model.dtype", "model.scan_unroll", "model.initializer.", "model.lora")
     return [f"{setting} {value!r}" for setting, (value, _) in different.items() if not setting.startswith(free)]

@@ -7,6 +7,7 @@ import pytest
 from flaxformer_lite.base.tree_paths import leaves_by_path
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead, ModelConfig, Pooler, check_heads
+from flaxformer_lite.model.lora import LoRA
 from flaxformer_lite.model.positions import Learned, RelativeBias
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.objectives import CausalLM
@@ -83,6 +84,21 @@ def test_what_the_table_says_of_every_kind_of_parameter():
     assert {path: found[f"ema/{path}"] for path in expected} == expected
     for moment in ("mu", "nu"):
         assert {path: found[f"opt_state/1/{moment}/{path}"] for path in expected} == expected
+    lora = dataclasses.replace(BIG, lora=LoRA(rank=3, targets=("*",)))
+    found = {path: local for path, (_, local) in shards(lora, AdamW(), MeshConfig(fsdp=2, tensor=4)).items()}
+    expected = {
+        "decoder/layers/attention/value/lora_a/kernel": (3, 8, 3),
+        "decoder/layers/attention/value/lora_b/kernel": (3, 3, 4),
+        "decoder/layers/attention/out/lora_a/kernel": (3, 4, 3),
+        "decoder/layers/attention/out/lora_b/kernel": (3, 3, 8),
+        "encoder/layers/feed_forward/gate/lora_a/kernel": (2, 8, 3),
+        "encoder/layers/feed_forward/gate/lora_b/kernel": (2, 3, 8),
+        "encoder/layers/feed_forward/down/lora_a/kernel": (2, 8, 3),
+        "encoder/layers/feed_forward/down/lora_b/kernel": (2, 3, 8),
+        "pooler/classes/lora_a/kernel": (16, 3),
+    }
+    assert {path: found[f"params/{path}"] for path in expected} == expected
+    assert {path: found[f"opt_state/1/mu/{path}"] for path in expected} == expected
     bias = shards(dataclasses.replace(BIG, positions=RelativeBias()), AdamW(), MeshConfig(fsdp=2, tensor=4))
     assert bias["params/encoder/position_bias/embedding"][1] == (32, 4)
 

@@ -15,11 +15,11 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.run import write_run
+from flaxformer_lite.workdir.base import parameter_digest
 from flaxformer_lite.workdir.folder import RunFolder
 from flaxformer_lite.workdir.weights import (
     abstract_params,
     open_checkpoints,
-    parameter_digest,
     restore_weights,
     warm_start,
 )

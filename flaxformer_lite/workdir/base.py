@@ -1,0 +1,117 @@
+"""The base of a LoRA run: the run that it starts from. Its checkpoints leave the base's parameters out, and refer to them.
+
+    checkpoints/40/meta/meta.json    "base": {"run": train.init_from, "sha256": `parameter_digest` of what is left out}
+
+What trains is saved, and what matches `train.init_fresh`. A LoRA run without `train.init_from` has no base and saves everything.
+"""
+
+import hashlib
+import sys
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jax.experimental import multihost_utils
+from jaxtyping import PyTree
+
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.optim.selection import trained_layers
+
+
+def parameter_digest(params: PyTree) -> str:
+    """Returns the SHA-256, as 64 hexadecimal digits, over all parameters.
+
+    The hash runs over the leaves in the order of their paths (compared as strings). A path is the names from the root
+    to the leaf joined by "/", as in "encoder/layers/attention/query/kernel". Each leaf contributes, in UTF-8, the line
+
+        PATH SPACE DTYPE SPACE SIZES NEWLINE
+
+    where DTYPE is the NumPy name ("float32", "bfloat16") and SIZES the shape in decimal joined by "," (nothing for a
+    scalar), and then its elements in row-major order, each little-endian. A float32 matrix of 3 rows and 5 columns
+    called "out/kernel" contributes the 23 bytes "out/kernel float32 3,5\\n" and 60 bytes of numbers.
+
+    Processes that hold parts of an array call this together.
+    """
+    digest = hashlib.sha256()
+    for path, leaf in sorted(leaves_by_path(params).items()):
+        whole = getattr(leaf, "is_fully_addressable", True)
+        array = np.asarray(leaf if whole else multihost_utils.process_allgather(leaf, tiled=True))
+        array = array if sys.byteorder == "little" else array.byteswap()
+        digest.update(f"{path} {array.dtype.name} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+class Base:
+    """The parameters that the checkpoints of a run leave out.
+
+    Args:
+        run: `train.init_from`.
+        trainable: patterns of the parameters that train.
+        fresh: patterns of parameters that the base may lack.
+        read: returns the base's values of parameters that are given by shapes, types and shardings.
+    """
+
+    def __init__(
+        self, run: str, trainable: tuple[str, ...], fresh: tuple[str, ...], read: Callable[[PyTree], PyTree]
+    ) -> None:
+        self.run, self._trainable, self._fresh, self._read = run, trainable, fresh, read
+        self._reference: dict[str, str] | None = None
+
+    def divide(self, params: PyTree) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns by path the parameters that are saved, and those that are left out."""
+
+        def is_saved(path: str, x: Any) -> bool:
+            is_fresh = any(fnmatchcase(path, pattern) for pattern in self._fresh)
+            return is_fresh or bool(trained_layers(path, x, self._trainable).any())
+
+        flat = flatten_dict(params, sep="/")
+        saved = {path: x for path, x in flat.items() if is_saved(path, x)}
+        return saved, {path: x for path, x in flat.items() if path not in saved}
+
+    def saved(self, params: PyTree) -> PyTree:
+        """Returns the parameters that are saved."""
+        return unflatten_dict(self.divide(params)[0], sep="/")
+
+    def without(self, state: Any) -> Any:
+        """Returns a state with only those parameters, and averages of them, that are saved."""
+        return state._replace(params=self.saved(state.params), ema=None if state.ema is None else self.saved(state.ema))
+
+    def reference(self, state: Any) -> dict[str, str]:
+        """Returns the reference to the base, by the parameters of a whole state; they are hashed once."""
+        if self._reference is None:
+            left_out = unflatten_dict(self.divide(state.params)[1], sep="/")
+            self._reference = {"run": self.run, "sha256": parameter_digest(left_out)}
+        return self._reference
+
+    def complete(self, saved: PyTree, abstract: PyTree, reference: dict[str, str]) -> PyTree:
+        """Returns whole parameters: the saved ones and the base's, on the devices of `abstract`.
+
+        Raises: ValueError if the base is missing, or its parameters are not those of the reference.
+        """
+        try:
+            values = self._read(unflatten_dict(self.divide(abstract)[1], sep="/"))
+        except ValueError as error:
+            raise ValueError(
+                f"train.init_from is {self.run!r}, the base of this LoRA run, whose checkpoints hold only what was trained: {error}"
+            ) from None
+        if (found := parameter_digest(values)) != reference["sha256"]:
+            raise ValueError(
+                f"train.init_from is {self.run!r}, and its parameters are not those that this LoRA run was trained on (SHA-256 "
+                f"{found[:12]}…, was {reference['sha256'][:12]}…): restore the base from a copy, or import it again"
+            )
+        self._reference = reference
+        return unflatten_dict({**flatten_dict(values, sep="/"), **flatten_dict(saved, sep="/")}, sep="/")
+
+    def complete_state(self, state: Any, abstract: Any, reference: dict[str, str]) -> Any:
+        """Returns the whole state for one of `without`; the averages of the base's parameters are these themselves."""
+        params = self.complete(state.params, abstract.params, reference)
+        if state.ema is None:
+            return state._replace(params=params)
+        copies = jax.tree.map(jnp.copy, self.divide(params)[1])  # a step gives away the memory of each array once
+        ema = unflatten_dict({**copies, **flatten_dict(state.ema, sep="/")}, sep="/")
+        return state._replace(params=params, ema=ema)

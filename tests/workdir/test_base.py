@@ -1,0 +1,108 @@
+"""Laws of a LoRA run's checkpoints: without the base's parameters they are small, with the base they are whole, and refer to it."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from flaxformer_lite import load
+from flaxformer_lite.base.tree_paths import leaves_by_path
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.config.experiment import Config
+from flaxformer_lite.model import LoRA
+from flaxformer_lite.parallel.mesh import MeshConfig
+from flaxformer_lite.training import loop
+from flaxformer_lite.workdir import parameter_digest, warm_start
+from flaxformer_lite.workdir.manifest import read_manifest
+from tests.support.experiments import normal_params, tiniest_config, use_one_device, with_train
+from tests.support.final_state import final_state
+
+BASE = with_train(tiniest_config(), text_metrics=())
+
+
+def lora_config(base: Path, **train: object) -> Config:
+    """A run with adapters, and with a norm that trains too, in part of the steps of the tiny config."""
+    config = with_train(BASE, init_from=str(base), trainable=("decoder/final_norm/*",), **train)
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, lora=LoRA(rank=4)))
+
+
+def write_base(folder: Path, seed: int = 0) -> Path:
+    loop.train(with_train(BASE, steps=1, seed=seed), folder)
+    return folder
+
+
+def test_a_checkpoint_holds_what_trains_and_refers_to_the_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    base = write_base(tmp_path / "base")
+    loop.train(lora_config(base, steps=6, keep_latest=2), tmp_path / "run")
+    leaves = read_manifest(tmp_path / "run" / "checkpoints", 6)["leaves"]
+    for field in ("params", "ema"):
+        saved = {path.removeprefix(f"{field}/") for path in leaves if path.startswith(f"{field}/")}
+        assert saved and all("/lora_" in path or path.startswith("decoder/final_norm/") for path in saved)
+    start, found = leaves_by_path(load(base).params), leaves_by_path(load(tmp_path / "run").params)
+    frozen = {path for path in start if not path.startswith("decoder/final_norm/")}
+    for path in frozen:
+        np.testing.assert_array_equal(found[path], start[path], path)
+    assert any(np.any(found[path]) for path in found if path.endswith("lora_b/kernel"))
+    left_out = {path: np.asarray(start[path]) for path in frozen}
+    reference = read_manifest(tmp_path / "run" / "checkpoints", 6)["base"]
+    assert reference == {"run": str(base), "sha256": parameter_digest(left_out)}
+    for weights in ("ema", "average:2"):
+        leaf = "encoder/layers/attention/key/kernel"
+        np.testing.assert_array_equal(leaves_by_path(load(tmp_path / "run", weights=weights).params)[leaf], start[leaf])
+
+    moved = tmp_path / "moved"
+    shutil.move(base, moved)
+    with pytest.raises(ValueError, match=r"^train\.init_from is '.*base', the base of this LoRA run, .*does not exist"):
+        load(tmp_path / "run")
+    write_base(base, seed=1)
+    with pytest.raises(ValueError, match=r"its parameters are not those that this LoRA run was trained on \(SHA-256"):
+        load(tmp_path / "run")
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    settings["train"]["init_from"] = str(moved)
+    (tmp_path / "run" / "config.json").write_text(json.dumps(settings))
+    assert parameter_digest(load(tmp_path / "run").params) == parameter_digest(found)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_ends_with_the_bits_of_one_that_was_not(tmp_path: Path):
+    """On a mesh, with the base in bfloat16."""
+    base = write_base(tmp_path / "base")
+    config = lora_config(base, mesh=MeshConfig(fsdp=2), frozen_dtype="bfloat16")
+    loop.train(config, tmp_path / "once")
+    loop.train(with_train(config, steps=5), tmp_path / "twice")
+    loop.train(config, tmp_path / "twice")
+    assert final_state(tmp_path / "once") == final_state(tmp_path / "twice")
+
+
+@pytest.mark.slow
+def test_a_base_that_is_gone_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    use_one_device(monkeypatch)
+    base = write_base(tmp_path / "base")
+    loop.train(lora_config(base, steps=1), tmp_path / "run")
+    shutil.rmtree(base)
+    with pytest.raises(SystemExit) as exit:
+        main(["evaluate", str(tmp_path / "run")])
+    assert exit.value.code == 2
+    assert "error: train.init_from is" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_run_without_adapters_starts_from_the_merged_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    use_one_device(monkeypatch)
+    base = write_base(tmp_path / "base")
+    loop.train(lora_config(base, steps=2), tmp_path / "run")
+    zeros = jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), normal_params(BASE, 0))
+    found, _ = warm_start(zeros, with_train(BASE, init_from=str(tmp_path / "run")))
+    run = load(tmp_path / "run")
+    kernels = {path: x for path, x in leaves_by_path(run.params).items() if path.endswith("/kernel")}
+    for path, x in leaves_by_path(found).items():
+        adapter = [kernels.get(path.replace("/kernel", f"/lora_{name}/kernel")) for name in "ab"]
+        expected = leaves_by_path(run.params)[path]
+        if adapter[0] is not None:
+            expected = expected + run.config.model.lora.scale * np.asarray(adapter[0]) @ np.asarray(adapter[1])
+        np.testing.assert_allclose(x, expected, atol=1e-6)
