@@ -36,6 +36,10 @@ class LossTerm(NamedTuple):
         """Returns the term of all devices of a `pmap`: sums are added."""
         return self._replace(sum=jax.lax.psum(self.sum, axis_name), count=jax.lax.psum(self.count, axis_name))
 
+    def merged(self) -> "LossTerm":
+        """Returns the term of all micro-batches, whose number is a first axis here: sums are added."""
+        return LossTerm(self.sum.sum(0), self.count.sum(0), self.weight)
+
 
 class PerRowMetric(NamedTuple):
     """M numbers for each row, for figures that need all rows of the evaluation at once, such as correlations."""
@@ -47,6 +51,10 @@ class PerRowMetric(NamedTuple):
     def across(self, axis_name: str) -> "PerRowMetric":
         """Returns the rows of all devices of a `pmap`: rows are concatenated."""
         return PerRowMetric(*(jax.lax.all_gather(x, axis_name, tiled=True) for x in self))
+
+    def merged(self) -> "PerRowMetric":
+        """Returns the rows of all micro-batches, whose number is a first axis here, in the order of the batch."""
+        return PerRowMetric(*(x.swapaxes(0, 1).reshape(-1, *x.shape[2:]) for x in self))
 
 
 # From logits to the numbers that losses need ----------------------------------------------------------------------------

@@ -110,6 +110,11 @@ def across(tree: PyTree, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.psum(tree, axis_name)
 
 
+def micro_batches(task: TrainTask, batch: Batch) -> Batch:
+    """Returns the rows of each micro-batch along a new first axis: row r belongs to micro-batch r mod their number."""
+    return jax.tree.map(lambda x: x.reshape(-1, task.num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
 def gradient(
     task: TrainTask, params: PyTree, batch: Batch, key: Array, axis_name: str | None = None
 ) -> tuple[Float[Array, ""], dict[str, Array], PyTree]:
@@ -139,8 +144,6 @@ def gradient(
     # Counts do not depend on the model's outputs: the compiler removes all of this pass except the counting.
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
     counts = across(counts, axis_name)
-    parts = jax.tree.map(lambda x: x.reshape(-1, task.num_micro_batches, *x.shape[1:]).swapaxes(0, 1), batch)
-
     def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
         number, micro = part
 
@@ -152,7 +155,7 @@ def gradient(
         return (value, constrain_parameters(grads)), None
 
     zeros = (jnp.zeros(()), jax.tree.map(jnp.zeros_like, trained))
-    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), parts))
+    (value, grads), _ = jax.lax.scan(add, zeros, (jnp.arange(task.num_micro_batches), micro_batches(task, batch)))
     value, grads = across((value, grads), axis_name)
     return value, counts, grads
 
@@ -189,7 +192,15 @@ def train_step(
 def eval_step(
     task: TrainTask, params: PyTree, batch: Batch, axis_name: str | None = None
 ) -> dict[str, LossTerm | PerRowMetric]:
-    """Returns the objective's metrics on a batch, without dropout."""
-    outputs: Any = task.model.apply({"params": params}, task.inputs(batch))
-    metrics = task.objective.metrics(outputs, batch)
+    """Returns the objective's metrics on a batch, without dropout, one micro-batch at a time: it needs less memory than a step."""
+
+    def of_rows(rows: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        outputs: Any = task.model.apply({"params": params}, task.inputs(rows))
+        return task.objective.metrics(outputs, rows)
+
+    if task.num_micro_batches == 1:
+        metrics = of_rows(batch)
+    else:
+        found = jax.lax.map(of_rows, micro_batches(task, batch))
+        metrics = {name: metric.merged() for name, metric in found.items()}
     return metrics if axis_name is None else {name: metric.across(axis_name) for name, metric in metrics.items()}

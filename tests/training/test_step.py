@@ -20,7 +20,7 @@ from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.records import Lengths, TokenPair
 from flaxformer_lite.inference import DecodeConfig
 from flaxformer_lite.objectives import Apply, Batch, Seq2Seq
-from flaxformer_lite.objectives.losses import LossTerm
+from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.optim.optimizers import AdamW, Algorithm, OptimizerConfig
 from flaxformer_lite.optim.schedules import Constant, Cosine
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
@@ -359,6 +359,36 @@ def test_rows_that_devices_do_not_divide_are_refused():
         ValueError, match=r"data\.rows_multiple is 12, which 8 devices do not divide: make it a multiple of 8"
     ):
         check_rows(12, make_mesh())
+
+
+@pytest.mark.parametrize("number", [2, 8])
+def test_an_evaluation_in_micro_batches_has_the_same_metrics_in_less_memory(
+    batch: Batch, params: PyTree, double: None, number: int
+):
+    """Law, in float64: sums and counts of micro-batches add up. A whole batch of activations is never stored."""
+    found, bytes_ = [], []
+    for task in (without_dropout("float64"), without_dropout("float64", number)):
+        step = jax.jit(step_module.eval_step, static_argnums=0).lower(task, params, batch).compile()
+        found.append(step(params, batch))
+        bytes_.append(step.memory_analysis().temp_size_in_bytes)
+    chex.assert_trees_all_close(*found, rtol=1e-12)
+    assert bytes_[1] < 0.8 * bytes_[0]
+
+
+def test_an_evaluation_in_micro_batches_keeps_the_order_of_rows():
+    """By hand: a metric of every row, and a table."""
+    task = Mock(spec=TrainTask, num_micro_batches=3, model=Mock(), objective=Mock())
+    task.inputs = lambda rows: rows.targets
+    task.model.apply = lambda _, inputs: inputs
+    task.objective.metrics = lambda outputs, rows: {
+        "row": PerRowMetric(outputs[:, None], rows.weights), "table": LossTerm(outputs.sum() * jnp.eye(2), len(outputs) + jnp.zeros(()))
+    }  # fmt: skip
+    batch: Any = Batch(inputs=None, targets=jnp.arange(12.0), weights=jnp.ones(12).at[11].set(0))  # type: ignore[arg-type]
+    found: Any = step_module.eval_step(task, {}, batch)
+    np.testing.assert_array_equal(found["row"].values[:, 0], np.arange(12))
+    np.testing.assert_array_equal(found["row"].weights, batch.weights)
+    np.testing.assert_array_equal(found["table"].sum, 66 * np.eye(2))
+    assert found["table"].count == 12
 
 
 @pytest.mark.slow
