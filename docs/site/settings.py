@@ -23,7 +23,8 @@ INTRODUCTION = """# Settings
 
 Every setting of an experiment, made from the dataclasses of the package. A config file sets them in Python; on the command line
 `train.steps` is `--train.steps 2000`, and `flaxformer-lite train CONFIG --help` lists those of one config with its values. The
-*kind* of a value, such as the position scheme, is chosen in the config file: `positions=Rotary(base=500_000)`.
+*kind* of a value, such as the position scheme, is chosen in the config file: `positions=Rotary(base=500_000)`. The option
+`--model.positions rotary` takes its default settings.
 """
 
 WORDS = {"str": "text", "int": "a whole number", "float": "a number"}

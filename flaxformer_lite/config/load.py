@@ -21,8 +21,8 @@ from flaxformer_lite.config.variants import variants_in
 
 HELP = """Trains the experiment of {path}. Each option changes one setting; its default is the value in the file.
 
-Variants are chosen in the file, not by options. The options below are those of the variants that the file has. All variants, the
-file's in brackets:
+The options below are those of the variants that the file has. `--optimizer.algorithm adafactor` takes another one, with its
+default settings. All variants, the file's in brackets:
 {variants}
 
 A group that is None in the file, for example model.pooler, is set there too. `flaxformer-lite train --help` lists the options that

@@ -1,5 +1,6 @@
 """Options of the command line: `--train.steps 100` is the setting `train.steps`, `--train.no-x` a setting that is switched off."""
 
+import dataclasses
 import itertools
 import json
 import shlex
@@ -26,6 +27,8 @@ OTHER_NAMES = {
 def apply_options(config: Config, words: Sequence[str]) -> Config:
     """Returns the config with the settings that the words of a command line name; of two values the last one counts.
 
+    The name of a variant, as in `--optimizer.algorithm adafactor`, stands for its default settings.
+
     Raises: ValueError for an option that is no setting of this config, and for an illegal value.
     """
     tree, settings = as_tree(config), flatten(config)
@@ -34,20 +37,39 @@ def apply_options(config: Config, words: Sequence[str]) -> Config:
         switched_off = setting.replace(".no_", ".")
         if not typed and setting not in settings and isinstance(settings.get(switched_off), bool):
             setting, typed = switched_off, ["False"]
-        if setting not in settings or setting.endswith(".kind"):
+        if not {setting, f"{setting}.kind"} & {*settings} or setting.endswith(".kind"):
             raise ValueError(unknown_option(option, config))
         *groups, name = setting.split(".")
         node, owner = tree, cast(Any, config)
         for group in groups:
             node, owner = node[group], getattr(owner, group)
         hint = type_hints(type(owner))[name]
-        if item_type(hint) is None and variants_in(hint):
-            raise ValueError(unknown_option(option, config))
+        if item_type(hint) is None and (variants := variants_in(hint)):
+            names = [kind for kind, variant in variants.items() if kind and has_defaults(variant)]
+            if not names:
+                raise ValueError(unknown_option(option, config))
+            if [*typed] not in [[kind] for kind in names]:
+                raise ValueError(
+                    f"{setting} is {cut(' '.join(typed))!r}: as an option it must be one of {', '.join(names)}, which stands for "
+                    "its default settings; set others in the config file"
+                )
+            node[name] = {"kind": typed[0]}
+            config = from_tree(tree, Config)
+            tree, settings = as_tree(config), flatten(config)
+            continue
         if not typed and hint is not bool and item_type(hint) is None:
             raise ValueError(f"{option} has no value: add one")
         node[name] = value_of(hint, typed or ["True"] * (hint is bool))
     changed: Config = from_tree(tree, Config)
     return changed
+
+
+def has_defaults(variant: Any) -> bool:
+    """Returns whether all settings of a variant have a default."""
+    missing = dataclasses.MISSING
+    return all(
+        field.default is not missing or field.default_factory is not missing for field in dataclasses.fields(variant)
+    )
 
 
 def options_in(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:

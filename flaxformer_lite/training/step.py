@@ -144,6 +144,7 @@ def gradient(
     # Counts do not depend on the model's outputs: the compiler removes all of this pass except the counting.
     counts = {name: term.count for name, term in loss_terms(task, params, batch, key).items()}
     counts = across(counts, axis_name)
+
     def add(carry: tuple[Array, PyTree], part: tuple[Int[Array, ""], Batch]) -> tuple[tuple[Array, PyTree], None]:
         number, micro = part
 

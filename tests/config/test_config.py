@@ -263,9 +263,9 @@ def test_help_lists_the_settings_and_is_no_mistake(tmp_path: Path, capsys):
     assert caught.value.code == 0
     out = capsys.readouterr().out
     assert "--train.checkpoint-every" in out
-    # What options cannot choose stands at the top, before the first group of options.
+    # Variants stand at the top, before the first group of options.
     assert "model.norm               [layer_norm], rms_norm, deviation_norm\n" in out.partition("╭")[0]
-    assert "Variants are chosen in the file" in out.partition("╭")[0]
+    assert "`--optimizer.algorithm adafactor` takes another one" in out.partition("╭")[0]
     assert ".kind" not in out
     # With one value of a union too: `--train.mesh.data -1`, `--decode.early-stopping never`.
     for option in (

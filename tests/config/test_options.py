@@ -4,6 +4,8 @@ import pytest
 
 from flaxformer_lite.config import load_config
 from flaxformer_lite.config.serialize import from_json, to_json
+from flaxformer_lite.model import RMSNorm
+from flaxformer_lite.optim import Adafactor
 
 WRONG = {
     "--model.d-model 7": "model.d_model 7 is not divisible by model.num_heads 4: change one",
@@ -29,6 +31,10 @@ WRONG = {
     "--train.steps": "--train.steps has no value: add one",
     "--model.activation rel": "model.activation is 'rel': it must be 'relu' or 'gelu' or 'gelu_tanh' or 'silu' or 'tanh' or 'l",
     "--model.norm.kind rms_norm": "model.norm.kind is no option: it is chosen in the config file",
+    "--optimizer.algorithm adam": "optimizer.algorithm is 'adam': as an option it must be one of adamw, adafactor, ",
+    "--optimizer.algorithm": "optimizer.algorithm is '': as an option it must be one of adamw, ",
+    "--optimizer.algorithm adafactor --optimizer.algorithm.b1 0": "--optimizer.algorithm.b1; ",
+    "--model.norm rms_norm 3": "model.norm is 'rms_norm 3': as an option it must be one of layer_norm, rms_norm, ",
     "--lr 3": "--lr; perhaps you meant --optimizer.schedule.peak-rate",
     "--train.batchsize 3": "--train.batchsize; a batch is counted in tokens: --data.tokens-per-batch 409",
     "--train.mesh.data True": "train.mesh.data is True: it must be a whole number, at least 1, or -1",
@@ -60,3 +66,17 @@ def test_an_object_of_json_is_a_dict_setting():
     assert config.optimizer.rates == {"encoder/*": 0.1} and from_json(to_json(config)) == config
     with pytest.raises(ValueError, match=r"optimizer\.rates is \{'encoder/\*': -1\}: it must be a dict .* above 0"):
         load_config("quickstart", ["--optimizer.rates", '{"encoder/*": -1}'])
+
+
+def test_the_name_of_a_variant_stands_for_its_default_settings():
+    options = [
+        "--optimizer.algorithm",
+        "adafactor",
+        "--optimizer.algorithm.no-scale-by-parameter",
+        "--model.norm=rms_norm",
+    ]
+    config = load_config("quickstart", [*options, "--train.steps", "300"])
+    assert config.optimizer.algorithm == Adafactor(scale_by_parameter=False) and config.model.norm == RMSNorm()
+    assert (
+        config.train.steps == 300 and config.optimizer.weight_decay == load_config("quickstart").optimizer.weight_decay
+    )

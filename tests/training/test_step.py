@@ -381,9 +381,11 @@ def test_an_evaluation_in_micro_batches_keeps_the_order_of_rows():
     task.inputs = lambda rows: rows.targets
     task.model.apply = lambda _, inputs: inputs
     task.objective.metrics = lambda outputs, rows: {
-        "row": PerRowMetric(outputs[:, None], rows.weights), "table": LossTerm(outputs.sum() * jnp.eye(2), len(outputs) + jnp.zeros(()))
-    }  # fmt: skip
-    batch: Any = Batch(inputs=None, targets=jnp.arange(12.0), weights=jnp.ones(12).at[11].set(0))  # type: ignore[arg-type]
+        "row": PerRowMetric(outputs[:, None], rows.weights),
+        "table": LossTerm(outputs.sum() * jnp.eye(2), len(outputs) + jnp.zeros(())),
+    }
+    weights = jnp.ones(12).at[11].set(0)
+    batch: Any = Batch(inputs=None, targets=jnp.arange(12.0), weights=weights)  # type: ignore[arg-type]
     found: Any = step_module.eval_step(task, {}, batch)
     np.testing.assert_array_equal(found["row"].values[:, 0], np.arange(12))
     np.testing.assert_array_equal(found["row"].weights, batch.weights)
