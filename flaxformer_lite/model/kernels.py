@@ -181,7 +181,10 @@ def whole_structure(call: AttentionCall) -> MaskStructure | None:
 
 
 def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn") -> Float[Array, "B T N H"]:
-    """Computes attention by `jax.nn.dot_product_attention`; padding and packing are passed as an array `[B, 1, T, S]`."""
+    """Computes attention by `jax.nn.dot_product_attention`; padding and packing are passed as an array `[B, 1, T, S]`.
+
+    A causal mask is a flag beside the array: without it cuDNN computes every block, also those after their queries.
+    """
     attention = functools.partial(
         jax.nn.dot_product_attention, *call[:3], scale=call.scale, implementation=implementation
     )
@@ -191,7 +194,9 @@ def cudnn(call: AttentionCall, implementation: Literal["cudnn", "xla"] = "cudnn"
     if call.mask is None:
         return attention()
     shape = (*jnp.broadcast_shapes(call.mask.shape, (1, 1, 1, 1))[:2], call.query.shape[1], call.key.shape[1])
-    mixed = attention(mask=jnp.broadcast_to(call.mask, shape))
+    parts = call.structure[1:] if isinstance(call.structure, ByLayer) else (call.structure,)
+    causal = all(part is not None and part.causal for part in parts)
+    mixed = attention(mask=jnp.broadcast_to(call.mask, shape), is_causal=causal)
     return jnp.where(call.mask.any(-1).swapaxes(1, 2)[..., None], mixed, 0)
 
 

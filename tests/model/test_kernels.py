@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import re
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 from unittest import mock
@@ -28,7 +29,7 @@ from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
 from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, splash, unsupported_reason
 from flaxformer_lite.model.layers import DropoutRates
-from flaxformer_lite.model.masks import structured_mask
+from flaxformer_lite.model.masks import ByLayer, MaskStructure, structured_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
 from flaxformer_lite.model.transformer import Transformer
 from flaxformer_lite.parallel.sharding import MESH_AXES, within_mesh
@@ -326,6 +327,33 @@ def test_the_program_for_cudnn_calls_it(monkeypatch):
     text = program.trace(*call[:3]).lower(lowering_platforms=("cuda",)).as_text()
     assert "__cudnn$fmhaSoftmax" in text
     assert choose("auto", call).kernel is cudnn
+
+
+@pytest.mark.parametrize(
+    ("structure", "flag"),
+    [
+        (MaskStructure(causal=True, keys=jnp.ones((B, 8), jnp.int32)), "CAUSAL"),
+        (MaskStructure(causal=True, window=3, keys=jnp.ones((B, 8), jnp.int32)), "CAUSAL"),
+        (ByLayer(jnp.array(True), MaskStructure(causal=True, window=3), MaskStructure(causal=True)), "CAUSAL"),
+        (MaskStructure(keys=jnp.ones((B, 8), jnp.int32)), "NO_MASK"),
+        (None, "NO_MASK"),
+    ],
+)
+@pytest.mark.parametrize("backward", [False, True])
+def test_cudnn_is_told_of_a_causal_mask_beside_the_array(monkeypatch, structure, flag: str, backward: bool):
+    """By the program for a GPU: cuDNN skips the blocks after their queries by this flag alone."""
+    from jax._src.cudnn import fused_attention_stablehlo
+
+    monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91000)
+    call = call_of(Case((8, 8)), "bfloat16")._replace(structure=structure, mask=jnp.tri(8, dtype=bool)[None, None])
+
+    def answer(q, k, v):
+        return cudnn(call._replace(query=q, key=k, value=v)).astype(jnp.float32).sum()
+
+    program = jax.jit(jax.grad(answer, argnums=(0, 1, 2)) if backward else answer)
+    text = program.trace(*call[:3]).lower(lowering_platforms=("cuda",)).as_text()
+    assert set(re.findall(r"mask_type\\22: \\22(\w+)", text)) == {flag}
+    assert set(re.findall(r"cudnn\$fmha(\w+)", text)) >= {"ScaleBiasSoftmax" + "Backward" * backward}
 
 
 def test_auto_has_no_fused_kernel_on_a_gpu_before_ampere(monkeypatch):
