@@ -141,7 +141,7 @@ def main() -> None:
             for scaling in arguments.scaling:
                 r = report(name, topology, scaling)
                 needed = "" if r["compiled"] is None else f"{r['compiled']['needed_bytes'] / 2**30:.1f}"
-                times = (r[f"{part}_seconds"] for part in ("compute", "memory", "interconnect"))
+                times = (r["seconds"].get(part) for part in ("compute", "HBM", "interconnect"))
                 shown = "".join("        –" if t is None else f"{t * 1e3:9.1f}" for t in times)
                 fits, bound = "yes" if r["fits"] else "no", r["bound"] or r["refusal"]
                 print(

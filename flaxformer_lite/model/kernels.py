@@ -244,7 +244,10 @@ def splash(call: AttentionCall) -> Float[Array, "B T N Hv"]:
         kernel = splash_kernel(structure, call.soft_cap, q.shape[1], q.shape[2], k.shape[2])
         return jax.vmap(kernel)(q, k, v, segments)
 
-    mixed = on_each_device(of_rows, call)(q, k, v, segments)[:, :, : call.query.shape[1]].swapaxes(1, 2)
+    kind = "every_key" if not structure.causal else f"window_{structure.window}" if structure.window else "causal"
+    with jax.named_scope(f"splash_{kind}"):  # `plan` counts by this name the blocks that the kernel computes
+        mixed = on_each_device(of_rows, call)(q, k, v, segments)
+    mixed = mixed[:, :, : call.query.shape[1]].swapaxes(1, 2)
     return mixed if structure.answered is None else jnp.where(structure.answered[..., None, None], mixed, 0)
 
 

@@ -12,7 +12,7 @@ from flaxformer_lite.tools.planning.topology import Slice
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """All collectives of one kind over the same axes, in one step, on one device."""
+    """All collectives of one kind over the same axes, hidden or not, in one step, on one device."""
 
     kind: str
     axes: str
@@ -21,23 +21,26 @@ class Exchange:
     """Size of the arrays that a device sends, or for an all-gather receives. From the compiled program."""
     seconds: float
     """The least time, by the links' published bandwidth."""
+    hidden: bool = False
+    """Whether the device computes something else meanwhile."""
 
 
 def sum_collectives(program: Program, mesh: Mesh, slice_: Slice) -> list[Exchange]:
     """Returns the program's collectives by kind and axes, the slowest first."""
-    sums: dict[tuple[str, str], tuple[int, float, float]] = {}
+    sums: dict[tuple[str, str, bool], tuple[int, float, float]] = {}
     for collective in program.collectives:
         groups = collective.groups or (tuple(range(mesh.size // slice_.num_slices)),)
         if collective.between_slices:
-            key, seconds = (collective.kind, "between slices"), network_seconds(collective, slice_)
+            axes, seconds = "between slices", network_seconds(collective, slice_)
         else:
-            key, seconds = (collective.kind, axes_of(groups, mesh)), exchange_seconds(collective, groups, mesh, slice_)
+            axes, seconds = axes_of(groups, mesh), exchange_seconds(collective, groups, mesh, slice_)
+        key = (collective.kind, axes, collective.hidden)
         count, total, time = sums.get(key, (0, 0.0, 0.0))
         trips = collective.trips
         sums[key] = (count + trips, total + trips * collective.bytes, time + trips * seconds)
     exchanges = [
-        Exchange(kind=kind, axes=axes, count=count, bytes=total, seconds=seconds)
-        for (kind, axes), (count, total, seconds) in sums.items()
+        Exchange(kind=kind, axes=axes, count=count, bytes=total, seconds=seconds, hidden=hidden)
+        for (kind, axes, hidden), (count, total, seconds) in sums.items()
     ]
     return sorted(exchanges, key=lambda exchange: -exchange.seconds)
 

@@ -55,9 +55,11 @@ def parse(text: str) -> tuple[dict[str, Computation], str]:
             if current is not None and " = " in line:
                 instruction = parse_instruction(line)
                 current[instruction.name] = instruction
-        elif line.startswith("}"):
-            # An attribute may span several lines, and one of them may start like this too.
-            current = None if line.rstrip() == "}" else current
+        elif line.rstrip() == "}":
+            current = None
+        elif current:  # an attribute may span several lines
+            name, instruction = current.popitem()
+            current[name] = instruction._replace(attributes=instruction.attributes + line)
         elif line.rstrip().endswith("{") and (header := re.match(r"(ENTRY )?%?([^\s(]+) \(", line)):
             current = computations.setdefault(header.group(2), {})
             entry = header.group(2) if header.group(1) else entry

@@ -146,18 +146,36 @@ class Plan:
     """Operations of all devices, estimated by formula, masked queries and keys included."""
     attention_flops: float
     """The part of `model_flops` that is products of queries with keys and values."""
+    kernel_flops: float | None
+    """Operations of the attention kernels of all devices, counted in the program: calls, recomputed ones too, blocks that are not
+    skipped, heads padded to the matrix units. None: not all attention is computed by them."""
     attention: tuple[str, ...]
     """The attention kernels in use, and why."""
     compiled: Compilation | None
     exchanges: list[Exchange]
     seconds: dict[str, float]
-    """The least time of computing `model_flops`, of HBM traffic and of the interconnect; empty if the step does not fit."""
+    """The least time of computing `model_flops`, with `kernel_flops` for `attention_flops`, of HBM traffic and of the interconnect;
+    empty if the step does not fit."""
     sources: tuple[str, ...]
 
     @property
     def bound(self) -> str | None:
         """The slowest of the three."""
         return max(self.seconds, key=self.seconds.__getitem__) if self.seconds else None
+
+    @property
+    def exposed_seconds(self) -> float:
+        """The least time of the exchanges during which the device computes nothing else."""
+        return sum(exchange.seconds for exchange in self.exchanges if not exchange.hidden)
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The least time of the step: exchanges that are not hidden come after products and traffic, all others beside them."""
+        if not self.seconds:
+            return None
+        return max(
+            max(self.seconds["compute"], self.seconds["HBM"]) + self.exposed_seconds, self.seconds["interconnect"]
+        )
 
 
 def make_plan(
@@ -178,11 +196,14 @@ def make_plan(
     choices: list[str] = []
     with report_choices(choices.append):
         compiled, refusal = compile_step(step)
-    exchanges, seconds = [], {}
+    exchanges, seconds, kernel_flops = [], {}, None
     if compiled is not None:
+        if len(choices) == 1 and compiled.program.attention:
+            kernel_flops = len(slice_.devices) * sum(a.flops(chip.matrix_unit) for a in compiled.program.attention)
+        flops = step.operations.weights + (step.operations.attention if kernel_flops is None else kernel_flops)
         exchanges = sum_collectives(compiled.program, mesh, slice_)
         seconds = {
-            "compute": sum(step.operations) / slice_.chips / chip.flops,
+            "compute": flops / slice_.chips / chip.flops,
             "HBM": compiled.program.hbm_bytes * per_chip / chip.hbm_bandwidth,
             "interconnect": sum(exchange.seconds for exchange in exchanges),
         }
@@ -202,6 +223,7 @@ def make_plan(
         refusal=refusal,
         model_flops=sum(step.operations),
         attention_flops=step.operations.attention,
+        kernel_flops=kernel_flops,
         attention=tuple(choices),
         compiled=compiled,
         exchanges=exchanges,
@@ -239,7 +261,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
     report = asdict(plan)
     if plan.compiled is not None:
         report["compiled"]["needed_bytes"] = plan.compiled.needed_bytes
-    return report | {"bound": plan.bound}
+    return report | {"bound": plan.bound, "step_seconds": plan.step_seconds}
 
 
 def in_words(plan: Plan) -> str:
@@ -271,18 +293,22 @@ def in_words(plan: Plan) -> str:
         f"  {'model, by formula':<39} {tera(plan.model_flops)}",
         f"  {'  of which queries with keys and values':<39} {tera(plan.attention_flops)}",
     ]
+    if plan.kernel_flops is not None:
+        lines.append(f"  {'these by the kernels, in the program':<39} {tera(plan.kernel_flops)}")
     if None in compiled.program.loops.values():
         lines.append("  some loops have an unknown number of trips: they count once")
     lines += ["", "data exchanged by a device, in the compiled program"]
     lines += [
         f"  {e.kind:<18} {e.axes:<16} {e.count:>6} times {mib(e.bytes)} MiB {e.seconds * 1e3:>10,.3f} ms"
+        + "  hidden" * e.hidden
         for e in plan.exchanges
     ] or ["  nothing"]
     lines += ["", "least time, by published figures" + " " * 28 + "ms"]
     lines += [f"  {name:<51} {seconds * 1e3:>10,.3f}" for name, seconds in plan.seconds.items()]
-    times = list(plan.seconds.values())
+    assert plan.step_seconds is not None
     lines += [
-        f"bound by {plan.bound}; {max(times) * 1e3:,.3f} ms per step if they overlap, else {sum(times) * 1e3:,.3f}",
+        f"bound by {plan.bound}; {plan.step_seconds * 1e3:,.3f} ms per step, of which {plan.exposed_seconds * 1e3:,.3f} are "
+        "exchanges that nothing hides",
         f"figures of the chip: {', '.join(plan.sources)}",
     ]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ The compiler's own totals count the body of a loop once, whatever its trips. Her
 its entry, and the body of a loop counts once for each trip.
 """
 
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 from flaxformer_lite.tools.planning.hlo_parser import Computation, Groups, Instruction, parse, replica_groups, root_of
 
+KERNELS = ("fusion", "convolution", "dot", "while")
+"""Operations that compute."""
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "ragged-all-to-all")
 
 
@@ -26,6 +29,23 @@ class Collective(NamedTuple):
     """Executions in one step."""
     between_slices: bool = False
     """Whether it goes over the network between slices; then it has no groups."""
+    hidden: bool = False
+    """Whether the device computes something else meanwhile."""
+
+
+class Attention(NamedTuple):
+    """One call of Splash, on one device."""
+
+    pairs: int
+    """Pairs of a query and a key in the blocks that it computes, over all rows and heads."""
+    widths: tuple[int, ...]
+    """For each of its matrix products, the width of the heads."""
+    trips: int
+    """Executions in one step."""
+
+    def flops(self, matrix_unit: int) -> float:
+        """Returns the operations of all executions, heads padded to the width of the matrix units."""
+        return self.trips * 2.0 * self.pairs * sum(-(-width // matrix_unit) * matrix_unit for width in self.widths)
 
 
 @dataclass
@@ -35,6 +55,7 @@ class Program:
     hbm_bytes: float = 0
     """Bytes that are read from HBM and written to it."""
     collectives: list[Collective] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
     parameter_bytes: float = 0
     """Size of the program's arguments, without the padding of their layouts."""
     loops: dict[str, int | None] = field(default_factory=dict)
@@ -46,31 +67,36 @@ def read_program(text: str) -> Program:
     computations, entry = parse(text)
     pieces = set[tuple[str, ...]]()
 
-    def walk(name: str, trips: int, fused: bool) -> Program:
+    def walk(name: str, trips: int, fused: bool, hidden: bool) -> Program:
         computation, part = computations[name], Program()
         for i in computation.values():
             kind = i.opcode.removesuffix("-start")
             if kind in COLLECTIVES and not repeated(i, pieces):
-                part.collectives.append(read_collective(i, kind, name, computation, trips))
+                collective = read_collective(i, kind, name, computation, trips)
+                part.collectives.append(collective._replace(hidden=hidden or is_hidden(i, computation)))
             elif i.opcode == "send" and (transfer := i.attribute(r'megascale_transfer_type="(\w+)"')):
                 sent = computation[i.operands[0]].types[0].bytes
-                part.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True))
+                part.collectives.append(Collective(transfer.lower().replace("_", "-"), sent, (), trips, True, True))
+            elif i.opcode == "custom-call" and (call := read_attention(i, computation, trips)) is not None:
+                part.attention.append(call)
             if not fused:
                 part.hbm_bytes += trips * traffic(i, computation, computations)
             called = []
             for inner, times, is_fusion in calls(i, computation, computations):
                 if i.opcode == "while":
                     part.loops[i.name] = times
-                called.append(walk(inner, trips * (times or 1), fused or is_fusion))
+                aside = hidden or (i.opcode.endswith("-start") and is_hidden(i, computation))
+                called.append(walk(inner, trips * (times or 1), fused or is_fusion, aside))
             if i.opcode == "conditional":  # one branch is run: count the one with more traffic
                 called = [max(called, key=lambda branch: branch.hbm_bytes)]
             for inner_part in called:
                 part.hbm_bytes += inner_part.hbm_bytes
                 part.collectives += inner_part.collectives
+                part.attention += inner_part.attention
                 part.loops |= inner_part.loops
         return part
 
-    program = walk(entry, 1, False)
+    program = walk(entry, 1, False, False)
     program.parameter_bytes = sum(
         t.bytes for i in computations[entry].values() if i.opcode == "parameter" for t in i.types
     )
@@ -140,6 +166,15 @@ def repeated(i: Instruction, pieces: set[tuple[str, ...]]) -> bool:
     return False
 
 
+def is_hidden(i: Instruction, computation: Computation) -> bool:
+    """Returns whether kernels run while a collective does: in the same fused kernels, or between its two halves."""
+    if i.attribute(r'chain_id="(\d+)"') is not None:
+        return True
+    after = list(itertools.dropwhile(lambda other: other is not i, computation.values()))[1:]
+    meanwhile = itertools.takewhile(lambda other: i.name not in other.operands, after)
+    return i.opcode.endswith("-start") and any(other.opcode in KERNELS for other in meanwhile)
+
+
 def read_collective(i: Instruction, kind: str, name: str, computation: Computation, trips: int) -> Collective:
     groups = replica_groups(i.attributes)
     payload = sum(t.bytes for operand in i.operands for t in computation[operand].types)
@@ -148,6 +183,36 @@ def read_collective(i: Instruction, kind: str, name: str, computation: Computati
     if kind == "all-reduce" and name.startswith("all-reduce-scatter"):
         kind = "reduce-scatter"  # as the TPU compiler writes it: each device keeps its slice of the sum
     return Collective(kind, payload, groups, trips)
+
+
+# Attention --------------------------------------------------------------------------------------------------------------
+
+
+def read_attention(i: Instruction, computation: Computation, trips: int) -> Attention | None:
+    """Returns the work of a call of Splash; None for any other operation. Blocks by its own note of their sizes."""
+    name = re.match(r"splash_mha_(fwd|dq|dkv)", i.name)
+    mask = re.search(r"splash_(causal|every_key|window)_?(\d*)[/)]", i.attributes)
+    suffix = "" if name is None or name[1] == "fwd" else f"_{name[1]}"
+    sizes = [i.attribute(rf"block_{of}{suffix}\W+(\d+)") for of in ("q", "kv")]
+    if name is None or mask is None or None in sizes:
+        return None
+    arrays = [t for operand in i.operands for t in computation[operand].types if t.dtype in ("bf16", "f32")]
+    (*rows, queries, width), (*_, keys, _), (*_, value_width) = (t.shape for t in arrays[:3])
+    of_queries, of_keys = (int(size or 0) for size in sizes)
+    window = {"causal": queries, "every_key": queries + keys}.get(mask[1], int(mask[2] or 0))
+    blocks = sum(
+        (mask[1] == "every_key" or key <= query + of_queries - 1) and key + of_keys - 1 > query - window
+        for query in range(0, queries, of_queries)
+        for key in range(0, keys, of_keys)
+    )
+    widths = {
+        "fwd": (width, value_width),  # scores, answers
+        "dq": (width, value_width, width),  # scores, gradients of weights and of queries
+        "dkv": (width, value_width, value_width, width),  # the same with gradients of values and of keys
+    }[name[1]]
+    if name[1] == "dkv" and any(len(t.shape) > len(rows) + 2 for t in i.types):
+        widths += (width,)  # the fused kernel: gradients of queries too, a part for each block of keys
+    return Attention(math.prod(rows) * blocks * of_queries * of_keys, widths, trips)
 
 
 # Traffic ----------------------------------------------------------------------------------------------------------------

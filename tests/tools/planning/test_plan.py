@@ -2,6 +2,7 @@
 own; no TPU is needed.
 """
 
+import dataclasses
 import json
 import math
 import os
@@ -104,6 +105,21 @@ def test_a_plan_in_words_and_as_json(compiled: dict[str, tuple[Plan, str]]):
         picked = (f"attention is computed by plain JAX operations: {reason}",)
         assert compiled[name][0].attention == picked and picked[0] in in_words(compiled[name][0])
     assert report["bound"] == plan.bound and report["compiled"]["needed_bytes"] == plan.compiled.needed_bytes
+
+
+@pytest.mark.slow
+@needs.libtpu
+def test_the_kernels_work_takes_the_place_of_the_formulas():
+    """By hand: forward two products, backward three and four; one block of 256 by 256, heads of 32 padded to 256."""
+    options = ["--model.scan-unroll", "1", "--data.max-target-length", "256", "--data.bucket-lengths", "256"]
+    config = load_config("configs/char_lm.py", options)
+    plan, model = make_plan(config, "v6e:1x1"), config.model
+    assert "'splash'" in plan.attention[0] and plan.fits
+    heads = plan.rows * model.num_decoder_layers * model.num_heads
+    assert plan.kernel_flops == (2 + 3 + 4) * 2 * heads * 256**3
+    flops = plan.model_flops - plan.attention_flops + plan.kernel_flops
+    assert plan.seconds["compute"] == pytest.approx(flops / 918e12)
+    assert f"{plan.kernel_flops / 1e12:,.4f}" in in_words(plan)
 
 
 @pytest.mark.slow
@@ -345,7 +361,7 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
     found = {(e.kind, e.axes): (e.count, e.bytes, round(e.seconds * 1e6, 6)) for e in plan.exchanges}
     assert found == {
         ("all-gather", "fsdp"): (1, 4e6, 40),  # half of 4 MB over one link
-        ("all-gather", "data"): (1, 4e6, 40),  # in two pieces, which are one
+        ("all-gather", "data"): (1, 4e6, 40),  # in two pieces, which are one, among kernels: hidden
         ("all-gather", "data+fsdp"): (1, 8e6, 60),  # three quarters of 8 MB over two links
         ("all-reduce", "data"): (1, 2e6, 40),  # half of 2 MB, twice
         ("all-reduce", "fsdp"): (3, 6e6, 120),  # the loop's, three times
@@ -354,7 +370,10 @@ def test_a_plan_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch):
         ("all-to-all", "data"): (1, 2e6, 20),
         ("collective-permute", "fsdp"): (1, 2e6, 40),
     }
-    assert plan.bound == "interconnect"
+    assert plan.bound == "interconnect" and [e.axes for e in plan.exchanges if e.hidden] == ["data"]
+    assert plan.exposed_seconds == pytest.approx(355e-6) and plan.step_seconds == pytest.approx(395e-6)
+    slower = dataclasses.replace(plan, seconds=plan.seconds | {"HBM": 100e-6})
+    assert slower.step_seconds == pytest.approx(100e-6 + 355e-6)
     assert re.search(r"compute +0\.025\n", words := in_words(plan)) and re.search(r"HBM +0\.020\n", words)
 
 

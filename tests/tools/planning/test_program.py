@@ -1,8 +1,18 @@
 """Oracles: programs written by hand, and their bytes, trips and collectives counted by hand."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask, splash_attention_mask_info
 
-from flaxformer_lite.tools.planning.program import Collective, read_program
+from flaxformer_lite.model.kernels import AttentionCall, splash
+from flaxformer_lite.model.masks import MaskStructure
+from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
+from flaxformer_lite.parallel.sharding import batch_sharding, within_mesh
+from flaxformer_lite.tools.planning.program import Attention, Collective, read_program
+from flaxformer_lite.tools.planning.topology import describe_slice
+from tests.support import needs
 from tests.support.hlo_parts import EACH, FOUR, PARTS, QUARTER, X
 
 PROGRAM = """HloModule by_hand, is_scheduled=true
@@ -85,12 +95,37 @@ def test_a_collective_that_another_core_does_counts():
     assert gathered == Collective("all-gather", 4 * 4 * 256**2, ((0, 1, 2, 3),), 1)
 
 
+STARTED = f"%s = ({X}, {FOUR}) all-gather-start(%x), {EACH}\n  "
+DONE = f"%y = {FOUR} all-gather-done(%s)"
+KERNEL, NOTE = f"%k = {X} fusion(%x), kind=kLoop, calls=%negated\n  ", f"%k = {X} bitcast(%x)\n  "
+CHAIN = f'%y = {FOUR} all-gather(%x), {EACH}, frontend_attributes={{chain_id="3"}}'
+ASIDE = f"%s = (({X}, token[]), {FOUR}) call-start(%x, %key), to_apply=%called_computation\n  "
+
+
+@pytest.mark.parametrize(
+    ("body", "hidden"),
+    [
+        (STARTED + KERNEL + DONE, True),
+        (STARTED + NOTE + DONE, False),
+        (KERNEL + STARTED + DONE + "\n  " + KERNEL.replace("%k", "%l"), False),
+        (f"%y = {FOUR} all-gather(%x), {EACH}\n  " + KERNEL, False),
+        (CHAIN, True),
+        (ASIDE + KERNEL + f"%y = {FOUR} call-done(%s)", True),
+        (ASIDE + f"%y = {FOUR} call-done(%s)", False),
+    ],
+)
+def test_a_collective_is_hidden_if_a_kernel_runs_meanwhile(body: str, hidden: bool):
+    """Between its two halves, or in the same chain of fused kernels; in order of the schedule."""
+    (gathered,) = read_program(PARTS.replace("BODY", body)).collectives
+    assert gathered.hidden is hidden
+
+
 def test_what_goes_to_other_slices_counts_as_it_is_sent():
     """As the compiler writes it: the host sends, and the program of a slice has no groups of other slices."""
     says = '{_xla_megascale_target="{1,2}x{0:3}",_xla_megascale_transfer_type="ALL_REDUCE"}'
     sent = f"%y = ({X}, u32[], token[]) send(%x, %key), is_host_transfer=true, frontend_attributes={says}"
     assert read_program(PARTS.replace("BODY", sent)).collectives == [
-        Collective("all-reduce", 4 * 256**2, (), 1, between_slices=True)
+        Collective("all-reduce", 4 * 256**2, (), 1, between_slices=True, hidden=True)
     ]
 
 
@@ -115,6 +150,71 @@ def test_trips_from_start_step_and_limit(old: str, new: str, trips: int | None):
     """A loop of unknown length counts once and is named."""
     program = read_program(PROGRAM.replace(old, new))
     assert program.loops == {"loop": trips} and program.collectives[0].trips == (trips or 1)
+
+
+# Attention -------------------------------------------------------------------------------------------------------------
+
+
+def splash_call(kind: str, name: str, lengths: tuple[int, int], blocks: tuple[int, int]) -> str:
+    """A call as the compiler writes it, over several lines: 2 rows, 6 heads of 24 on 3, values of 40."""
+    (T, S), (of_queries, of_keys), suffix = lengths, blocks, "" if name == "fwd" else f"_{name}"
+    arrays = [f"%q = bf16[2,6,{T},24] bitcast(%x)", f"%k = bf16[2,3,{S},24] bitcast(%x)"]
+    arrays += [f"%v = bf16[2,3,{S},40] bitcast(%x)", "%next = s8[1,2,2] bitcast(%x)"]
+    sizes = rf"\"block_q{suffix}\": {of_queries}, \"block_kv{suffix}\": {of_keys}, \"block_kv_compute\": 8"
+    note = f'"xprof_metadata":"{{{sizes}}}"\n}}}}'
+    op = f'metadata={{op_name="jit(f)/attention.attend/splash_{kind}/shard_map/pallas_call"}}'
+    call = f"%splash_mha_{name}_residuals.1 = bf16[2,6,{T},40] custom-call(%next, %q, %k, %v)"
+    return "\n  ".join([*arrays, f"{call}, frontend_attributes={{kernel_metadata={{"]) + f"\n{note}, {op}"
+
+
+@pytest.mark.parametrize("lengths", [(1024, 1024), (768, 768), (256, 640)])
+@pytest.mark.parametrize("blocks", [(128, 128), (256, 128), (128, 256)])
+@pytest.mark.parametrize("kind", ["causal", "every_key", "window_1", "window_130", "window_300"])
+def test_the_blocks_that_splash_computes(kind: str, lengths: tuple[int, int], blocks: tuple[int, int]):
+    """Oracle: the blocks that JAX's own kernel does not skip."""
+    if any(length % block for length, block in zip(lengths, blocks, strict=True)):
+        pytest.skip("the kernel has whole blocks")
+    masks, window = splash_attention_mask, int(kind.removeprefix("window_")) if kind.startswith("window") else 0
+    mask = {"causal": masks.CausalMask, "every_key": masks.FullMask}.get(
+        kind, lambda shape: masks.LocalMask(shape, (window - 1, 0), 0)
+    )(lengths)
+    info, _ = splash_attention_mask_info.process_mask(
+        masks.MultiHeadMask([mask]), blocks, head_shards=1, q_seq_shards=1
+    )
+    everything = np.ones((lengths[0] // blocks[0], lengths[1] // blocks[1]))
+    computed = np.count_nonzero(everything if info.block_mask is None else info.block_mask)
+    (found,) = read_program(PARTS.replace("BODY", splash_call(kind, "fwd", lengths, blocks))).attention
+    assert found.pairs == 2 * 6 * computed * blocks[0] * blocks[1]
+
+
+@pytest.mark.parametrize(("name", "lanes"), [("fwd", 2), ("dq", 3), ("dkv", 4)])
+def test_the_products_of_a_call_of_splash(name: str, lanes: int):
+    """By hand: all heads of 24 and 40 are padded to 128, or to 256; one block in 4 is skipped."""
+    (call,) = read_program(PARTS.replace("BODY", splash_call("causal", name, (256, 256), (128, 128)))).attention
+    assert call.pairs == 2 * 6 * 3 * 128 * 128 and call.trips == 1
+    assert [call.flops(unit) for unit in (128, 256)] == [2 * call.pairs * lanes * unit for unit in (128, 256)]
+    assert sorted(call.widths) == {"fwd": [24, 40], "dq": [24, 24, 40], "dkv": [24, 24, 40, 40]}[name]
+
+
+@needs.libtpu
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
+@pytest.mark.parametrize("window", [None, 100])
+def test_the_calls_of_splash_in_a_program_of_the_tpus_compiler(window: int | None):
+    """By hand: two blocks of 384 and three computed pairs of them, forward, then backward by queries and by keys; each device has
+    one of the two rows."""
+    slice_ = describe_slice("v6e:2x2")
+    mesh = make_mesh(MeshConfig(data=2, tensor=2), slice_.devices)
+    q, k, v = (jax.ShapeDtypeStruct((2, 768, n, 64), jnp.bfloat16, sharding=batch_sharding(mesh)) for n in (4, 2, 2))
+    call = AttentionCall(q, k, v, 0.1, structure=MaskStructure(causal=True, window=window))
+
+    def answer(q, k, v):
+        with within_mesh(mesh):
+            return splash(call._replace(query=q, key=k, value=v)).astype(jnp.float32).sum()
+
+    text = jax.jit(jax.value_and_grad(answer, argnums=(0, 1, 2))).lower(q, k, v).compile().as_text()
+    assert sorted(read_program(text).attention) == sorted(
+        Attention(2 * 3 * 384**2, (64,) * products, 1) for products in (2, 3, 4)
+    )
 
 
 # Traffic: bytes of one operation after another -------------------------------------------------------------------------
