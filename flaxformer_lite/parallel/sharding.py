@@ -14,7 +14,7 @@ import re
 from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
 from flaxformer_lite.base.tree_paths import leaf_path, leaves_by_path
@@ -147,9 +147,9 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def current_mesh() -> AbstractMesh | None:
-    """Returns the mesh of the function that is being traced; None outside `within_mesh` and in a `pmap`."""
+    """Returns the mesh over which the compiler divides the function that is being traced; None: it does not."""
     mesh = jax.sharding.get_abstract_mesh()
-    return mesh if mesh.axis_names == MESH_AXES else None
+    return mesh if mesh.axis_types == (AxisType.Auto,) * len(MESH_AXES) else None
 
 
 def within_mesh(mesh: Mesh) -> Any:

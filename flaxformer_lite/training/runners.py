@@ -1,4 +1,4 @@
-"""Runners compile the train step and the evaluation step for the devices: `MeshRunner` by `jax.jit`, `PmapRunner` by `jax.pmap`.
+"""Runners compile the train step and the evaluation step for the devices of a mesh.
 
 Constructing a runner compiles no step. Each step is compiled when it is first called with a batch of a new shape.
 """
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Int, PyTree
 
 from flaxformer_lite.model.config import check_heads
@@ -20,11 +20,6 @@ from flaxformer_lite.parallel import batch_sharding, replicated, state_sharding
 from flaxformer_lite.parallel.mesh import interleaved_rows, local_rows
 from flaxformer_lite.parallel.sharding import with_shardings, within_mesh
 from flaxformer_lite.training.step import TrainState, TrainTask, eval_step, train_step
-
-AXIS = "data"
-"""The axis of a `pmap`."""
-OLDEST_JAX = (0, 8)
-"""The first version of JAX whose `pmap` is built on `jit`; arrays of the older one do not go together with those of a mesh."""
 
 
 def traced_once(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -77,51 +72,10 @@ class Runner(ABC):
         return jax.jit(self.task.initialize, out_shardings=self.state_shardings).lower().compile()
 
     @cached_property
-    @abstractmethod
     def compiled_train_step(self) -> Any:
-        """The jitted or pmapped train step, which can also be lowered without any data."""
-
-    @cached_property
-    @abstractmethod
-    def compiled_eval_step(self) -> Any:
-        """The jitted or pmapped evaluation step."""
-
-    def init(self) -> TrainState:
-        """Returns the state before the first step, on the devices."""
-        return self.compiled_init()
-
-    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-        """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
-        return self.global_arrays(self.compiled_train_step(state, batch))
-
-    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-        """Runs `step.eval_step` on a batch from `shard_batch`."""
-        return self.global_arrays(self.compiled_eval_step(params, batch))
-
-    def global_arrays(self, tree: Any) -> Any:
-        """Returns the results of a compiled step as arrays of all devices; here they are."""
-        return tree
-
-    @abstractmethod
-    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
-        """Returns the indices of the rows this process reads of a batch of `num_rows`, in the order of `shard_batch`."""
-
-    @abstractmethod
-    def shard_batch(self, batch: Batch) -> Batch:
-        """Puts the rows of `local_rows` on the devices of this process."""
-
-
-class MeshRunner(Runner):
-    """Steps compiled by `jax.jit` for the whole mesh: the compiler divides the one program as the shardings say."""
-
-    @cached_property
-    def compiled_train_step(self) -> Any:
-        def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
-            with within_mesh(self.mesh):
-                return train_step(self.task, state, batch)
-
+        """The jitted train step, which can also be lowered without any data."""
         return jax.jit(
-            traced_once(step, "train_step"),
+            traced_once(self.divided(train_step), "train_step"),
             donate_argnums=0,
             out_shardings=(self.state_shardings, replicated(self.mesh)),
             # Parts of a batch that the model does not read stay arguments: the program's arguments then sum up to its shards.
@@ -131,75 +85,73 @@ class MeshRunner(Runner):
 
     @cached_property
     def compiled_eval_step(self) -> Any:
-        def step(params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
-            with within_mesh(self.mesh):
-                return eval_step(self.task, params, batch)
-
+        """The jitted evaluation step."""
         return jax.jit(
-            traced_once(step, "eval_step"),
+            traced_once(self.divided(eval_step), "eval_step"),
             out_shardings=replicated(self.mesh),
             compiler_options=self.compiler_options,
         )
 
-    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
-        return local_rows(self.mesh, num_rows)
+    def init(self) -> TrainState:
+        """Returns the state before the first step, on the devices."""
+        return self.compiled_init()
+
+    def train_step(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        """Runs `step.train_step` on a batch from `shard_batch`. The old state is donated."""
+        return self.compiled_train_step(state, batch)
+
+    def eval_step(self, params: PyTree, batch: Batch) -> dict[str, LossTerm | PerRowMetric]:
+        """Runs `step.eval_step` on a batch from `shard_batch`."""
+        return self.compiled_eval_step(params, batch)
 
     def shard_batch(self, batch: Batch) -> Batch:
+        """Puts the rows of `local_rows` on the devices of this process."""
         by_rows = batch_sharding(self.mesh)
         return jax.tree.map(lambda x: jax.make_array_from_process_local_data(by_rows, x), batch)
 
+    @abstractmethod
+    def divided(self, step: Callable[..., Any]) -> Callable[[Any, Batch], Any]:
+        """Returns a step of the task as a function of state (or parameters) and batch that is divided over the devices."""
+
+    @abstractmethod
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        """Returns the indices of the rows this process reads of a batch of `num_rows`, in the order of `shard_batch`."""
+
+
+class MeshRunner(Runner):
+    """One program for the whole mesh: the compiler divides it as the shardings say."""
+
+    def divided(self, step: Callable[..., Any]) -> Callable[[Any, Batch], Any]:
+        def whole(state: Any, batch: Batch) -> Any:
+            with within_mesh(self.mesh):
+                return step(self.task, state, batch)
+
+        return whole
+
+    def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
+        return local_rows(self.mesh, num_rows)
+
 
 class PmapRunner(Runner):
-    """Steps compiled by `jax.pmap`: each device runs the program of one device on its rows and sums with the others.
+    """The program of one device on each device, by `jax.shard_map`: each has the whole state, and all sum the gradient once a step.
 
-    Every device has the whole state. The rows of a device are those that would be its micro-batches on a single device.
+    The rows of a device are those that would be its micro-batches on a single device.
     """
 
     def __init__(self, task: TrainTask, mesh: Mesh):
-        line = Mesh(mesh.devices.ravel(), (AXIS,), axis_types=(AxisType.Auto,))
-        super().__init__(task, line)
-        self.devices = list(line.devices)
-        self.num_local_devices = sum(device.process_index == jax.process_index() for device in self.devices)
+        super().__init__(task, Mesh(mesh.devices.reshape(-1, 1, 1), mesh.axis_names, axis_types=mesh.axis_types))
 
-    @cached_property
-    def compiled_train_step(self) -> Any:
-        step = functools.partial(train_step, self.task, axis_name=AXIS)
-        return self._map(traced_once(step, "train_step"), donate_argnums=0)
-
-    @cached_property
-    def compiled_eval_step(self) -> Any:
-        step = functools.partial(eval_step, self.task, axis_name=AXIS)
-        return self._map(traced_once(step, "eval_step"))
+    def divided(self, step: Callable[..., Any]) -> Callable[[Any, Batch], Any]:
+        return jax.shard_map(
+            functools.partial(step, self.task, axis_name="data"),
+            mesh=self.mesh,
+            in_specs=(PartitionSpec(), batch_sharding(self.mesh).spec),
+            out_specs=PartitionSpec(),
+            check_vma=False,
+        )
 
     def local_rows(self, num_rows: int) -> Int[np.ndarray, "R"]:
         return interleaved_rows(self.mesh, self.task.num_micro_batches, num_rows)
-
-    def shard_batch(self, batch: Batch) -> Batch:
-        return jax.tree.map(lambda x: x.reshape(self.num_local_devices, -1, *x.shape[1:]), batch)
-
-    def _map(self, function: Callable[..., Any], **options: Any) -> Any:
-        return jax.pmap(function, AXIS, in_axes=(None, 0), out_axes=None, devices=self.devices, **options)
-
-    def global_arrays(self, tree: Any) -> Any:
-        """Turns pmap's process-local arrays into global arrays; one process has all devices, so its arrays are global."""
-        if self.num_local_devices == len(self.devices):
-            return tree
-        sharding = replicated(self.mesh)
-
-        def global_array(x: Array) -> Array:
-            shards = [shard.data for shard in x.addressable_shards]
-            return jax.make_array_from_single_device_arrays(x.shape, sharding, shards)
-
-        return jax.tree.map(global_array, tree)
-
-
-def check_runner(kind: Literal["mesh", "pmap"]) -> None:
-    """Raises: ValueError if this version of JAX is too old for the runner."""
-    if kind == "pmap" and jax.__version_info__ < OLDEST_JAX:
-        needed = ".".join(map(str, OLDEST_JAX))
-        raise ValueError(
-            f"train.runner is 'pmap', which needs JAX {needed} or newer, and this is {jax.__version__}: set train.runner to 'mesh'"
-        )
 
 
 def make_runner(kind: Literal["mesh", "pmap"], task: TrainTask, mesh: Mesh) -> Runner:

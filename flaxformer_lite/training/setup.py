@@ -17,7 +17,7 @@ from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.loop_state import LoopState, is_finite
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
-from flaxformer_lite.training.runners import Runner, check_runner, make_runner
+from flaxformer_lite.training.runners import Runner, make_runner
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.training.step import TrainState, TrainTask
 from flaxformer_lite.workdir import Checkpoints, RunFolder, warm_start
@@ -84,8 +84,7 @@ def set_up(
 
 
 def mesh_for(config: Config) -> Mesh:
-    """Returns the mesh of all devices. Raises: ValueError if they do not divide the batches, or if JAX is too old."""
-    check_runner(config.train.runner)
+    """Returns the mesh of all devices. Raises: ValueError if they do not divide the batches."""
     mesh = make_mesh(config.train.mesh)
     check_rows(config.data.rows_multiple, mesh, config.train.num_micro_batches)
     return mesh

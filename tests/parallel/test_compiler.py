@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from flaxformer_lite.cli.main import main
-from flaxformer_lite.config import Config, TrainConfig
+from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import differences
 from flaxformer_lite.data.batch_plan import Bucket
 from flaxformer_lite.data.dataset import zero_batch
@@ -15,7 +15,7 @@ from flaxformer_lite.data.records import Lengths
 from flaxformer_lite.objectives.losses import LossTerm
 from flaxformer_lite.parallel import CompilerOptions, make_mesh
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import MeshRunner, TrainTask, runners
+from flaxformer_lite.training import MeshRunner, TrainTask, make_runner, runners
 from tests.support import needs
 from tests.support.experiments import tiny_config
 
@@ -57,10 +57,13 @@ def test_what_is_not_a_name_and_a_value_is_refused(words: tuple[str, ...]):
         CompilerOptions(v5p=words)
 
 
-def test_both_steps_are_compiled_with_the_options(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runners, "train_step", lambda task, state, batch: (state, {}))
-    monkeypatch.setattr(runners, "eval_step", lambda task, params, batch: {"n": LossTerm(batch.weights.sum(), params)})
-    runner = MeshRunner(TrainTask.of(tiny_config()), make_mesh(devices=jax.devices()[:1]))
+@pytest.mark.parametrize("kind", ["mesh", "pmap"])
+def test_both_steps_are_compiled_with_the_options(kind: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(runners, "train_step", lambda task, state, batch, **_: (state, {}))
+    monkeypatch.setattr(
+        runners, "eval_step", lambda task, params, batch, **_: {"n": LossTerm(batch.weights.sum(), params)}
+    )
+    runner = make_runner(kind, TrainTask.of(tiny_config()), make_mesh(devices=jax.devices()[:1]))
     batch = runner.shard_batch(zero_batch(runner.task.objective, Bucket(Lengths(5, 3), 8)))
     runner.compiler_options = {"xla_no": "1"}
     with pytest.raises(jax.errors.JaxRuntimeError, match="No such compile option: 'xla_no'"):
@@ -71,11 +74,6 @@ def test_both_steps_are_compiled_with_the_options(monkeypatch: pytest.MonkeyPatc
 
 def test_a_run_continues_with_other_options():
     assert differences(with_options(), with_options(cpu=("xla_x=1",), v6e=())) == {}
-
-
-def test_pmap_takes_none():
-    with pytest.raises(ValueError, match=r"^train\.compiler_options is .* but train\.runner 'pmap' takes no options"):
-        TrainConfig(runner="pmap", compiler_options=CompilerOptions(cpu=("xla_x=1",)))
 
 
 @needs.libtpu

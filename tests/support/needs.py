@@ -7,7 +7,6 @@ import jax
 import pytest
 
 from flaxformer_lite.tools.planning.topology import OLDEST_JAX as OLDEST_JAX_OF_PLANS
-from flaxformer_lite.training.runners import OLDEST_JAX as OLDEST_JAX_OF_PMAP
 
 TEST_ALL = 'is not installed: pip install -e ".[test-all]"'
 
@@ -45,7 +44,3 @@ starlette = pytest.mark.skipif(
 )
 openai = pytest.mark.skipif(importlib.util.find_spec("openai") is None, reason=f"openai {TEST_ALL}")
 datasets = pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason=f"datasets {TEST_ALL}")
-pmap = pytest.mark.skipif(
-    jax.__version_info__ < OLDEST_JAX_OF_PMAP,
-    reason=f"train.runner 'pmap' needs JAX {'.'.join(map(str, OLDEST_JAX_OF_PMAP))}",
-)

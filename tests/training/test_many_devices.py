@@ -25,7 +25,6 @@ from flaxformer_lite.tools.planning.program import read_program
 from flaxformer_lite.training.runners import MeshRunner, PmapRunner, Runner, abstract_state
 from flaxformer_lite.training.step import TrainTask
 from flaxformer_lite.workdir.checkpoints import Checkpoints, Retention
-from tests.support import needs
 from tests.support.quick import quick
 from tests.support.small_models import NO_DROPOUT
 
@@ -115,15 +114,10 @@ def test_every_mesh_is_one_device(name: str):
 
 
 @pytest.mark.slow
-@needs.pmap
-def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch):
-    """Law, dropout everywhere: 8 devices have the losses of 8 micro-batches on one; the program is a pmap's, in which all sum
-    the gradient of all parameters, and say nothing else to each other."""
-    pmap, mapped = jax.pmap, []
-    monkeypatch.setattr(jax, "pmap", lambda *given, **options: mapped.append(pmap(*given, **options)) or mapped[-1])
+def test_a_pmap_is_one_device_with_micro_batches():
+    """Law, dropout everywhere: 8 devices have the losses of 8 micro-batches on one; in the program all sum the gradient of all
+    parameters, and say nothing else to each other."""
     runner = PmapRunner(task(), make_mesh())
-    step = runner.compiled_train_step
-    assert any(step is one for one in mapped)
     np.testing.assert_allclose(losses(runner), one_device_losses(dropout=True, num_micro_batches=8), rtol=2e-5)
     batch = runner.shard_batch(rows_of(runner, batches()[0]))
     program = runner.compiled_train_step.lower(runner.abstract_state, batch).compile()
@@ -136,7 +130,6 @@ def test_a_pmap_is_one_device_with_micro_batches(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-@needs.pmap
 def test_without_dropout_all_ways_are_one_device():
     """Law: meshes, pmaps and micro-batches, also together, have the losses of one device."""
     plain, cut = task(dropout=False), task(dropout=False, num_micro_batches=2)
@@ -158,7 +151,6 @@ def test_every_optimizer_on_a_mesh_is_one_device(algorithm: Algorithm):
 
 
 @pytest.mark.slow
-@needs.pmap
 def test_evaluation_is_the_same_everywhere():
     """Law: sums and counts over all rows, of one device, of a mesh and of a pmap."""
     found = []

@@ -2,7 +2,6 @@
 
 import dataclasses
 
-import jax
 import pytest
 
 from flaxformer_lite.optim import Cosine, OptimizerConfig
@@ -14,15 +13,6 @@ def test_rows_that_the_devices_do_not_divide_are_refused():
     assert mesh_for(tiny_config()).size == 8
     with pytest.raises(ValueError, match=r"data\.rows_multiple is 8, which 8 devices with 2 micro-batches each"):
         mesh_for(with_train(tiny_config(), num_micro_batches=2))
-
-
-def test_pmap_is_refused_by_a_jax_whose_arrays_differ(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(jax, "__version_info__", (0, 7, 2))
-    with pytest.raises(
-        ValueError, match=r"train\.runner is 'pmap', which needs JAX 0\.8 or newer, and this is .*'mesh'"
-    ):
-        mesh_for(with_train(tiny_config(), runner="pmap"))
-    assert mesh_for(tiny_config()).size == 8
 
 
 def test_a_run_that_is_made_longer_is_told_of_its_schedule():

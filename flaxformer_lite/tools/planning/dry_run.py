@@ -19,7 +19,7 @@ from flaxformer_lite.objectives import Batch
 from flaxformer_lite.parallel.sharding import shard_bytes
 from flaxformer_lite.run.description import describe_model
 from flaxformer_lite.text import Tokenizer
-from flaxformer_lite.training import MeshRunner, TrainTask
+from flaxformer_lite.training import Runner, TrainTask, make_runner
 from flaxformer_lite.training.data import RunData, read_data
 from flaxformer_lite.training.setup import mesh_for
 from flaxformer_lite.training.summary import describe_data, describe_devices
@@ -43,7 +43,7 @@ def dry_run(config: Config, workdir: str | Path) -> list[str]:
     with tempfile.TemporaryDirectory() as scratch, Progress(3) as progress:
         mesh = mesh_for(config)
         data = look_at_data(config, RunFolder(workdir), Path(scratch), progress)
-        runner = MeshRunner(TrainTask.of(config), mesh)
+        runner = make_runner(config.train.runner, TrainTask.of(config), mesh)
         progress.update("compiling the largest batch", 2)
         return [
             *describe_settings(config),
@@ -112,16 +112,14 @@ def shape_in_words(rows: int, source: int, target: int) -> str:
     return f"{rows} x ({sides})"
 
 
-def describe_memory(config: Config, data: RunData, runner: MeshRunner) -> str:
+def describe_memory(config: Config, data: RunData, runner: Runner) -> str:
     """Returns the bytes on each device: those of the state, and by the compiler those of a step of the largest batch."""
     state = shard_bytes(runner.abstract_state)
-    words = f"{state / 2**20:,.0f} MiB for parameters, optimizer and averages"
-    if config.train.runner != "mesh":
-        return f"{words}; a step's own is shown for train.runner 'mesh' only"
     bucket = max(data.train.plan.buckets, key=lambda bucket: bucket.rows * sum(bucket.lengths))
     batch = runner.shard_batch(zero_batch(config.objective, bucket))
     compiled = runner.compiled_train_step.lower(runner.abstract_state, batch).compile().memory_analysis()
     shape = shape_in_words(bucket.rows, *bucket.lengths)
+    words = f"{state / 2**20:,.0f} MiB for parameters, optimizer and averages"
     return f"{words}, and {compiled.temp_size_in_bytes / 2**20:,.0f} MiB for a step of {shape}"
 
 

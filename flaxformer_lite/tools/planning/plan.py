@@ -24,7 +24,7 @@ from flaxformer_lite.parallel.sharding import ROW_AXES, batch_sharding, replicat
 from flaxformer_lite.tools.planning.communication import Exchange, sum_collectives
 from flaxformer_lite.tools.planning.program import Program, read_program
 from flaxformer_lite.tools.planning.topology import describe_slice
-from flaxformer_lite.training import MeshRunner, TrainTask, abstract_state
+from flaxformer_lite.training import TrainTask, abstract_state, make_runner
 from flaxformer_lite.training.throughput import Operations, decoding_flops, training_flops
 
 # The step --------------------------------------------------------------------------------------------------------------
@@ -50,8 +50,8 @@ def plan_bucket(config: Config) -> Bucket:
 
 def train_step(config: Config, mesh: Mesh, bucket: Bucket) -> Step:
     """Returns the train step that training would run."""
-    runner = MeshRunner(TrainTask.of(config), mesh)
-    by_rows, state = batch_sharding(mesh), runner.abstract_state
+    runner = make_runner(config.train.runner, TrainTask.of(config), mesh)
+    by_rows, state = batch_sharding(runner.mesh), runner.abstract_state
     batch = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=by_rows), zero_batch(config.objective, bucket)
     )
@@ -181,12 +181,7 @@ class Plan:
 def make_plan(
     config: Config, topology: str, mesh_config: MeshConfig | None = None, *, decode: bool = False, num_slices: int = 1
 ) -> Plan:
-    """Compiles the step for the slice, or several. Raises: ValueError for a runner, slice or mesh that cannot be planned."""
-    if config.train.runner == "pmap" and not decode:
-        raise ValueError(
-            "`plan` cannot analyse train.runner 'pmap'. Set train.runner to 'mesh': with data parallelism alone it needs the same "
-            "memory per device."
-        )
+    """Compiles the step for the slice, or several. Raises: ValueError for a slice or mesh that cannot be planned."""
     slice_ = describe_slice(topology, num_slices)
     mesh = make_mesh(mesh_config or config.train.mesh, slice_.devices)
     bucket = plan_bucket(config)

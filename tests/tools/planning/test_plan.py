@@ -201,6 +201,18 @@ def test_every_chip_and_a_whole_pod(topology: str, mesh: str):
         assert gathered >= 0.99 * plan.mesh["fsdp"] * plan.shard_bytes["parameters"]
 
 
+@needs.libtpu
+@pytest.mark.slow
+def test_a_pmap_sums_the_gradient_once_a_step():
+    """By hand, for two micro-batches: the sums are the gradient, as large as the parameters, the loss and the count of tokens."""
+    options = ["--train.runner", "pmap", "--train.num-micro-batches", "2", "--data.rows-multiple", "8"]
+    plan = make_plan(load_config("configs/char_lm.py", options), "v5e:2x2")
+    assert plan.compiled is not None and plan.fits
+    assert plan.compiled.program.parameter_bytes == sum(plan.shard_bytes.values())
+    assert {(e.kind, e.axes) for e in plan.exchanges} == {("all-reduce", "data")}
+    assert sum(e.bytes for e in plan.exchanges) == plan.shard_bytes["parameters"] + 2 * 4
+
+
 def test_a_decode_step_divides_its_cache_by_rows_and_heads():
     """By hand: 8 rows over 4 devices, 2 heads over 2."""
     sizes = ["--model.d-model", "12", "--model.num-heads", "2", "--model.scan-unroll", "1"]
@@ -259,11 +271,6 @@ def test_a_refusal_is_one_line(options: list[str], says: str, capsys: pytest.Cap
     with pytest.raises(SystemExit, match="2"):
         run("plan", ["configs/char_lm.py", "--topology", "v5e:2x2", *options])
     assert capsys.readouterr().err.startswith(f"error: {says}")
-
-
-def test_a_pmaps_program_is_not_planned():
-    with pytest.raises(ValueError, match=r"`plan` cannot analyse train\.runner 'pmap'\. Set train\.runner to 'mesh'"):
-        make_plan(load_config("configs/char_lm.py", ["--train.runner", "pmap"]), "v5e:1x1")
 
 
 # A plan by hand --------------------------------------------------------------------------------------------------------

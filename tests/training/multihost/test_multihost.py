@@ -23,7 +23,6 @@ from flaxformer_lite.config.train import TrainConfig
 from flaxformer_lite.training import loop
 from flaxformer_lite.workdir.manifest import read_document
 from flaxformer_lite.workdir.mirror import RemoteRun, complete_steps
-from tests.support import needs
 from tests.support.experiments import tiny_config, use_one_device, with_train, write_config_file
 from tests.support.paths import ROOT
 from tests.support.s3 import BUCKET, s3_gate
@@ -181,7 +180,6 @@ def test_four_processes_are_one(config: Path, tmp_path: Path, cache: Path, one: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "devices"), [(2, 1), (4, 1), (2, 2)])
-@needs.pmap
 def test_a_pmap_of_processes_is_one_with_micro_batches(tmp_path: Path, cache: Path, number: int, devices: int):
     """Law, dropout on: with as many micro-batches as there are devices; and evaluations are the same."""
     data = dataclasses.replace(CONFIG.data, eval=TINY.data.eval)
@@ -237,7 +235,7 @@ def test_the_first_ones_text_metrics_are_those_of_one_process(tmp_path: Path, ca
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
-@pytest.mark.parametrize("runner", ["mesh", pytest.param("pmap", marks=needs.pmap)])
+@pytest.mark.parametrize("runner", ["mesh", "pmap"])
 def test_when_one_is_killed_all_stop_and_start_again(tmp_path: Path, cache: Path, victim: int, runner: str):
     """The other one ends by the missing heartbeat at the latest (100 s), says why, and leaves a folder from which both go on."""
     config = write_config_file(tmp_path / "long.json", with_train(CONFIG, steps=100_000))
