@@ -17,22 +17,24 @@ from flaxformer_lite.base.console import Progress, note, warn
 from flaxformer_lite.config import Config
 from flaxformer_lite.interop import check, ctranslate2
 from flaxformer_lite.interop.differences import CannotExpress, check_same
-from flaxformer_lite.interop.hf import sentence
+from flaxformer_lite.interop.hf import peft, sentence
 from flaxformer_lite.interop.hf.card import About, model_card
 from flaxformer_lite.interop.hf.decoding import export_notes, generation_config
 from flaxformer_lite.interop.hf.decoding import special_ids as special_ids_of
 from flaxformer_lite.interop.hf.families import FAMILIES, Families, family_of
 from flaxformer_lite.interop.hf.family import Family
-from flaxformer_lite.interop.hf.folder import copy_companions, read_json, write_folder
+from flaxformer_lite.interop.hf.folder import copy_companions, read_json, save_tensors, write_folder
 from flaxformer_lite.interop.hf.options import SPECIAL_IDS
 from flaxformer_lite.interop.hf.tokenizer_export import write_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, from_params, our_shapes, placeholders
 from flaxformer_lite.interop.options import Options
 from flaxformer_lite.interop.systems import SYSTEMS
-from flaxformer_lite.interop.weight_files import read_settings, write_weights
+from flaxformer_lite.interop.weight_files import new_folder, read_settings, write_weights
 from flaxformer_lite.model import ModelConfig
+from flaxformer_lite.model.lora import ADAPTERS, merged
 from flaxformer_lite.run import Run, load
 from flaxformer_lite.text.kinds import copy_hub_files
+from flaxformer_lite.workdir import open_run
 
 KEPT = (*SPECIAL_IDS, "problem_type", "task_specific_params", "max_position_embeddings")
 """Options that are copied from the folder that a run was imported from, unless the model decides them."""
@@ -48,8 +50,11 @@ def export_hf(
     license: str | None = None,
     push: bool = False,
     private: bool = False,
+    adapters: bool = False,
 ) -> None:
     """Writes the run in a folder as a new Hugging Face folder; with `push` as one commit of the hub's model `output`.
+
+    Adapters of `model.lora` are merged into the weights; with `adapters` they alone are written, as a folder of PEFT.
 
     `weights`: last, best, ema or average:N; None: the config's. `family`: the model type; None: the one that the run
     was imported from, or the first that fits. `license`: what the model card states. `private`: create a private model on the hub.
@@ -61,6 +66,8 @@ def export_hf(
     """
     from flaxformer_lite.interop import hub  # with the library for it
 
+    if adapters and (push or license):
+        raise ValueError("adapters is set, with push or license: these are for a whole model; leave out one")
     if push:
         hub.check_target(str(output))
     elif private:
@@ -69,6 +76,9 @@ def export_hf(
         require_absent(Path(output), "folder")
     if family not in (None, *FAMILIES):
         raise ValueError(f"family is {family}: choose one of {', '.join(FAMILIES)}")
+    if adapters:
+        export_adapters(run, Path(output), weights, family)
+        return
     with exporting(run, weights, "hf") as (loaded, origin), tempfile.TemporaryDirectory() as made:
         check_prompts_are_causal(loaded, "hf")
         config = loaded.config
@@ -86,6 +96,37 @@ def export_hf(
         if push:
             hub.push(folder, str(output), private=private, keep_card=license is None)
     report(notes + more, count, loaded, output)
+
+
+def export_adapters(run: str | Path, output: Path, weights: str | None, family: str | None) -> None:
+    """Writes the adapters of a run as a folder of PEFT. Raises: ValueError if it has none, or trains more than them."""
+    with Progress() as progress:
+        progress.update("exporting")
+        loaded = load(run, weights=weights)
+        config, start = loaded.config, loaded.config.train.init_from
+        if (lora := config.model.lora) is None:
+            raise ValueError(f"{run} has no adapters (model.lora is None): export it without adapters")
+        if more := [pattern for pattern in config.trainable if pattern not in ADAPTERS and not pattern.startswith("!")]:
+            raise ValueError(
+                f"train.trainable names {more[0]!r} besides the adapters: export the merged model, without adapters"
+            )
+        origin = read_json((loaded.folder if start is None else open_run(start)).path / "imported.json")
+        origin = origin if origin.get("system") == "hf" else {}
+        model, merged_params = dataclasses.replace(config.model, lora=None), merged(loaded.params, lora)
+        chosen = family or origin.get("config", {}).get("model_type")
+        theirs = (
+            first_fitting(model, merged_params) if chosen is None else export(model, merged_params, family_of(chosen))
+        )
+        kind = family_of(theirs.config["model_type"])
+        (architecture,) = theirs.config["architectures"]
+        documents, tensors = peft.adapter_documents(
+            lora, loaded.params, kind.name_map(model, architecture), model, origin.get("weights")
+        )
+        saved = {f"{peft.START}{name}": x for name, x in kind.saved_names(tensors, architecture).items()}
+        with new_folder(output, {peft.ADAPTER_CONFIG: documents}) as unfinished:
+            save_tensors(saved, unfinished / peft.ADAPTER_WEIGHTS, like=unfinished / peft.ADAPTER_CONFIG)
+    notes = [] if origin else [f"{peft.ADAPTER_CONFIG} names no base: export it by `export hf`, and name it there"]
+    report(notes, len(saved), loaded, output)
 
 
 def export_ctranslate2(run: str | Path, output: str | Path, *, weights: str | None = None) -> None:
@@ -126,10 +167,16 @@ def export_file(
 
 @contextlib.contextmanager
 def exporting(run: str | Path, weights: str | None, system: str) -> Iterator[tuple[Run, dict[str, Any]]]:
-    """Shows that a run is being exported; yields it, loaded, and its `imported.json` if that is of the same system, else {}."""
+    """Shows that a run is being exported; yields it, loaded, with its adapters merged, and its `imported.json`.
+
+    {} stands for an `imported.json` of another system.
+    """
     with Progress() as progress:
         progress.update("exporting")
         loaded = load(run, weights=weights)
+        if (lora := loaded.config.model.lora) is not None:
+            config = dataclasses.replace(loaded.config, model=dataclasses.replace(loaded.config.model, lora=None))
+            loaded = dataclasses.replace(loaded, config=config, params=merged(loaded.params, lora))
         origin = read_json(loaded.folder.path / "imported.json")
         yield loaded, origin if origin.get("system") == system else {}
 
@@ -304,7 +351,8 @@ def export_obstacles(config: Config) -> dict[str, list[str]]:
 
     hf has those of the nearest family. An older system is there if the model fits it.
     """
-    model, params = config.model, placeholders(config.model)
+    model = dataclasses.replace(config.model, lora=None)
+    params = placeholders(model)
     prompts = [] if config.objective.prompt_attention == "causal" else ["objective"]
     found = {}
     try:

@@ -15,7 +15,8 @@ from flaxformer_lite.config import Config, TrainConfig
 from flaxformer_lite.data import DataConfig
 from flaxformer_lite.inference import DecodeConfig, MetricConfig
 from flaxformer_lite.inference.metrics import language_of
-from flaxformer_lite.interop.hf.folder import copy_companions, read_json
+from flaxformer_lite.interop.hf import peft
+from flaxformer_lite.interop.hf.folder import copy_companions, read_config, read_json
 from flaxformer_lite.interop.hf.import_folder import Imported, read_folder
 from flaxformer_lite.interop.hf.tokenizer_files import read_tokenizers
 from flaxformer_lite.interop.name_map import WeightName, to_params, unwrapped
@@ -31,25 +32,32 @@ from flaxformer_lite.workdir import RunFolder
 def import_hf(source: str | Path, run: str | Path) -> Path:
     """Imports a Hugging Face folder, or a model of the hub by its name (`ORG/NAME`, `ORG/NAME@REVISION`), into a new run folder.
 
+    A folder that PEFT wrote is read with its base, and the run has the adapters as `model.lora`.
+
     Returns the run folder. Notes on stderr tell what was left out.
 
     Example: `load(import_hf("google-bert/bert-base-uncased", "runs/bert")).fill_mask(["Paris is [MASK]."])`.
 
     Raises: ValueError if the folder cannot be imported exactly, or `run` is there already.
     """
-    from flaxformer_lite.interop.hub import download, hub_name  # with the library for it
-
     output = RunFolder(run)
     require_absent(output.path)
-    name = hub_name(str(source))
-    folder, origin = (Path(source), str(source)) if name is None else download(name)
+    folder, origin = folder_of(source)
+    adapters = folder if peft.is_adapter(folder) else None
+    if adapters is not None:
+        folder, origin = base_of(adapters)
     with Progress() as progress:
-        progress.update(f"importing {origin}")
+        progress.update(f"importing {source}")
         try:
             found = read_folder(folder)
             tokenizers, reason, about_tokens = read_tokenizers(folder, found.config, found.model.vocab_sizes)
         except ValueError as error:
             raise with_path(str(folder), error) from None
+        if adapters is not None:
+            try:
+                found = peft.read_adapters(adapters, found)
+            except ValueError as error:
+                raise with_path(str(adapters), error) from None
         paths = leaves_by_path(found.params)
         config = Config(
             model=found.model,
@@ -81,6 +89,27 @@ def import_hf(source: str | Path, run: str | Path) -> Path:
         note(f"the run has no tokenizer, it reads and writes token ids: {reason}")
     report(found.params, found.names, output)
     return output.path
+
+
+def folder_of(source: str | Path) -> tuple[Path, str]:
+    """Returns a folder with the model that a path or a name on the hub stands for, and its full name. Raises: ValueError."""
+    from flaxformer_lite.interop.hub import download, hub_name  # with the library for it
+
+    name = hub_name(str(source))
+    return (Path(source), str(source)) if name is None else download(name)
+
+
+def base_of(adapters: Path) -> tuple[Path, str]:
+    """Returns the base of a folder of adapters as `folder_of` does. Raises: ValueError that names the base if it is missing."""
+    name = peft.base_name(adapters)
+    try:
+        folder, origin = folder_of(name)
+        read_config(folder)
+    except ValueError as error:
+        raise ValueError(
+            f"{adapters / peft.ADAPTER_CONFIG} names the base {name}: {error}. Put it there, or change base_model_name_or_path"
+        ) from None
+    return folder, origin
 
 
 def import_file(system: str, weights: str | Path, config: str | Path, run: str | Path) -> Path:

@@ -2,7 +2,8 @@
 
 SYSTEM is hf, ctranslate2 or a system of docs/systems. OUT is a new folder for Hugging Face or CTranslate2, for other systems an
 .npz or .safetensors file. With --push, OUT is ORG/NAME, a model of the Hugging Face hub, and the folder becomes one commit there.
-The system must support the model. An imported run is exported bit for bit.
+The system must support the model. An imported run is exported bit for bit. Adapters (model.lora) are merged into the weights; with
+--adapters they alone are written.
 """
 
 import argparse
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--push", action="store_true", help="hf: OUT is ORG/NAME, a model of the hub; push to it")
     parser.add_argument("--private", action="store_true", help="with --push: create a private model; default: public")
     parser.add_argument("--license", metavar="ID", help="hf: the licence that the model card states, such as mit")
+    parser.add_argument("--adapters", action="store_true", help="hf: write the adapters alone, as a folder of PEFT")
     parser.add_argument("--weights", help="last, best, ema or average:N; by default the config's weights")
 
 
@@ -36,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     folder, output, weights = arguments.folder, arguments.output, arguments.weights
     if arguments.system == "hf":
-        options = {name: getattr(arguments, name) for name in ("family", "license", "push", "private")}
+        options = {name: getattr(arguments, name) for name in ("family", "license", "push", "private", "adapters")}
         export_hf(folder, output, weights=weights, **options)
     elif arguments.system == "ctranslate2":
         export_ctranslate2(folder, output, weights=weights)
@@ -47,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 def check_options(arguments: argparse.Namespace) -> None:
     """Raises: ValueError for an option that the system does not have."""
     is_hf = arguments.system == "hf"
-    for option in ("config", "family", "license", "push", "private"):
+    for option in ("config", "family", "license", "push", "private", "adapters"):
         fits = arguments.system in SYSTEMS if option == "config" else is_hf
         if (value := getattr(arguments, option)) and not fits:
             typed = "" if value is True else f" is {value}"

@@ -100,10 +100,13 @@ def write_folder(output: Path, documents: Mapping[str, Any], tensors: Mapping[st
     """
     with new_folder(output, documents) as unfinished:
         copy_companions(files, unfinished, skip=documents)
-        contiguous = {name: np.ascontiguousarray(x) for name, x in tensors.items()}
-        save_file(contiguous, unfinished / WEIGHTS, {"format": "pt"})
-        # the library lets only the owner read it
-        os.chmod(unfinished / WEIGHTS, (unfinished / "config.json").stat().st_mode)
+        save_tensors(tensors, unfinished / WEIGHTS, like=unfinished / "config.json")
+
+
+def save_tensors(tensors: Mapping[str, np.ndarray], path: Path, like: Path) -> None:
+    """Writes tensors as a safetensors file, which those may read who may read the file `like`."""
+    save_file({name: np.ascontiguousarray(x) for name, x in tensors.items()}, path, {"format": "pt"})
+    os.chmod(path, like.stat().st_mode)  # the library lets only the owner read it
 
 
 def copy_companions(source: Path, output: Path, skip: Collection[str] = ()) -> list[str]:

@@ -1,0 +1,212 @@
+"""Adapters as the library PEFT saves them: `adapter_config.json` and `adapter_model.safetensors` beside a base model.
+
+    base_model.model.MODULE.lora_A.weight   [rank, in]    A, transposed
+    base_model.model.MODULE.lora_B.weight   [out, rank]   B, transposed; of projections in one matrix one after the other
+
+Ours have one rank and one factor `alpha / rank`. Others are read exactly: a lower rank gets columns of zeros, which training leaves
+as they are, and another factor becomes part of B.
+
+Reference: https://huggingface.co/docs/peft/package_reference/lora
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import PyTree
+
+from flaxformer_lite.interop.hf.family import Family
+from flaxformer_lite.interop.hf.folder import INDEX, WEIGHTS, read_json
+from flaxformer_lite.interop.hf.import_folder import Imported
+from flaxformer_lite.interop.name_map import Arrays, WeightName, is_finite, listed, our_shapes
+from flaxformer_lite.interop.options import Options
+from flaxformer_lite.interop.weight_files import read_file
+from flaxformer_lite.model import LoRA, ModelConfig
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+START, A, B = "base_model.model.", ".lora_A.weight", ".lora_B.weight"
+"""The start and the ends of the names of tensors."""
+
+WITHOUT_EFFECT = (
+    *(
+        "task_type",
+        "auto_mapping",
+        "peft_version",
+        "base_model_name_or_path",
+        "revision",
+        "inference_mode",
+        "runtime_config",
+    ),
+    *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "fan_in_fan_out", "eva_config"),
+    *("megatron_core", "qalora_group_size"),
+)
+"""Options that say what the tensors say too, or how they were made."""
+
+
+def is_adapter(folder: Path) -> bool:
+    """Returns whether a folder holds adapters alone."""
+    whole = any((folder / name).is_file() for name in (WEIGHTS, INDEX))
+    return (folder / ADAPTER_CONFIG).is_file() and not whole
+
+
+def base_name(folder: Path) -> str:
+    """Returns the place of the base, ORG/NAME or a folder. Raises: ValueError where the config names none."""
+    options = read_options(folder)
+    name, revision = options.text("base_model_name_or_path"), options.raw("revision")
+    return f"{name}@{revision}" if revision and not Path(name).exists() else name
+
+
+def read_options(folder: Path) -> Options:
+    """Returns the options that are not switched off."""
+    found = read_json(folder / ADAPTER_CONFIG)
+    return Options(
+        {name: x for name, x in found.items() if x is not False and x not in ([], {})}, f"{ADAPTER_CONFIG}: "
+    )
+
+
+def read_adapters(folder: Path, base: Imported) -> Imported:
+    """Returns the base with the adapters of a folder. Raises: ValueError that names what our adapters cannot be."""
+    options = read_options(folder)
+    options.only("peft_type", "LORA")
+    options.only("bias", "none")
+    options.only("init_lora_weights", True, "gaussian", "orthogonal", "eva")  # the others change the base too
+    rank, alpha, dropout = options.integer("r", 8), options.number("lora_alpha", 8), options.number("lora_dropout", 0)
+    power = 0.5 if options.flag("use_rslora", False) else 1.0
+    ranks, alphas = read_pattern(options, "rank_pattern"), read_pattern(options, "alpha_pattern")
+    options.finish(WITHOUT_EFFECT)
+    if rank < 1:
+        raise options.wrong("r", "it should be at least 1")
+
+    tensors = read_tensors(folder, base.family)
+    most = max((x.shape[0] for name, x in tensors.items() if name.endswith(A)), default=rank)
+    factor = alpha / rank**power
+    lora_alpha = alpha if (most, power) == (rank, 1) else factor * most
+    params, targets = flatten_dict(base.params, sep="/"), []
+    for weight in base.names:
+        path = weight.path.removesuffix("/kernel")
+        modules = [name.removesuffix(".weight") for name in weight.names]
+        if path == weight.path or not any(module + end in tensors for module in modules for end in (A, B)):
+            continue
+        wide, narrow = params[weight.path].shape[-2:]
+        a, b = np.zeros((len(modules), wide, most), np.float32), np.zeros((len(modules), most, narrow), np.float32)
+        for i, module in enumerate(modules):
+            if (module + A in tensors) != (module + B in tensors):
+                raise ValueError(
+                    f"{module} has an adapter without its other matrix: the file is not whole, copy it again"
+                )
+            if module + A in tensors:
+                own_a, own_b = (np.asarray(tensors[module + end], np.float32).T for end in (A, B))
+                own_b = own_b if weight.part is None else own_b[:, weight.part]
+                own_rank, own_alpha = of_pattern(ranks, module, rank), of_pattern(alphas, module, alpha)
+                if (own_a.shape, own_b.shape) != ((wide, own_rank), (own_rank, narrow)):
+                    raise ValueError(
+                        f"{module} has an adapter of shapes {own_a.shape} and {own_b.shape}: they should be {(wide, own_rank)} and "
+                        f"{(own_rank, narrow)}"
+                    )
+                a[i, :, :own_rank] = own_a
+                b[i, :own_rank] = own_b * np.float32(own_alpha / own_rank**power / (lora_alpha / most))
+        targets.append(path)
+        for name, x in (("lora_a", a), ("lora_b", b)):
+            params[f"{path}/{name}/kernel"] = x if weight.stacked else x[0]
+    check_read(tensors, base, targets)
+    lora = LoRA(rank=most, alpha=lora_alpha, targets=tuple(targets), dropout=dropout)
+    model = dataclasses.replace(base.model, lora=lora)
+    if lost := sorted(params.keys() ^ our_shapes(model).keys()):
+        raise ValueError(f"{lost[0].partition('/lora_')[0]} has an adapter: only projections can have one here")
+    return base._replace(model=model, params=unflatten_dict(params, sep="/"))
+
+
+def read_pattern(options: Options, name: str) -> dict[str, float]:
+    """Returns the numbers of an object by their patterns. Raises: ValueError for another value, and for what is no pattern."""
+    found = options.mapping(name)
+    for pattern, value in found.items():
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise options.wrong(name, f"{pattern} is no pattern ({error})") from None
+        if not isinstance(value, int | float) or not value > 0:
+            raise options.wrong(name, f"the value of {pattern} should be a number above 0")
+    return found
+
+
+def read_tensors(folder: Path, family: Family) -> dict[str, np.ndarray]:
+    """Returns the tensors of the adapters under names of the family. Raises: ValueError where the file is missing or damaged."""
+    path = folder / ADAPTER_WEIGHTS
+    if not path.is_file():
+        raise ValueError(
+            f"{folder} has no {ADAPTER_WEIGHTS}: a pickle is not read; save the adapters again by a newer PEFT"
+        )
+    tensors = {name.removeprefix(START): x for name, x in read_file(path).items()}
+    if damaged := [name for name, x in tensors.items() if not is_finite(x)]:
+        raise ValueError(f"{damaged[0]} has a NaN or an infinity: the file is damaged, or its training failed")
+    return family.full_names(tensors)
+
+
+def check_read(tensors: Arrays, base: Imported, targets: Sequence[str]) -> None:
+    """Raises: ValueError that lists the tensors that belong to no projection of the base."""
+    read = [
+        f"{name.removesuffix('.weight')}{end}"
+        for weight in base.names
+        if weight.path.removesuffix("/kernel") in targets
+        for name in weight.names
+        for end in (A, B)
+    ]
+    if left := listed("left over", tensors.keys() - set(read)):
+        raise ValueError(f"{left}: only adapters of projections of the base are read; merge the others by PEFT")
+    if not targets:
+        raise ValueError(f"{ADAPTER_WEIGHTS} holds no adapter: name another folder")
+
+
+def of_pattern(patterns: Mapping[str, float], module: str, default: float) -> float:
+    """Returns the value of the first pattern that matches the end of a module's name, as PEFT finds it."""
+    return next((value for key, value in patterns.items() if re.match(rf"(.*\.)?({key})$", module)), default)
+
+
+# Export ---------------------------------------------------------------------------------------------------------------
+
+
+def adapter_documents(
+    lora: LoRA, params: PyTree, names: Sequence[WeightName], model: ModelConfig, base: str | None
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Returns `adapter_config.json` and the tensors, by names of a family.
+
+    Raises: ValueError for projections that the family keeps in one matrix: PEFT has one adapter for them.
+    """
+    flat = {path: np.asarray(x, np.float32) for path, x in flatten_dict(params, sep="/").items()}
+    tensors: dict[str, np.ndarray] = {}
+    adapted: set[str] = set()
+    for weight in names:
+        path = weight.path.removesuffix("/kernel")
+        if f"{path}/lora_a/kernel" not in flat:
+            continue
+        if weight.part is not None:
+            raise ValueError(
+                f"{weight.names[0]} holds {path.rpartition('/')[2]} and others in one matrix, for which PEFT has one adapter: "
+                "export the merged model, without adapters"
+            )
+        pair = (flat[f"{path}/{name}/kernel"] for name in ("lora_a", "lora_b"))
+        a, b = (x if weight.stacked else x[None] for x in pair)
+        for name, own_a, own_b in zip(weight.names, a, b, strict=True):
+            module = name.removesuffix(".weight")
+            adapted.add(module)
+            tensors |= {f"{module}{A}": own_a.T, f"{module}{B}": own_b.T}
+    ends = {module.rpartition(".")[2] for module in adapted}
+    alike = {name.removesuffix(".weight") for weight in names for name in weight.names if name.endswith(".weight")}
+    short = all(module in adapted for module in alike if module.rpartition(".")[2] in ends)
+    task = None if model.head is None else "SEQ_2_SEQ_LM" if model.has_two_stacks else "CAUSAL_LM"
+    config = {
+        "peft_type": "LORA",
+        "task_type": task if model.num_decoder_layers else None,
+        "base_model_name_or_path": base,
+        "r": lora.rank,
+        "lora_alpha": lora.alpha,
+        "lora_dropout": lora.dropout,
+        "target_modules": sorted(ends if short else adapted),
+        "bias": "none",
+        "inference_mode": True,
+    }
+    return config, tensors

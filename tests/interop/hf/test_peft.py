@@ -1,0 +1,174 @@
+"""Adapters of PEFT, in and out. Oracle: the answers of PEFT itself, in tests/fixtures/peft and, where it is installed, now."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from flaxformer_lite import export_hf, import_hf, load
+from flaxformer_lite.cli.main import main
+from flaxformer_lite.run import Run
+from tests.support.hf_folders import DATA
+from tests.support.paths import FIXTURES, ROOT
+
+FOLDERS = sorted(path.parent for path in (FIXTURES / "peft").glob("*/io.npz"))
+UNFUSED = [folder for folder in FOLDERS if folder.name != "gpt2_fused"]
+
+
+@pytest.fixture(autouse=True)
+def in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders name their bases from there."""
+    monkeypatch.chdir(ROOT)
+
+
+def base_of(folder: Path) -> Path:
+    return Path(json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"])
+
+
+def inputs_of(folder: Path) -> dict[str, np.ndarray]:
+    with np.load(base_of(folder) / "io.npz") as file:
+        return {name.removeprefix("in/"): file[name] for name in file.files if name.startswith("in/")}
+
+
+def assert_answers(run: Run, folder: Path) -> None:
+    """Compares the logits of all tokens with PEFT's."""
+    inputs = inputs_of(folder)
+    shown = inputs.get("decoder_attention_mask", inputs["attention_mask"]).astype(bool)
+    expected = np.load(folder / "io.npz")["logits"]
+    np.testing.assert_allclose(run.forward(**inputs).logits[shown], expected[shown], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_adapters_answer_as_in_peft_as_they_are_and_merged(folder: Path, tmp_path: Path):
+    run = load(import_hf(folder, tmp_path / "run"))
+    assert run.config.model.lora is not None
+    assert_answers(run, folder)
+    export_hf(tmp_path / "run", tmp_path / "merged")
+    merged = load(import_hf(tmp_path / "merged", tmp_path / "again"))
+    assert merged.config.model.lora is None
+    assert_answers(merged, folder)
+    assert_answers(load(tmp_path / "run"), folder)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:`is_gradient_checkpointing`:FutureWarning"
+)  # PEFT calls transformers by an older name
+@pytest.mark.parametrize("folder", UNFUSED, ids=lambda folder: folder.name)
+def test_adapters_are_written_as_peft_reads_them(folder: Path, tmp_path: Path):
+    """Without PEFT by reading them again."""
+    import_hf(folder, tmp_path / "run")
+    export_hf(tmp_path / "run", tmp_path / "adapters", adapters=True)
+    assert base_of(tmp_path / "adapters") == base_of(folder)
+    assert_answers(load(import_hf(tmp_path / "adapters", tmp_path / "again")), folder)
+    peft = pytest.importorskip("peft")
+    import torch
+    import transformers
+
+    config = transformers.AutoConfig.from_pretrained(base_of(folder))
+    model = getattr(transformers, config.architectures[0]).from_pretrained(base_of(folder)).float()
+    adapted = peft.PeftModel.from_pretrained(model, str(tmp_path / "adapters")).eval()
+    with torch.no_grad():
+        found = adapted(**{name: torch.tensor(x) for name, x in inputs_of(folder).items()}).logits.numpy()
+    np.testing.assert_allclose(found, np.load(folder / "io.npz")["logits"], rtol=1e-5, atol=1e-5)
+
+
+def test_plain_adapters_keep_their_bits_and_their_settings(tmp_path: Path):
+    folder = FIXTURES / "peft" / "llama_plain"
+    import_hf(folder, tmp_path / "run")
+    export_hf(tmp_path / "run", tmp_path / "adapters", adapters=True)
+    before, after = (load_file(path / "adapter_model.safetensors") for path in (folder, tmp_path / "adapters"))
+    assert before.keys() == after.keys()
+    for name, x in before.items():
+        np.testing.assert_array_equal(after[name], x)
+    theirs, ours = (json.loads((x / "adapter_config.json").read_text()) for x in (folder, tmp_path / "adapters"))
+    theirs["target_modules"].sort()
+    names = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules", "bias")
+    assert {name: ours[name] for name in names} == {name: theirs[name] for name in names}
+
+
+def edited(folder: Path, output: Path, **changes: Any) -> Path:
+    shutil.copytree(folder, output)
+    config = json.loads((output / "adapter_config.json").read_text())
+    (output / "adapter_config.json").write_text(json.dumps(config | changes))
+    return output
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"peft_type": "IA3"}, 'peft_type is "IA3"'),
+        ({"use_dora": True}, "use_dora is true"),
+        ({"modules_to_save": ["lm_head"]}, r'modules_to_save is \["lm_head"\]'),
+        ({"bias": "all"}, 'bias is "all"'),
+        ({"init_lora_weights": "pissa"}, 'init_lora_weights is "pissa"'),
+        ({"trainable_token_indices": [3]}, r"trainable_token_indices is \[3\]"),
+        ({"layer_replication": [[0, 2]]}, "layer_replication is"),
+        ({"never_heard_of": 7}, "never_heard_of is 7"),
+        ({"r": 0}, "r is 0: it should be at least 1"),
+        ({"r": 5}, r"q_proj has an adapter of shapes \(18, 4\) and \(4, \d+\): they should be \(18, 5\)"),
+        ({"rank_pattern": {"(": 4}}, r"rank_pattern is .*: \( is no pattern"),
+        ({"alpha_pattern": {"q_proj": "a"}}, "the value of q_proj should be a number"),
+        ({"base_model_name_or_path": None}, "base_model_name_or_path is missing"),
+        ({"base_model_name_or_path": "/no/such/base"}, "names the base /no/such/base: /no/such/base is not there"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_read_is_named(changes: dict[str, Any], message: str, tmp_path: Path):
+    folder = edited(FIXTURES / "peft" / "llama_plain", tmp_path / "adapters", **changes)
+    with pytest.raises(ValueError, match=message):
+        import_hf(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def other_tensors(change: Callable[[dict[str, np.ndarray]], object], output: Path) -> Path:
+    folder = edited(FIXTURES / "peft" / "llama_plain", output)
+    tensors = load_file(folder / "adapter_model.safetensors")
+    change(tensors)
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda x: x.update({"base_model.model.lm_head.weight": np.ones((3, 3), np.float32)}),
+            "1 array left over: lm_head",
+        ),
+        (lambda x: x.pop(next(name for name in x if "lora_B" in name)), "without its other matrix"),
+        (lambda x: x.update({next(iter(x)): np.full((4, 18), np.nan, np.float32)}), "has a NaN or an infinity"),
+        (lambda x: x.clear(), "holds no adapter"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_named(change: Callable, message: str, tmp_path: Path):
+    with pytest.raises(ValueError, match=message):
+        import_hf(other_tensors(change, tmp_path / "adapters"), tmp_path / "run")
+
+
+def test_an_adapter_of_the_head_is_named(tmp_path: Path):
+    """Its matrix is no projection, and this base has one of its own."""
+    sizes = {"lm_head.lora_A": (4, 18), "lm_head.lora_B": (41, 4)}
+    more = {f"base_model.model.{name}.weight": np.ones(shape, np.float32) for name, shape in sizes.items()}
+    folder = other_tensors(lambda x: x.update(more), tmp_path / "adapters")
+    with pytest.raises(ValueError, match="2 arrays left over: lm_head"):
+        import_hf(folder, tmp_path / "run")
+    untied = edited(folder, tmp_path / "untied", base_model_name_or_path="tests/fixtures/hf/llama/linear")
+    with pytest.raises(ValueError, match="untied: head has an adapter: only projections can have one here"):
+        import_hf(untied, tmp_path / "run")
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path):
+    import_hf(DATA / "llama/gqa_llama3", tmp_path / "base")
+    with pytest.raises(ValueError, match=r"has no adapters \(model\.lora is None\)"):
+        export_hf(tmp_path / "base", tmp_path / "out", adapters=True)
+    import_hf(FIXTURES / "peft/gpt2_fused", tmp_path / "gpt2")
+    with pytest.raises(ValueError, match=r"c_attn\.weight holds query and others in one matrix"):
+        export_hf(tmp_path / "gpt2", tmp_path / "out", adapters=True)
+    with pytest.raises(SystemExit):
+        main(["export", "ctranslate2", str(tmp_path / "gpt2"), str(tmp_path / "out"), "--adapters"])
+    assert not (tmp_path / "out").exists()
