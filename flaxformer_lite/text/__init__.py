@@ -2,7 +2,7 @@
 
 A tokenizer config (`SentencePiece`, `Characters`, `Bytes`, `FromRun`) trains a `Tokenizer`; a trained one is saved in the run
 folder and loaded by `load_tokenizer`. `special_ids` → `tokenizer` (the base class) → one file a kind → `kinds` (all of them).
-`files` reads text files; `chat` writes a conversation by a model's chat template (needs jinja2).
+`files` reads text files; `chat` writes and reads conversations by a model's chat template.
 """
 
 from flaxformer_lite.text.characters import Bytes, Characters

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flaxformer_lite.text.special_ids import SPECIALS, UNK
-from flaxformer_lite.text.tokenizer import Tokenizer, json_fields, training_lines
+from flaxformer_lite.text.tokenizer import SpannedIds, Tokenizer, json_fields, training_lines
 
 
 class CharacterTokenizer(Tokenizer):
@@ -22,6 +22,10 @@ class CharacterTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(character, UNK) for character in text] for text in texts]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        places = ([(i, i + 1) for i in range(len(text))] for text in texts)
+        return list(map(SpannedIds, self.encode_batch(texts), places))
 
     def _text(self, ids: list[int]) -> str:
         return "".join(map(self._piece, ids))
@@ -54,6 +58,10 @@ class ByteTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [[byte + len(SPECIALS) for byte in text.encode()] for text in texts]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        places = ([(i, i + 1) for i, c in enumerate(text) for _ in c.encode()] for text in texts)
+        return list(map(SpannedIds, self.encode_batch(texts), places))
 
     def _text(self, ids: list[int]) -> str:
         """Returns the text of the bytes. A model may predict invalid UTF-8, which becomes U+FFFD."""

@@ -12,7 +12,7 @@ import tokenizers
 
 from flaxformer_lite.base.bounds import cut
 from flaxformer_lite.text.special_ids import EncodedText, SpecialIds
-from flaxformer_lite.text.tokenizer import Tokenizer, json_fields
+from flaxformer_lite.text.tokenizer import SpannedIds, Tokenizer, json_fields
 
 ROLES = {"pad": ("pad",), "unk": ("unk",), "bos": ("bos", "cls"), "eos": ("eos", "sep"), "mask": ("mask",)}
 """For each special id the names that it has in a Hugging Face folder."""
@@ -107,6 +107,21 @@ class JsonTokenizer(Tokenizer):
     @one_error()
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [list(found.ids) for found in self._tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+
+    @one_error()
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        found = []
+        for read in self._tokenizer.encode_batch(list(texts), add_special_tokens=False):
+            spans: list[tuple[int, int]] = []
+            for start, stop in read.offsets:  # white space alone has the place behind it, if offsets are trimmed
+                spans.append((min(start, spans[-1][1] if spans else 0) if start == stop else start, stop))
+            found.append(SpannedIds(list(read.ids), spans))
+        return found
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return tuple(token.content for token in added if token.special)
 
     @one_error()
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:

@@ -7,7 +7,7 @@ import json
 import operator
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, SupportsIndex
 
@@ -18,7 +18,7 @@ from tokenizers import AddedToken, models
 
 from flaxformer_lite.base.bounds import Checked, PositiveInt
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, UNK, EncodedText
-from flaxformer_lite.text.tokenizer import MOST_IDS, Tokenizer, json_fields, training_lines
+from flaxformer_lite.text.tokenizer import MOST_IDS, SpannedIds, Tokenizer, json_fields, training_lines
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -44,6 +44,9 @@ class SentencePieceTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return list(self._processor.encode(list(texts)))
+
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        return spanned(self._processor, texts)
 
     def _text(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids))
@@ -85,6 +88,22 @@ class SentencePieceTokenizer(Tokenizer):
         if tokenizer.vocab_size == 0:
             raise ValueError("the model is empty: it has no pieces")
         return tokenizer
+
+
+def spanned(processor: sentencepiece.SentencePieceProcessor, texts: Sequence[str]) -> list[SpannedIds]:
+    """Returns the ids of a model for each text, with their places. The library counts bytes, and of those in pieces of their own
+    only the last one has the place of their character."""
+    from sentencepiece.sentencepiece_pb2 import SentencePieceText  # type: ignore[attr-defined]
+
+    found = []
+    for text, read in zip(texts, processor.encode(list(texts), out_type="serialized_proto"), strict=True):
+        begins = [0, *itertools.accumulate(byte & 0xC0 != 0x80 for byte in text.encode())]  # characters, by bytes
+        pieces, spans = SentencePieceText.FromString(read).pieces, list[tuple[int, int]]()
+        for piece in reversed(pieces):
+            shared = piece.begin == piece.end and spans and spans[-1][0] == begins[piece.begin]
+            spans.append(spans[-1] if shared else (begins[piece.begin], begins[piece.end]))
+        found.append(SpannedIds([piece.id for piece in pieces], spans[::-1]))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,15 +253,35 @@ class AddedPieces(SentencePieceTokenizer):
         ]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        rows = self._parts(texts)
-        between = [(text, first) for row in rows for text, i, first in row if i is None]
-        outer = iter(self._processor.encode([text for text, first in between if first]))
-        inner = iter(self._inner.encode([text for text, first in between if not first]))
-        found: list[list[int]] = []
-        for row in rows:
-            parts = ([i] if i is not None else next(outer if first else inner) for _, i, first in row)
-            found.append(list(itertools.chain.from_iterable(parts)))
+        return [
+            list(itertools.chain(*row))
+            for row in self._encoded(self._parts(texts), lambda model, part: model.encode(part))
+        ]
+
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        rows, found = self._parts(texts), list[SpannedIds]()
+        for row, encoded in zip(rows, self._encoded(rows, spanned), strict=True):
+            whole, start = SpannedIds([], []), 0
+            for (text, i, _), part in zip(row, encoded, strict=True):
+                ids, spans = part if i is None else ([i], [(0, len(text))])
+                whole.ids.extend(ids)
+                whole.spans.extend((start + a, start + b) for a, b in spans)
+                start += len(text)
+            found.append(whole)
         return found
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        return tuple(token["content"] for token in self.added.values() if token["special"])
+
+    def _encoded(
+        self, rows: list[list[tuple[str, int | None, bool]]], encode: Callable[[Any, list[str]], Any]
+    ) -> list[list[Any]]:
+        """Returns each part of `_parts` as `encode` has it, an added token as a list of its id."""
+        between = [(text, first) for row in rows for text, i, first in row if i is None]
+        outer = iter(encode(self._processor, [text for text, first in between if first]))
+        inner = iter(encode(self._inner, [text for text, first in between if not first]))
+        return [[[i] if i is not None else next(outer if first else inner) for _, i, first in row] for row in rows]
 
     def unknown_parts(self, texts: Iterable[str]) -> list[str]:
         """Returns the characters outside of added tokens that the vocabulary lacks, in order, each once."""

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, SupportsIndex
+from typing import Any, ClassVar, NamedTuple, SupportsIndex
 
 from flaxformer_lite.base.atomic_files import atomic_write
 from flaxformer_lite.text.special_ids import BOS, EOS, PAD, SPECIALS, UNK, EncodedText, SpecialIds, check_token_ids
@@ -15,6 +15,14 @@ MOST_IDS = 2**24
 """Larger vocabularies are refused: some readers make a list as long as the largest id."""
 MAX_LISTED, MAX_REPORTED = 10, 10_000
 """Unknown parts of texts that one warning lists, and that are remembered."""
+
+
+class SpannedIds(NamedTuple):
+    """The token ids of a text with their places."""
+
+    ids: list[int]
+    spans: list[tuple[int, int]]
+    """The first character of each token, and the one after its last. Tokens that share the bytes of a character all have it."""
 
 
 class Tokenizer(ABC):
@@ -56,6 +64,20 @@ class Tokenizer(ABC):
     @abstractmethod
     def from_bytes(cls, content: bytes) -> "Tokenizer":
         """Returns the tokenizer saved by `to_bytes`. Raises: ValueError, TypeError or RuntimeError for a damaged file."""
+
+    def encode_spans(self, texts: Sequence[str]) -> list[SpannedIds]:
+        """Returns the ids of every text as `encode_batch`, and the characters of the text that each id stands for.
+
+        Raises: ValueError for a kind of tokenizer that cannot tell.
+        """
+        raise ValueError(
+            f"{type(self).__name__} does not tell which characters a token stands for: choose another tokenizer"
+        )
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The texts that are read as special ids wherever they stand in a text."""
+        return ()
 
     @property
     def special(self) -> SpecialIds:
@@ -135,12 +157,33 @@ class Tokenizer(ABC):
         return path
 
 
+class EncodedPair(NamedTuple):
+    """A pair as token ids, without special tokens."""
+
+    source: list[int]
+    target: list[int]
+    label: str = ""
+    answers: list[bool] | None = None
+    """Whether each token of the target belongs to an answer; None unless it is a conversation."""
+
+
 @dataclass(frozen=True)
 class Tokenizers:
     """The tokenizers of source and target; the same object twice for a joint vocabulary."""
 
     source: Tokenizer
     target: Tokenizer
+
+    @property
+    def reading(self) -> str:
+        """Names how pairs are read, if not by the tokenizers alone."""
+        return ""
+
+    def encode_pairs(self, pairs: Sequence[Sequence[str]]) -> Iterator[EncodedPair]:
+        """Yields the token ids of pairs: of the source, the target and the label of each."""
+        sources = self.source.encode_batch([pair[0] for pair in pairs])
+        targets = self.target.encode_batch([pair[1] for pair in pairs])
+        yield from (EncodedPair(*row) for row in zip(sources, targets, (pair[2] for pair in pairs), strict=True))
 
     def save(self, folder: Path, *, two: bool | None = None) -> None:
         """Writes the tokenizers; that of the target first, so that a folder with that of the source has both.

@@ -155,6 +155,19 @@ def test_ids_after_a_gap_and_ids_of_the_model_are_read_and_written() -> None:
     assert added(special=True).decode([VOCAB_SIZE - 1, *ids]) == word
 
 
+@pytest.mark.parametrize("prefix", [True, False])
+def test_tokens_between_added_ones_know_their_characters(prefix: bool) -> None:
+    tokenizer, word = added(prefix, special=True), TEXT[0].split()[0]
+    ((ids, spans),) = tokenizer.encode_spans([f"{word}<new>{word}<end>"])
+    assert ids == tokenizer.encode(f"{word}<new>{word}<end>")
+    assert [c for a, b in dict.fromkeys(spans) for c in range(a, b)] == list(range(2 * len(word) + 10))
+    assert spans[ids.index(VOCAB_SIZE - 1)] == (len(word), len(word) + 5) and spans[-1] == (
+        2 * len(word) + 5,
+        2 * len(word) + 10,
+    )
+    assert tokenizer.special_texts == ("<new>", "<end>") and added().special_texts == ()
+
+
 def test_only_a_text_begins_with_the_dummy_prefix_if_set() -> None:
     word = TEXT[0].split()[0]
     after = added(prefix=False).encode(f"<new>{word}")[1:]

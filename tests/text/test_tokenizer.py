@@ -124,3 +124,23 @@ def test_a_sample_has_all_lines_or_a_part_of_bounded_size():
     positions = np.array(sample, int)
     assert abs(positions.mean() / 10_000 - 1) < 4 * 0.58 / np.sqrt(len(sample))
     assert sample_lines(["x" * 99, "y" * 99], 10) in (["x" * 99], ["y" * 99])
+
+
+@KINDS
+def test_each_token_knows_its_characters(config: TokenizerConfig) -> None:
+    """Law: the characters of the tokens are the text, each once, and of each token they are its piece."""
+    tokenizer = config.train(TEXT, VOCAB_SIZE)
+    for line, (ids, spans) in zip(["", *TEXT], tokenizer.encode_spans(["", *TEXT]), strict=True):
+        assert ids == tokenizer.encode(line)
+        assert [c for a, b in dict.fromkeys(spans) for c in range(a, b)] == list(range(len(line)))
+        if config != Bytes():  # several of which share a character
+            pieces = [tokenizer.piece(i).replace("▁", " ") for i in ids]
+            assert [line[a:b] for a, b in spans][1:] == pieces[1:] and line.startswith(pieces[0].strip() if ids else "")
+
+
+def test_single_bytes_of_a_subword_model_have_their_character() -> None:
+    """Worked by hand: without an emoji in the training text, it is four bytes, which all stand for character 2."""
+    tokenizer = SentencePiece(byte_fallback=True).train(["abc abd"] * 9, 270)
+    ids, spans = tokenizer.encode_spans(["ab🙂c"])[0]
+    assert [tokenizer.piece(i) for i in ids] == ["▁ab", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "c"]
+    assert spans == [(0, 2), *[(2, 3)] * 4, (3, 4)]

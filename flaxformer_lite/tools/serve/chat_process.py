@@ -66,7 +66,7 @@ class ChatProcess:
         """Returns the answer of the process, or the reason why it ended without one."""
         process = self.process or self.start()
         seconds = max(1e-3, min(SECONDS, deadline - time.monotonic()))
-        asked = {"source": self.template.source, "tokens": self.template.tokens, "seconds": seconds}
+        asked = {**self.template.fields, "seconds": seconds}
         line = b""
         with contextlib.suppress(OSError):  # of a process that has ended
             process.stdin.write(json.dumps(asked | {"messages": messages, "options": options}).encode() + b"\n")  # type: ignore[union-attr]
@@ -105,7 +105,7 @@ class ChatProcess:
 
 def answer(asked: Mapping[str, Any]) -> dict[str, str]:
     """Returns the prompt as `text`, or why there is none as `error`. A request without messages compiles only."""
-    template = ChatTemplate(asked["source"], asked["tokens"])
+    template = ChatTemplate(asked["source"], asked["tokens"], asked["special"])
     try:
         if asked["messages"] is None:
             template.compiled  # noqa: B018  # raises

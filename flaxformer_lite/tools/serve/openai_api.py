@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from flaxformer_lite.text.chat import encode_marked
 from flaxformer_lite.tools.serve import requests
 from flaxformer_lite.tools.serve.limits import Refusal
 from flaxformer_lite.tools.serve.requests import as_list, prompt_list
@@ -81,9 +82,9 @@ class OpenAIApi:
         messages = [message.as_dict() for message in asked.messages]
         coming = run.chat.submit(messages, request.state.deadline, **options, add_generation_prompt=begins)
         text = await self.service.before(request, asyncio.wrap_future(coming))
-        ids = await asyncio.to_thread(run.tokenizers.target.encode, text)  # the template writes the special tokens
+        (found,) = await asyncio.to_thread(encode_marked, [text], run.tokenizers.target)  # with the special ids
         most = asked.max_completion_tokens or asked.max_tokens
-        return await self.completed(request, run, "chat.completion", asked, [ids], most)
+        return await self.completed(request, run, "chat.completion", asked, [found.ids], most)
 
     async def completed(
         self,
