@@ -57,6 +57,7 @@ class Config(Checked, at=""):
         super().__post_init__()
         self._check_model()
         self._check_freezing()
+        self._check_messages()
         self._check_batches()
         self._check_sampling()
         self._check_evaluation()
@@ -100,6 +101,16 @@ class Config(Checked, at=""):
                 f"train.frozen_dtype is {self.train.frozen_dtype!r}, but train.trainable is ('*',), so no parameter is "
                 "frozen: name those that train, or set train.frozen_dtype to 'float32'"
             )
+
+    def _check_messages(self) -> None:
+        for split in ("train", "eval", "test"):
+            source = getattr(self.data, split)
+            for setting, part in [] if source is None else source.parts(f"data.{split}"):
+                if getattr(part, "messages_field", None) is not None and not self.objective.reads_messages:
+                    raise ValueError(
+                        f"{setting}.messages_field is {part.messages_field!r}, but objective.kind '{self.objective.kind}' reads no "
+                        "conversations: set it to None, or choose the objective 'instruction'"
+                    )
 
     def _check_batches(self) -> None:
         data, train = self.data, self.train

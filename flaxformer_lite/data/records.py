@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from flaxformer_lite.text import SpecialIds, Tokenizer
 
@@ -20,11 +20,13 @@ class Pair(NamedTuple):
 
 
 class TokenPair(NamedTuple):
-    """A pair as token ids, without special tokens."""
+    """A pair as token ids, without special tokens. A conversation is a target with the special tokens of its template."""
 
     source: Int[np.ndarray, "S"]
     target: Int[np.ndarray, "T"]
     label: str = ""
+    answers: Bool[np.ndarray, "T"] | None = None
+    """Whether each token of the target belongs to an answer, which the loss counts; None unless it is a conversation."""
 
 
 class Pack(NamedTuple):
@@ -33,6 +35,8 @@ class Pack(NamedTuple):
     pieces: tuple[Int[np.ndarray, "_"], ...]
     words: tuple[Int[np.ndarray, "_"], ...] = ()
     """For each piece the word number of every token; empty unless the objective masks whole words."""
+    answers: tuple[Bool[np.ndarray, "_"], ...] = ()
+    """For each piece whether every token belongs to an answer; empty unless the pieces are conversations."""
 
 
 class LabelledText(NamedTuple):

@@ -5,10 +5,11 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
+from flaxformer_lite.text.chat import Conversation
 from flaxformer_lite.text.files import ReadProgress, file_versions, ignore_progress
 
 MOST_LISTED = 10
@@ -139,6 +140,12 @@ class FieldSource(TextSource):
     """Field of the target sentences, or of the documents; `a.b` for a nested one."""
     label_field: str | None = None
     """Field of the labels, strings or numbers; None: no labels."""
+    input_field: str | None = None
+    """Field of a text that belongs to the source, such as `input` beside `instruction`: it follows after an empty line, unless it
+    is blank. None: no such text."""
+    messages_field: str | None = None
+    """Field of conversations, lists of messages with `role` and `content`, in the place of source and target; a field `tools` goes
+    with them. For the objective `instruction`. None: no conversations."""
 
     @property
     def _origin(self) -> str:
@@ -146,7 +153,7 @@ class FieldSource(TextSource):
 
     @property
     def _has_source(self) -> bool:
-        return self.source_field is not None
+        return self.source_field is not None and self.messages_field is None
 
     def target_names(self) -> list[str]:
         return [self.target_field]
@@ -154,13 +161,20 @@ class FieldSource(TextSource):
     @property
     def _top_fields(self) -> set[str]:
         """The outermost names of the fields that are read."""
-        fields = (self.source_field, self.target_field, self.label_field)
+        if self.messages_field is not None:
+            return {self.messages_field.split(".")[0], "tools"}
+        fields = (self.source_field, self.target_field, self.label_field, self.input_field)
         return {field.split(".")[0] for field in fields if field is not None}
 
     def _pair(self, record: object) -> Pair | str:
         """Returns the fields of a record, or what is wrong with it."""
         try:
+            if self.messages_field is not None:
+                tools = record.get("tools") if isinstance(record, dict) else None
+                return Pair("", Conversation.of(field_value(record, self.messages_field), tools).text)
             source = "" if self.source_field is None else text_field(record, self.source_field)
+            more = "" if self.input_field is None else text_field(record, self.input_field)
+            source = with_input(source, more)
             target = text_field(record, self.target_field)
             label = "" if self.label_field is None else text_field(record, self.label_field, numbers=True)
         except ValueError as error:
@@ -168,14 +182,25 @@ class FieldSource(TextSource):
         return Pair(source, target, label)
 
 
-def text_field(record: object, field: str, numbers: bool = False) -> str:
-    """Returns the string in a field of a record; with `numbers` also a number, as JSON writes it. Raises: ValueError."""
-    value = record
+def with_input(source: str, more: str) -> str:
+    """Returns a source with the text that belongs to it."""
+    return f"{source}\n\n{more}" if more.strip() else source
+
+
+def field_value(record: object, field: str) -> Any:
+    """Returns the value in a field of a record. Raises: ValueError if it has no such field."""
+    value: Any = record
     for name in field.split("."):
         if not isinstance(value, dict) or name not in value:
             available = ", ".join(_field_names(record)) or "none: it is not an object with fields"
             raise ValueError(f"no field {field}; the fields are {available}")
         value = value[name]
+    return value
+
+
+def text_field(record: object, field: str, numbers: bool = False) -> str:
+    """Returns the string in a field of a record; with `numbers` also a number, as JSON writes it. Raises: ValueError."""
+    value = field_value(record, field)
     if numbers and (isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value))):
         return json.dumps(value)
     if not isinstance(value, str):

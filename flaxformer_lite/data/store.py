@@ -6,6 +6,7 @@ A folder of stores has a folder for each corpus with one tokenizer:
     tokens-HASH/00017/ids.npy      all tokens of a shard, 16-bit numbers if they suffice
     tokens-HASH/00017/starts.npy   where each side starts, as in `TokenShard`
     tokens-HASH/00017/labels.npy   only if a record has a label
+    tokens-HASH/00017/answers.npy  only of conversations
     tokens-HASH/00017/shard.json   counts, and the SHA-256 of the texts and the arrays
     tokens-HASH/store.json         written last: it makes the store whole
 
@@ -41,7 +42,7 @@ FORMAT = 2
 """Changes with the layout of a store; others are made anew."""
 MOST_RECORDS, MOST_CHARACTERS = 2**17, 2**24
 """A shard ends with the record that reaches one of these. Changing them makes every store anew."""
-MOST_FILES = 3
+MOST_FILES = 4
 """Files of a shard that stay open while it is used."""
 
 BuildProgress = Callable[[float, int], None]
@@ -175,13 +176,15 @@ class TokenStore:
         versions = source.versions()
         if versions is None:
             versions = [f"texts {digest}" for digest in text_digests(PairStream(source, setting, progress))]
-        key = {
+        key: dict[str, Any] = {
             "format": FORMAT,
             "source": repr(source),
             "versions": versions,
             "tokenizers": [hashlib.sha256(tokenizer.to_bytes()).hexdigest() for tokenizer in both],
             "limits": [MOST_RECORDS, MOST_CHARACTERS],
         }
+        if tokenizers.reading:
+            key["reading"] = tokenizers.reading
         return cls(stores / f"tokens-{_hash(key)}", key, PairStream(source, setting))
 
     @property

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.console import warn_once
 from flaxformer_lite.data.records import Pair
-from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource
+from flaxformer_lite.data.source import DataSource, FieldSource, Row, TextSource, with_input
 from flaxformer_lite.text.files import (
     LONGEST_LINE,
     ReadProgress,
@@ -91,6 +91,8 @@ class ColumnSource(Checked, TextSource, at="data"):
     """Column of the target sentences, or of the documents."""
     label_column: int | str | None = None
     """Column of the labels; None: no labels."""
+    input_column: int | str | None = None
+    """Column of a text that belongs to the source, and follows it after an empty line unless it is blank; None: no such text."""
 
     even: ClassVar[bool]
     """Whether each row needs as many columns as the first, also without a header."""
@@ -113,8 +115,9 @@ class ColumnSource(Checked, TextSource, at="data"):
 
     @property
     def _chosen(self) -> dict[str, int | str | None]:
-        """The columns of source, target and label, by their settings."""
-        return {name: getattr(self, name) for name in ("source_column", "target_column", "label_column")}
+        """The columns of source, target, label and input, by their settings."""
+        names = ("source_column", "target_column", "label_column", "input_column")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def _origin(self) -> str:
@@ -185,7 +188,8 @@ class ColumnSource(Checked, TextSource, at="data"):
         elif width and len(cells) != width:
             needed = f"but the first row has {width}"
         else:
-            return Pair(*("" if column is None else cells[column] for column in columns))
+            source, target, label, more = ("" if column is None else cells[column] for column in columns)
+            return Pair(with_input(source, more), target, label)
         return f"{len(cells)} column(s) between {self._between}, {needed}"
 
 

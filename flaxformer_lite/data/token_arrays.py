@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NamedTuple, SupportsIndex, TypeVar, overload
 
 import numpy as np
-from jaxtyping import Int, Integer
+from jaxtyping import Bool, Int, Integer
 
 from flaxformer_lite.data.records import Pair, TokenPair
 from flaxformer_lite.text import Tokenizers
@@ -68,6 +68,8 @@ class TokenShard(NamedTuple):
     """Two for each record, and the number of all tokens."""
     labels: np.ndarray | None = None
     """The label of each record, a text; None if none has one."""
+    answers: Bool[np.ndarray, "N"] | None = None
+    """Whether each token belongs to an answer, for conversations; None for pairs and documents."""
 
     @classmethod
     def of(
@@ -78,21 +80,21 @@ class TokenShard(NamedTuple):
         report: Callable[[int], None] = lambda done: None,
     ) -> "TokenShard":
         """Returns the tokens of the pairs; `report` gets the number of pairs that are done, now and then, and may raise."""
-        starts = [0]
+        starts, labels, answers = [0], list[str](), bytearray()
 
         def sides() -> Iterator[Sequence[int]]:
             for start in range(0, len(pairs), AT_ONCE):
                 report(start)
-                part = pairs[start : start + AT_ONCE]
-                sources = tokenizers.source.encode_batch([pair.source for pair in part])
-                targets = tokenizers.target.encode_batch([pair.target for pair in part])
-                for side in itertools.chain.from_iterable(zip(sources, targets, strict=True)):
-                    starts.append(starts[-1] + len(side))
-                    yield side
+                for record in tokenizers.encode_pairs(pairs[start : start + AT_ONCE]):
+                    for side in record[:2]:
+                        starts.append(starts[-1] + len(side))
+                        yield side
+                    labels.append(record.label)
+                    answers.extend(record.answers or ())
 
         ids: np.ndarray = np.fromiter(itertools.chain.from_iterable(sides()), dtype)
-        labels = [pair.label for pair in pairs]
-        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None)
+        found = np.frombuffer(answers, np.bool) if answers else None  # conversations have no sources
+        return cls(ids, np.array(starts), np.array(labels) if any(labels) else None, found)
 
 
 class TokenArrays(Lazy[TokenPair]):
@@ -112,7 +114,8 @@ class TokenArrays(Lazy[TokenPair]):
         starts = np.cumsum([0, *map(len, sides)], dtype=np.int64)
         ids = np.concatenate([np.zeros(0, np.int32), *sides], dtype=np.int32, casting="unsafe")
         labels = np.array([record.label for record in records]) if any(record.label for record in records) else None
-        return cls([TokenShard(ids, starts, labels)])
+        answers = [record.answers for record in records if record.answers is not None]
+        return cls([TokenShard(ids, starts, labels, np.concatenate(answers) if answers else None)])
 
     @property
     def parts(self) -> Sequence["TokenArrays"]:
@@ -123,6 +126,18 @@ class TokenArrays(Lazy[TokenPair]):
     def sizes(self) -> Int[np.ndarray, "I 2"]:
         """The number of source and target tokens of every record."""
         return np.concatenate([np.diff(shard.starts).reshape(-1, 2).astype(np.int32) for shard in self.shards])
+
+    @property
+    def num_answers(self) -> Int[np.ndarray, "I"]:
+        """The number of predicted tokens in the answers of every record: all but a first token. Raises: ValueError for pairs."""
+        found = []
+        for shard in self.shards:
+            if shard.answers is None and len(shard.ids):
+                raise ValueError("these records are pairs of token ids: conversations need the tokens of answers too")
+            before = np.concatenate([[0], np.cumsum([] if shard.answers is None else shard.answers, dtype=np.int64)])
+            starts, stops = shard.starts[1::2], shard.starts[2::2]
+            found.append(before[stops] - before[np.minimum(starts + 1, stops)])
+        return np.concatenate(found)
 
     @property
     def labels(self) -> Iterator[str]:
@@ -145,7 +160,8 @@ class TokenArrays(Lazy[TokenPair]):
         start, middle, stop = shard.starts[2 * k : 2 * k + 3].tolist()
         label = "" if shard.labels is None else str(shard.labels[k])
         both = shard.ids[start:stop].astype(np.int32)
-        return TokenPair(both[: middle - start], both[middle - start :], label)
+        answers = None if shard.answers is None else shard.answers[middle:stop]
+        return TokenPair(both[: middle - start], both[middle - start :], label, answers)
 
     def fingerprint(self) -> str:
         """Returns the SHA-256 of the records: the lengths of all sides, all tokens, and the labels if there are any."""
@@ -160,4 +176,7 @@ class TokenArrays(Lazy[TokenPair]):
         if any(shard.labels is not None for shard in self.shards):
             for label in self.labels:
                 digest.update(f"{label}\n".encode())
+        for shard in self.shards:
+            if shard.answers is not None:
+                digest.update(np.packbits(shard.answers).tobytes())
         return digest.hexdigest()

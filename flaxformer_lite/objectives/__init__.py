@@ -2,7 +2,8 @@
 
 An objective is a frozen dataclass: `base.py` has its contract, `kinds.py` the union of all. On the host it turns records into rows
 of padded arrays (`batch.py`); on devices it turns the model's outputs into losses and metrics (`losses.py`). The kinds:
-`seq2seq.py`, `causal_lm.py`, `masked_lm.py`, `span_corruption.py`, `classification.py` and, on its base class, `embeddings.py`.
+`seq2seq.py`; `causal_lm.py` and, on its base class, `instruction.py`; `masked_lm.py`, `span_corruption.py`; `classification.py`
+and, on its base class, `embeddings.py`.
 
 To add one: a file, and its name in `kinds.py`.
 """
@@ -12,6 +13,7 @@ from flaxformer_lite.objectives.batch import Batch
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.objectives.classification import Classification, Regression
 from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.instruction import Instruction
 from flaxformer_lite.objectives.kinds import Objective, Objectives, default_objective
 from flaxformer_lite.objectives.losses import LossTerm, PerRowMetric
 from flaxformer_lite.objectives.masked_lm import MaskedLM
@@ -24,6 +26,7 @@ __all__ = [
     "Batch",
     "CausalLM",
     "Classification",
+    "Instruction",
     "LossTerm",
     "MaskedLM",
     "Objective",

@@ -1,15 +1,16 @@
 """The contract of an objective, and its defaults."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 from jaxtyping import Array, Float, Int, PyTree
 
 from flaxformer_lite.base.bounds import Checked, NonNegativeFloat, Rate
-from flaxformer_lite.data import Lengths
+from flaxformer_lite.data import Lengths, Pair
 from flaxformer_lite.data.records import RowMaker
 from flaxformer_lite.inference.config import DecodeConfig, PromptAttention
 from flaxformer_lite.model import Inputs, ModelConfig, Transformer
@@ -24,6 +25,7 @@ from flaxformer_lite.objectives.losses import (
     logit_stats,
     z_loss,
 )
+from flaxformer_lite.text import Tokenizers
 
 
 class Apply(NamedTuple):
@@ -75,6 +77,8 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     """Whether the model answers a source with a target, so that its answers are written and scored by `train.text_metrics`."""
     text_metric_names: ClassVar[tuple[str, ...]] = ()
     """The names of the figures that `text_metrics` returns, besides those of `train.text_metrics`."""
+    reads_messages: ClassVar[bool] = False
+    """Whether records are conversations, of pairs or of a source's `messages_field`."""
     truncates_records: ClassVar[bool] = False
     """Whether evaluation truncates records to `data.max_source_length` and `data.max_target_length` before `make_rows`, each
     with a warning. False: `make_rows` fits the whole records."""
@@ -138,6 +142,14 @@ class BaseObjective(Checked, RowMaker[Batch], at="objective"):
     def num_tokenizer_ids(self, vocab_size: int) -> int:
         """Returns the number of ids, from 0, that a tokenizer may use; the ids above belong to the objective."""
         return vocab_size
+
+    def tokenizer_texts(self, pairs: Iterable[Pair]) -> Iterable[Pair]:
+        """Returns the texts that a tokenizer is trained on: here the pairs, in one pass or several."""
+        return pairs
+
+    def reader(self, tokenizers: Tokenizers, folder: Path, longest: Lengths) -> Tokenizers:
+        """Returns the tokenizers as they read this objective's pairs. `folder` is the run's."""
+        return tokenizers
 
     # From records to rows --------------------------------------------------------------------------------------------
 

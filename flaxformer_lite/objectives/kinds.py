@@ -6,11 +6,14 @@ from flaxformer_lite.model import ModelConfig
 from flaxformer_lite.objectives.causal_lm import CausalLM
 from flaxformer_lite.objectives.classification import Classification, Regression
 from flaxformer_lite.objectives.embeddings import SentenceEmbeddings
+from flaxformer_lite.objectives.instruction import Instruction
 from flaxformer_lite.objectives.masked_lm import MaskedLM
 from flaxformer_lite.objectives.seq2seq import Seq2Seq
 from flaxformer_lite.objectives.span_corruption import SpanCorruption
 
-Objectives = Seq2Seq | CausalLM | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
+Objectives = (
+    Seq2Seq | CausalLM | Instruction | MaskedLM | SpanCorruption | Classification | Regression | SentenceEmbeddings
+)
 Objective = Objectives
 
 

@@ -403,6 +403,8 @@ def load(
     tokenizers = (
         None if config.data.tokenizer is None else folder.load_tokenizers(config.data, config.model.vocab_sizes)
     )
+    if tokenizers is not None:
+        tokenizers = config.objective.reader(tokenizers, folder.path, config.data.longest)
     return Run(folder, config, round_kernels(params, weights_dtype), tokenizers, step)
 
 

@@ -58,7 +58,7 @@ def read_data(
         parts = [store.records for store in stores]
     else:
         progress.update("tokenizing")
-        tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, [pair for part in pairs for pair in part])
+        tokenizers = read_tokenizers(config, folder, [pair for part in pairs for pair in part])
         parts = [tokenize(part, tokenizers) for part in pairs]
     records = MixedRecords(parts, source) if isinstance(source, Mixture) else parts[0]
     data = make_datasets(config, records, tokenizers, warns=not folder.silent)
@@ -72,6 +72,13 @@ def read_data(
         return found
 
     return replace(data, texts=texts)
+
+
+def read_tokenizers(config: Config, folder: RunFolder, pairs: Iterable[Pair]) -> Tokenizers:
+    """Returns the run's tokenizers as the objective reads pairs, trained on these pairs if the folder has none."""
+    texts = config.objective.tokenizer_texts(pairs)
+    tokenizers = folder.tokenizers(config.data, config.tokenizer_sizes, texts)
+    return config.objective.reader(tokenizers, folder.path, config.data.longest)
 
 
 def build_stores(
@@ -95,7 +102,7 @@ def build_stores(
         return shown
 
     pairs = PairStream(source, "data.train", stoppable("reading data.train"))
-    tokenizers, stores = folder.tokenizers(config.data, config.tokenizer_sizes, pairs), []
+    tokenizers, stores = read_tokenizers(config, folder, pairs), []
     for setting, part in source.parts("data.train"):
         store = TokenStore.of(place, part, tokenizers, setting, stoppable(f"reading {setting}"))
         if read_only is not None and (existing := replace(store, folder=read_only / store.folder.name)).is_whole:

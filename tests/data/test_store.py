@@ -299,7 +299,7 @@ def test_a_store_may_have_more_files_than_a_process_may_open(tmp_path: Path, few
     digests = {tmp_path / str(i): write_shard(tmp_path / str(i), PAIRS, BOTH)["arrays"] for i in range(40)}
     found = TokenArrays(open_shards(digests))
     assert found[119].target.tolist() == [] and len(found) == 120
-    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 120
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few_open_files + 160
 
 
 def test_a_shard_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

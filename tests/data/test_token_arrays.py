@@ -26,7 +26,7 @@ def arrays(cuts: list[int], dtype: type = np.int32) -> TokenArrays:
 @pytest.mark.parametrize("cuts", [[], [1], [1, 2, 3]])
 def test_records_are_read_back_from_any_shards(cuts: list[int], dtype: type):
     found = arrays(cuts, dtype)
-    assert [(s.tolist(), t.tolist(), label) for s, t, label in found] == RECORDS
+    assert [(s.tolist(), t.tolist(), label) for s, t, label, _ in found] == RECORDS
     assert all(side.dtype == np.int32 for record in found for side in record[:2])
     assert found.sizes.tolist() == [[2, 1], [0, 3], [1, 0], [1, 1]] and list(found.labels) == ["a", "", "é", "b"]
     assert found[-1].label == "b" and [record.label for record in found[1:3]] == ["", "é"]

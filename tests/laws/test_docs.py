@@ -75,11 +75,13 @@ def test_a_missing_import_is_found():
 
 
 def test_configs_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A config in the docs starts from the imported run `runs/bert`; here a config of the same model stands in its place."""
-    bert = to_json(load_config(str(ROOT / "configs" / "bert_base.py")))
-    folder = tmp_path / "runs" / "bert"
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(bert, encoding="utf-8")
+    """A config in the docs starts from an imported run, `runs/bert` or `runs/base`; here a config stands in its place."""
+    for name, config in (("bert", "bert_base"), ("base", "llama_1b")):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(
+            to_json(load_config(str(ROOT / "configs" / f"{config}.py"))), encoding="utf-8"
+        )
     monkeypatch.chdir(tmp_path)
     sections = [section for page in PAGES for section in page.read_text(encoding="utf-8").split("\n## ")]
     configs = [re.findall(r"^```python\n(.*?)^```", section, re.M | re.S) for section in sections]

@@ -67,10 +67,12 @@ def smallest_model(objective: BaseObjective) -> ModelConfig:
 
 
 def some_rows(objective: BaseObjective, seed: int | None = 3) -> Dataset:
-    """Returns a data set of pairs with the labels 1 and 2, or of texts if the objective refuses pairs."""
+    """Returns a data set of pairs with the labels 1 and 2, or of texts or conversations if the objective refuses pairs."""
     rng = np.random.default_rng(6)
     texts = [rng.integers(4, 20, rng.integers(2, 11)).astype(np.int32) for _ in range(16)]
     pairs = [TokenPair(*texts[i : i + 2], label=str(1 + i % 4 // 2)) for i in range(0, 16, 2)]
+    if objective.reads_messages:
+        pairs = [TokenPair(text[:0], text, answers=np.arange(len(text)) % 3 > 0) for text in texts]
     try:
         return Dataset(pairs, objective, DATA, seed, TOKENIZER)
     except ValueError:

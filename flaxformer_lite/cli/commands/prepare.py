@@ -7,6 +7,7 @@ makes a part; the last one to end makes the store whole. A build that was stoppe
 import argparse
 import json
 import re
+import tempfile
 from pathlib import Path
 
 TAKES_SETTINGS = True
@@ -25,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     from flaxformer_lite.base.console import Progress
     from flaxformer_lite.config.load import load_config  # with JAX, which the command's help does not need
-    from flaxformer_lite.data.store import PairStream, TokenStore, list_stores, train_tokenizers
+    from flaxformer_lite.data.store import PairStream, TokenStore, list_stores
+    from flaxformer_lite.training.data import read_tokenizers
+    from flaxformer_lite.workdir import RunFolder
 
     part = parse_part(arguments.part)
     config = load_config(arguments.config, arguments.flags)
@@ -37,7 +40,8 @@ def run(arguments: argparse.Namespace) -> None:
     with Progress() as progress:
         progress.update("preparing")
         reading, tokenizing = progress.counting("reading data.train"), progress.counting("tokenizing data.train")
-        tokenizers = train_tokenizers(data, config.tokenizer_sizes, PairStream(source, "data.train", reading))
+        with tempfile.TemporaryDirectory() as scratch:
+            tokenizers = read_tokenizers(config, RunFolder(Path(scratch)), PairStream(source, "data.train", reading))
         parts = source.parts("data.train")
         made = [TokenStore.of(Path(data.store), one, tokenizers, setting, reading) for setting, one in parts]
         for store in made:

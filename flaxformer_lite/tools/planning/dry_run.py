@@ -90,6 +90,7 @@ def look_at_data(config: Config, run: RunFolder, scratch: Path, progress: Progre
     stores, copied = run.path / ".tokens", []
     if (run.path / "config.json").is_file() and tokenizer_settings(run.config()) == tokenizer_settings(config):
         copied += [(file, scratch) for pattern in TOKENIZER_FILES for file in run.path.glob(pattern)]
+        copied += [(file, scratch / "huggingface") for file in run.path.glob("huggingface/*.*")]
     if config.data.store is not None:
         stores, own = Path(config.data.store), scratch / "stores"
         copied += [(file, own / file.parent.name) for file in stores.glob("tokenizer-*/*")]
