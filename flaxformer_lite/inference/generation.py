@@ -150,17 +150,16 @@ def stream_text(
     decoder: Decoder,
     params: PyTree,
     tokenizer: Tokenizer,
-    prompt: str,
+    prompt: Sequence[int],
     *,
     stop: Sequence[str],
     seed: int,
     first_index: int,
 ) -> Iterator[str]:
-    """Yields the first text of `generate_texts` for this prompt alone, in parts, while it is generated."""
+    """Yields the text that continues the token ids of a prompt, in parts, while it is generated."""
     check_stop(stop)
-    ids = encode_prompt(tokenizer, prompt, decoder.config.bos_id)
-    text = TextStream(tokenizer, ids, stop)
-    for tokens in decoder.stream({"params": params}, ids, seed, first_index=first_index):
+    text = TextStream(tokenizer, prompt, stop)
+    for tokens in decoder.stream({"params": params}, prompt, seed, first_index=first_index):
         yield text.add(tokens)
         if text.stopped:
             return

@@ -31,6 +31,7 @@ from flaxformer_lite.run.attention import AttentionIds, AttentionWeights, attent
 from flaxformer_lite.run.description import BestScore, best_score, describe
 from flaxformer_lite.run.scoring import score, scored_data
 from flaxformer_lite.run.text_predictor import TextPredictor, WarnCallback, check_list
+from flaxformer_lite.text.chat import encode_marked, read_chat_template
 from flaxformer_lite.text.special_ids import TooLong, check_token_ids, cut, cut_warning
 from flaxformer_lite.training import MeshRunner, TrainTask, mean_metrics
 from flaxformer_lite.workdir import open_checkpoints, open_run, restore_weights
@@ -250,7 +251,35 @@ class Run(TextPredictor):
         """
         decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
         self.unknown.report([prompt], warn)
-        return stream_text(decoder, self.params, tokenizer, prompt, stop=stop, seed=seed, first_index=first_index)
+        ids = encode_prompt(tokenizer, prompt, decoder.config.bos_id)
+        return stream_text(decoder, self.params, tokenizer, ids, stop=stop, seed=seed, first_index=first_index)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        stop: Sequence[str] = (),
+        seed: int = 0,
+        first_index: int = 0,
+        warn: WarnCallback = warn,
+        **decode: Any,
+    ) -> Iterator[str]:
+        """Returns an iterator over parts of the assistant's answer to a conversation, by the run's chat template.
+
+        Example: `"".join(run.chat([{"role": "user", "content": "20 November 2026"}]))`.
+
+        Raises: ValueError as `stream` does, and if the run has no chat template, or one that refuses the messages.
+        """
+        decoder, tokenizer = self.generation_decoder(**decode), self.required_tokenizers.target
+        template = read_chat_template(self.folder.path, tokenizer)
+        if template is None:
+            raise ValueError(
+                f"{self.folder.path} has no chat template: put a chat_template.jinja there, or use it without a chat"
+            )
+        self.unknown.report([str(message.get("content") or "") for message in messages[-1:]], warn)
+        (prompt,) = encode_marked([template.prompt(messages)], tokenizer)
+        self.check_prompts([prompt.ids], decoder)
+        return stream_text(decoder, self.params, tokenizer, prompt.ids, stop=stop, seed=seed, first_index=first_index)
 
     def generation_decoder(self, **decode: Any) -> Decoder:
         """Returns the decoder of prompts under the config's settings with `decode` changed, settings of `Sampling` too.

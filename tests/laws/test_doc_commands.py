@@ -35,6 +35,7 @@ STAND_IN = {
     "my_config.py": "quickstart",
     "prefix.py": "quickstart",
     "sentiment.py": "quickstart",
+    "chats.py": "llama_1b",
     "llama_1b.py": "llama_1b",
     "mine.py": "multi30k_en_de_raw",
 }
@@ -111,6 +112,7 @@ NOT_RUN = {
     r"my_config\.py": "is the example of that page; tests/cli/test_outside.py runs it",
     r"prefix\.py|runs/prefix": "is an example of that page; tests/laws/test_extending.py trains it",
     r"sentiment|runs/bert\b|bert_model\.ckpt": "needs a downloaded BERT; tests/interop runs it on small ones",
+    r"chats\.py|runs/(base|chats)\b": "needs a downloaded decoder; tests/objectives/test_instruction.py trains a small one",
     r"configs/mine\.py|SYSTEM|torch-transformer": "reads weights of another system; tests/interop/systems runs it on theirs",
     r"runs/mine/config|--help": "is read by the fast test alone",
 }

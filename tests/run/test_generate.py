@@ -123,6 +123,27 @@ def test_an_answer_is_computed_up_to_its_stop_string(run: Run, monkeypatch: pyte
     assert max(computed) <= 5
 
 
+@pytest.fixture
+def chat_run(run: Run, tmp_path: Path) -> Run:
+    """The run with the plain template, in which three bytes of a message are an answer's room."""
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.role[0] }}{{ m.content }}{% endfor %}A")
+    return dataclasses.replace(run, folder=RunFolder(tmp_path))
+
+
+def test_a_chat_answers_by_the_template(chat_run: Run):
+    """Law: the answer continues the prompt that the template writes, and a user's BOS is text."""
+    messages = [{"role": "system", "content": "Hi"}, {"role": "user", "content": "<s>"}]
+    prompt = BYTES.encode("sHiu<s>A")
+    (expected,) = chat_run.completions_of_ids([prompt], seed=5, first_index=3, **DRAWN)
+    found = "".join(chat_run.chat(messages, seed=5, first_index=3, **DRAWN))
+    assert found == decode_after(BYTES, prompt, expected[0].tokens)
+    with pytest.raises(ValueError, match=r"has 47 tokens, but model\.positions\.max_positions is 40"):
+        chat_run.chat([{"role": "user", "content": "a" * 45}])
+    (chat_run.folder.path / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match="has no chat template"):
+        chat_run.chat(messages)
+
+
 def test_runs_that_cannot_continue_a_prompt_are_refused(run: Run):
     """Oracle: the messages name the setting, and the command or the way out."""
     for changes, message in (
@@ -210,9 +231,27 @@ def test_the_command_writes_texts(type_command, run: Run, tmp_path: Path):
     assert type_command("a", "--seed", "5") == run.generate(["a"], seed=5, temperature=1.0)[0] + "\n"
 
 
+def test_the_command_remembers_a_chat(type_command, chat_run: Run, monkeypatch: pytest.MonkeyPatch):
+    """Law: each prompt is the next message after the answers so far, a line each, on a terminal with its parts."""
+    monkeypatch.setattr("flaxformer_lite.run.load", lambda folder, **weights: chat_run)
+    messages, answers = [{"role": "system", "content": "S"}], []
+    for text in ("a", "b"):
+        messages.append({"role": "user", "content": text})
+        answers.append("".join(chat_run.chat(messages, max_new_tokens=4, seed=1, first_index=len(messages), **DRAWN)))
+        messages.append({"role": "assistant", "content": answers[-1]})
+    words = ("--chat", "--system", "S", "--max-new-tokens", "4", "--temperature", "1.3", "--top-k", "40", "--seed", "1")
+    lines = [text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r") for text in answers]
+    assert type_command("a", "b", *words).split("\n") == [*lines, ""]
+    assert type_command("a", "b", *words, terminal=True) == "".join(printable(text) + "\n" for text in answers)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("a", "--system", "S"), "--system is for --chat"),
+        (("a", "--chat", "--ids"), "--chat writes one answer"),
+        (("a", "--chat", "--samples", "2"), "--chat writes one answer"),
+        (("a", "--chat"), "has no chat template"),
         (
             ("a", "--beam-size", "3", "--top-k", "2"),
             "error: --beam-size is 3 but decode.sampling is set: set --beam-size to 1",

@@ -4,16 +4,22 @@ One prompt on a terminal is answered token by token; elsewhere its text is writt
 text is one line, in order, with \\\\ for a backslash and \\n for the end of a line. Only the new texts go to stdout. A line that is
 too long or not UTF-8 is reported, and its texts are empty. Each token is the most probable one, unless decode.sampling of the
 config or one of --temperature, --top-k, --top-p, --min-p, --seed and --samples draws tokens; --beam-size searches.
+
+With --chat the prompts are a user's messages of one conversation, one after the other, and the texts the answers to them, by the
+run's chat template.
 """
 
 import argparse
 import itertools
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from flaxformer_lite.cli.input_lines import LineChunk, answer_lines, chosen_blocks
 from flaxformer_lite.cli.options import add_setting, add_weights, chosen_weights, typed_settings
+
+if TYPE_CHECKING:
+    from flaxformer_lite.run import Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--file", metavar="FILE", action="append", default=[], help="a file with one prompt on each line"
     )
+    parser.add_argument("--chat", action="store_true", help="answer the prompts as messages of one conversation")
+    parser.add_argument("--system", metavar="TEXT", help="the system prompt of --chat")
     parser.add_argument(
         "--ids", action="store_true", help="read and write token ids separated by spaces; BOS is not added"
     )
@@ -58,6 +66,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise ValueError("there are prompts and --file: leave one of them out")
     if arguments.ids and arguments.stop:
         raise ValueError("--stop is for texts, but --ids writes none: leave one of them out")
+    if arguments.system is not None and not arguments.chat:
+        raise ValueError("--system is for --chat: add it, or leave --system out")
+    if arguments.chat and (arguments.ids or (arguments.num_hypotheses or 1) > 1 or (arguments.beam_size or 1) > 1):
+        raise ValueError("--chat writes one answer while it is generated: leave out --ids, --samples and --beam-size")
     if arguments.beam_size is not None and arguments.seed is not None:
         raise ValueError("--seed is for drawing, --beam-size for searching: leave one of them out")
     from flaxformer_lite.run import load  # with JAX
@@ -76,6 +88,12 @@ def run(arguments: argparse.Namespace) -> None:
     unchanged = len(arguments.prompts) == 1 and samples == 1
     streams = sys.stdout.isatty() and not arguments.ids and decoder.config.beam_size == samples == 1
     first = 0
+
+    if arguments.chat:
+        if decoder.config.beam_size > 1:
+            decode["beam_size"] = 1
+        answer_lines(blocks, chatting(loaded, arguments, decode, unchanged, streams))
+        return
 
     def check(block: LineChunk, number: int) -> None:
         prompt = block.token_ids(number) if arguments.ids else block.lines[number]
@@ -107,7 +125,7 @@ def run(arguments: argparse.Namespace) -> None:
                 answers = loaded.completions(block.lines, stop=arguments.stop, warn=block.warn, **options)
                 texts = [text for text, _ in itertools.chain(*answers)]
         for text in texts:
-            yield text if unchanged else text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+            yield text if unchanged else one_line(text)
 
     if arguments.prompts:  # a mistake in one of them stops all
         for block in blocks:
@@ -116,3 +134,29 @@ def run(arguments: argparse.Namespace) -> None:
             answer_lines([block], answer)
     else:
         answer_lines(blocks, answer, check, empty)
+
+
+def one_line(text: str) -> str:
+    """Returns a text as a line."""
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def chatting(
+    run: "Run", arguments: argparse.Namespace, decode: dict[str, Any], unchanged: bool, streams: bool
+) -> Callable[[LineChunk], Iterator[str]]:
+    """Returns a function that yields the answers to further messages of a user, and remembers the conversation."""
+    messages = [] if arguments.system is None else [{"role": "system", "content": arguments.system}]
+
+    def answer(block: LineChunk) -> Iterator[str]:
+        for line in block.lines:
+            messages.append({"role": "user", "content": line})
+            options: dict[str, Any] = {"seed": arguments.seed or 0, "first_index": len(messages), **decode}
+            text = ""
+            for part in run.chat(messages, stop=arguments.stop, warn=block.warn, **options):
+                text += part
+                if streams:
+                    print(part, end="", flush=True)
+            messages.append({"role": "assistant", "content": text})
+            yield "" if streams else text if unchanged else one_line(text)
+
+    return answer
