@@ -40,8 +40,16 @@ class CompilerOptions(Checked, at="train.compiler_options"):
     """Options on TPU v5e."""
     v5p: tuple[str, ...] = ()
     """Options on TPU v5p."""
-    v6e: tuple[str, ...] = ()
-    """Options on TPU v6e."""
+    v6e: tuple[str, ...] = (
+        "xla_jf_spmd_threshold_for_windowed_einsum_mib=1000000",
+        "xla_enable_async_all_gather=true",
+        "xla_tpu_enable_async_collective_fusion=true",
+        "xla_tpu_enable_async_collective_fusion_fuse_all_gather=true",
+        "xla_tpu_enable_async_collective_fusion_multiple_steps=true",
+        "xla_tpu_overlap_compute_collective_tc=true",
+    )
+    """Options on TPU v6e. By default parameters are gathered whole, while kernels run: products with parts of them would keep their
+    partial sums in HBM."""
     tpu7x: tuple[str, ...] = ()
     """Options on TPU7x."""
 

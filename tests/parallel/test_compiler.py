@@ -89,6 +89,14 @@ def test_a_tpu_gets_its_own_options_and_its_compiler_names_a_wrong_one():
 
 
 @needs.libtpu
+@pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
+def test_the_compilers_know_the_default_options():
+    for topology in ("v4:2x2x1", "v5e:2x2", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"):
+        options = CompilerOptions().of(make_mesh(devices=describe_slice(topology).devices))
+        assert bool(options) == topology.startswith("v6e")
+
+
+@needs.libtpu
 def test_plan_and_its_command_line_take_them(capsys: pytest.CaptureFixture[str]):
     words = ["--train.compiler-options.v6e", KNOWN[0], "xla_no=1"]
     with pytest.raises(SystemExit) as end:
