@@ -1,0 +1,72 @@
+"""Oracle: 30 steps of AdamW by PyTorch on Hugging Face's own models (tests/fixtures/training_reference.npz).
+
+A gradient finds what a forward pass cannot: what is frozen there, where a shared table is trained, which targets count.
+"""
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flaxformer_lite
+from flaxformer_lite.model import Inputs
+from flaxformer_lite.model.layers import DropoutRates
+from flaxformer_lite.objectives import BaseObjective, Batch, CausalLM, MaskedLM, Seq2Seq
+from flaxformer_lite.optim import AdamW, Constant, OptimizerConfig
+from flaxformer_lite.run import Run
+from flaxformer_lite.training.step import TrainTask, train_step
+from tests.support.hf_folders import DATA
+from tests.support.paths import FIXTURES
+
+REFERENCE = dict(np.load(FIXTURES / "training_reference.npz"))
+MODELS = sorted({name.rpartition("/")[0] for name in REFERENCE})
+NO_DROPOUT = DropoutRates(embedding_rate=0, attention_rate=0, feed_forward_rate=0, residual_rate=0)
+OPTIMIZER = OptimizerConfig(
+    algorithm=AdamW(b1=0.9, b2=0.99, eps=1e-8),
+    schedule=Constant(peak_rate=1e-3, warmup_steps=0),
+    weight_decay=0.1,
+    clip_norm=None,
+)
+
+
+def batch_of(run: Run, tokens: np.ndarray, mask: np.ndarray, labels: np.ndarray) -> Batch:
+    """The batch of a step. In a decoder alone a label is the token at its own place, which the position before predicts."""
+    model, given = run.config.model, {"source_tokens": jnp.asarray(tokens, jnp.int32), "source_mask": mask > 0}
+    if model.num_encoder_layers == 0:
+        given = {"target_tokens": given["source_tokens"], "target_mask": mask > 0}
+        labels = np.pad(labels[:, 1:], ((0, 0), (0, 1)), constant_values=-100)
+    if model.num_token_types:
+        given |= {"token_types": jnp.zeros(tokens.shape, jnp.int32)}
+    targets = jnp.asarray(np.maximum(labels, 0), jnp.int32)
+    if model.has_two_stacks:
+        before = jnp.where(labels[:, :-1] == -100, run.config.decode.pad_id, targets[:, :-1])
+        start = jnp.full((len(labels), 1), run.config.decode.bos_id, jnp.int32)
+        given |= {"target_tokens": jnp.concatenate([start, before], 1)}
+    return Batch(Inputs(**jax.tree.map(jnp.asarray, given)), targets, jnp.asarray(labels != -100, jnp.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_losses_and_gradients_are_the_librarys(name: str, tmp_path: Path):
+    run = flaxformer_lite.load(flaxformer_lite.import_hf(DATA / name, tmp_path / "run"))
+    model = run.config.model
+    objective: BaseObjective = CausalLM() if model.num_encoder_layers == 0 else Seq2Seq(label_smoothing=0)
+    if model.num_decoder_layers == 0:
+        objective = MaskedLM(mask_token=model.vocab_size - 1)
+    model = dataclasses.replace(model, dropout=NO_DROPOUT)
+    task = TrainTask.of(dataclasses.replace(run.config, model=model, objective=objective, optimizer=OPTIMIZER))
+    step = jax.jit(functools.partial(train_step, task))
+    state = jax.jit(task.initialize)()._replace(params=run.params)
+    found = []
+    for inputs in zip(
+        *(REFERENCE[f"{name}/{part}"] for part in ("input_ids", "attention_mask", "labels")), strict=True
+    ):
+        state, measured = step(state, batch_of(run, *inputs))
+        found.append([measured["loss"], measured["gradient_norm"]])
+    losses, norms = np.asarray(found, np.float64).T
+    np.testing.assert_allclose(norms[0], REFERENCE[f"{name}/gradient_norm"][0], rtol=1e-5)
+    np.testing.assert_allclose(losses, REFERENCE[f"{name}/loss"], atol=1e-5)
