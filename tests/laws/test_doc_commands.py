@@ -37,6 +37,7 @@ STAND_IN = {
     "sentiment.py": "quickstart",
     "chats.py": "llama_1b",
     "llama_1b.py": "llama_1b",
+    "llama_lora.py": "llama_1b",
     "mine.py": "multi30k_en_de_raw",
 }
 """Config files that a page describes and the repository does not have, and one that takes the same settings."""
