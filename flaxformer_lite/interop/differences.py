@@ -6,6 +6,7 @@ from typing import Any
 
 from flaxformer_lite.model import Attention, DotProduct, ModelConfig
 from flaxformer_lite.model.config import DecoderSize
+from flaxformer_lite.model.kernels import SplashBlocks
 
 FREE = ("dropout", "dtype", "scan_unroll", "remat", "initializer", "padding_id")
 """Settings that change no number of a model in evaluation, so systems may differ in them (but see `compared_settings`)."""
@@ -56,7 +57,7 @@ def compared_settings(model: ModelConfig) -> dict[str, Any]:
     }
     rates = model.dropout
     return settings | {
-        "model.attention": dataclasses.replace(resolved_attention(model), implementation="auto"),
+        "model.attention": dataclasses.replace(resolved_attention(model), implementation="auto", splash=SplashBlocks()),
         "model.head": None if model.head is None else dataclasses.replace(model.head, loss_chunk=None),
         "model.target_vocab_size": model.output_size,
         "model.decoder": DecoderSize(num_heads=model.for_decoder.num_heads, d_ff=model.for_decoder.d_ff),

@@ -120,6 +120,8 @@ class Attention(Checked, at="model.attention"):
     implementation: kernels.Implementation = "auto"
     """Program that computes attention: xla (no fused kernel; can do everything), cudnn (NVIDIA GPU), splash (TPU), or auto: the
     device's kernel where it supports the model, else xla. Decoding always uses xla."""
+    splash: kernels.SplashBlocks = kernels.SplashBlocks()
+    """The blocks of splash."""
 
     def check(self, d_model: int, num_heads: int, setting: str = "model.num_heads") -> None:
         """Checks that the model can be split into heads. `setting` names the setting that `num_heads` comes from.
@@ -326,6 +328,7 @@ class MultiHeadAttention(nn.Module):
             has_dropout=self.dropout_rate > 0 and self.has_rng("dropout"),
             needs_weights=self.is_mutable_collection("intermediates"),
             plain_softmax=v.is_plain_softmax,
+            blocks=v.splash,
         )
         kernel = None if cached else self.choose_kernel(call).kernel
         if kernel is not None:

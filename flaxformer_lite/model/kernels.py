@@ -7,7 +7,8 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from flax import linen as nn
 from jax.sharding import AxisType, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
+from flaxformer_lite.base.bounds import Checked
 from flaxformer_lite.base.hardware import AMPERE
 from flaxformer_lite.model.masks import ByLayer, MaskStructure
 from flaxformer_lite.parallel.sharding import ROW_AXES
@@ -23,6 +25,21 @@ if TYPE_CHECKING:
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel
 
 Implementation = Literal["auto", "xla", "cudnn", "splash"]
+BlockSize = Literal[128, 256, 384, 512, 1024, 2048]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplashBlocks(Checked, at="model.attention.splash"):
+    """The blocks of scores that Splash computes at a time, and its backward pass. Answers stay the same up to rounding."""
+
+    queries: BlockSize = 512
+    """Most queries of a block. It gets the largest size up to this that divides the queries, which are padded to 128."""
+    keys: BlockSize = 512
+    """Most keys of a block. Larger blocks are fewer, but fewer of them are masked as a whole and skipped."""
+    fused_backward: bool = False
+    """Compute the gradients of queries, keys and values in one pass over the blocks, 5 products each in place of 7. Takes memory
+    for the gradient of the queries once for each block of keys."""
+
 
 HEADS = "tensor"
 """The mesh axis that divides heads."""
@@ -53,6 +70,8 @@ class AttentionCall(NamedTuple):
     """The caller reads the attention weights."""
     plain_softmax: bool = True
     """The weights are the softmax of the scaled product, and the answer is their sum of values."""
+    blocks: SplashBlocks = SplashBlocks()
+    """The blocks of Splash."""
 
     @property
     def dtype(self) -> Any:
@@ -241,7 +260,7 @@ def splash(call: AttentionCall) -> Float[Array, "B T N Hv"]:
     def of_rows(
         q: Float[Array, "B N T H"], k: Float[Array, "B K S H"], v: Float[Array, "B K S Hv"], segments: Any
     ) -> Float[Array, "B N T Hv"]:
-        kernel = splash_kernel(structure, call.soft_cap, q.shape[1], q.shape[2], k.shape[2])
+        kernel = splash_kernel(structure, call, q.shape[1], q.shape[2], k.shape[2])
         return jax.vmap(kernel)(q, k, v, segments)
 
     kind = "every_key" if not structure.causal else f"window_{structure.window}" if structure.window else "causal"
@@ -277,7 +296,7 @@ def splash_segments(
 
 
 def splash_kernel(
-    structure: MaskStructure, soft_cap: float | None, num_heads: int, num_queries: int, num_keys: int
+    structure: MaskStructure, call: AttentionCall, num_heads: int, num_queries: int, num_keys: int
 ) -> Callable[..., Array]:
     """Returns the kernel for one row: `[N, T, H]`, `[K, S, H]` and `[K, S, Hv]` to `[N, T, Hv]`."""
     # Imported here: every start of the program would take a quarter of a second longer, and only TPUs have this kernel.
@@ -289,21 +308,26 @@ def splash_kernel(
         mask = splash_attention_mask.LocalMask(shape, (structure.window - 1, 0), 0)
     elif structure.causal:
         mask = splash_attention_mask.CausalMask(shape)
-    of_queries, of_keys = (next(b for b in (512, 384, 256, 128) if n % b == 0) for n in shape)
+    most = call.blocks
+    of_queries, of_keys = (
+        max(size for size in get_args(BlockSize) if size <= limit and n % size == 0)
+        for n, limit in zip(shape, (most.queries, most.keys), strict=True)
+    )
     blocks = splash_attention_kernel.BlockSizes(
         block_q=of_queries,
         block_kv=of_keys,
         block_q_dkv=of_queries,
         block_kv_dkv=of_keys,
-        block_q_dq=of_queries,
-        block_kv_dq=of_keys,
+        block_q_dq=None if most.fused_backward else of_queries,
+        block_kv_dq=None if most.fused_backward else of_keys,
+        use_fused_bwd_kernel=most.fused_backward,
     )
     return splash_attention_kernel.make_splash_mha(
         splash_attention_mask.MultiHeadMask([mask] * num_heads),
         block_sizes=blocks,
         head_shards=1,
         q_seq_shards=1,
-        attn_logits_soft_cap=soft_cap,
+        attn_logits_soft_cap=call.soft_cap,
         interpret=INTERPRETED,
     )
 

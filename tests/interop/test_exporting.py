@@ -15,6 +15,7 @@ from flaxformer_lite.interop.systems import SYSTEMS
 from flaxformer_lite.model import ModelConfig, config, norms, positions
 from flaxformer_lite.model.attention import DotProduct
 from flaxformer_lite.model.config import DecoderSize, LanguageModelHead
+from flaxformer_lite.model.kernels import SplashBlocks
 from flaxformer_lite.model.layers import DropoutRates, Normal
 from flaxformer_lite.model.positions import ALiBi
 from tests.support.experiments import tiny_config
@@ -39,7 +40,9 @@ def trained_otherwise(model: ModelConfig) -> ModelConfig:
         padding_id=1,
         initializer=Normal(stddev=0.3),
         dropout=DropoutRates(embedding_rate=0.3),
-        attention=dataclasses.replace(model.attention, implementation="xla"),  # type: ignore[type-var]
+        attention=dataclasses.replace(  # type: ignore[type-var]
+            model.attention, implementation="xla", splash=SplashBlocks(keys=1024, fused_backward=True)
+        ),
         head=None if model.head is None else dataclasses.replace(model.head, loss_chunk=5),
     )
 

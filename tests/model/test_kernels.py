@@ -27,7 +27,7 @@ from flaxformer_lite.model.attention import (
 )
 from flaxformer_lite.model.config import ModelConfig, SlidingWindow
 from flaxformer_lite.model.inputs import Inputs
-from flaxformer_lite.model.kernels import AttentionCall, choose, cudnn, splash, unsupported_reason
+from flaxformer_lite.model.kernels import AttentionCall, SplashBlocks, choose, cudnn, splash, unsupported_reason
 from flaxformer_lite.model.layers import DropoutRates
 from flaxformer_lite.model.masks import ByLayer, MaskStructure, structured_mask
 from flaxformer_lite.model.positions import ALiBi, Rotary
@@ -169,6 +169,20 @@ def test_answers_and_gradients_equal_the_float64_reference(name, implementation)
         np.testing.assert_allclose(np.asarray(one, np.float64), other, rtol=tolerance, atol=tolerance)
     if name == "packed_window":
         assert not np.asarray(found[0][0, -1]).any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("sizes", [(128, 128), (128, 256), (256, 128)])
+def test_the_blocks_of_splash_change_no_answer_and_no_gradient(sizes: tuple[int, int], fused: bool):
+    call = call_of(CASES["two_blocks"], "float32")
+    blocks = SplashBlocks(queries=sizes[0], keys=sizes[1], fused_backward=fused)
+    cotangent = np.random.default_rng(1).normal(size=(B, 130, N, H))
+    with interpreted():
+        found = answer_and_gradients(splash, call._replace(blocks=blocks), cotangent)
+    wanted = answer_and_gradients(by_xla, call, cotangent)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", quick([name for name in CASES if name not in CUDNN_LACKS], "packed_window".__eq__))

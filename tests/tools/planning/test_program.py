@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask, splash_attention_mask_info
 
-from flaxformer_lite.model.kernels import AttentionCall, splash
+from flaxformer_lite.model.kernels import AttentionCall, SplashBlocks, splash
 from flaxformer_lite.model.masks import MaskStructure
 from flaxformer_lite.parallel.mesh import MeshConfig, make_mesh
 from flaxformer_lite.parallel.sharding import batch_sharding, within_mesh
@@ -198,23 +198,30 @@ def test_the_products_of_a_call_of_splash(name: str, lanes: int):
 
 @needs.libtpu
 @pytest.mark.filterwarnings("ignore:Error reading persistent compilation cache entry")  # of a TPU that is not there
-@pytest.mark.parametrize("window", [None, 100])
-def test_the_calls_of_splash_in_a_program_of_the_tpus_compiler(window: int | None):
-    """By hand: two blocks of 384 and three computed pairs of them, forward, then backward by queries and by keys; each device has
-    one of the two rows."""
+@pytest.mark.parametrize(
+    ("window", "blocks", "pairs", "products"),
+    [
+        (None, SplashBlocks(), 3 * 384**2, (2, 3, 4)),  # of two blocks by two one is skipped
+        (100, SplashBlocks(), 3 * 384**2, (2, 3, 4)),
+        (None, SplashBlocks(queries=128, keys=256, fused_backward=True), (1 + 1 + 2 + 2 + 3 + 3) * 128 * 256, (2, 5)),
+    ],
+)
+def test_the_calls_of_splash_in_a_program_of_the_tpus_compiler(
+    window: int | None, blocks: SplashBlocks, pairs: int, products: tuple[int, ...]
+):
+    """By hand: 768 queries, forward, then backward by queries and by keys, or by both; each device has one row and two heads."""
     slice_ = describe_slice("v6e:2x2")
     mesh = make_mesh(MeshConfig(data=2, tensor=2), slice_.devices)
     q, k, v = (jax.ShapeDtypeStruct((2, 768, n, 64), jnp.bfloat16, sharding=batch_sharding(mesh)) for n in (4, 2, 2))
-    call = AttentionCall(q, k, v, 0.1, structure=MaskStructure(causal=True, window=window))
+    call = AttentionCall(q, k, v, 0.1, structure=MaskStructure(causal=True, window=window), blocks=blocks)
 
     def answer(q, k, v):
         with within_mesh(mesh):
             return splash(call._replace(query=q, key=k, value=v)).astype(jnp.float32).sum()
 
     text = jax.jit(jax.value_and_grad(answer, argnums=(0, 1, 2))).lower(q, k, v).compile().as_text()
-    assert sorted(read_program(text).attention) == sorted(
-        Attention(2 * 3 * 384**2, (64,) * products, 1) for products in (2, 3, 4)
-    )
+    found = sorted(read_program(text).attention, key=lambda call: len(call.widths))
+    assert found == [Attention(2 * pairs, (64,) * n, 1) for n in products]
 
 
 # Traffic: bytes of one operation after another -------------------------------------------------------------------------
