@@ -64,13 +64,10 @@ def train(config: Config, workdir: str | Path, hooks: Sequence[Hook] = (), *, wi
             progress.say(f"{stop.signal}: before the first step; the same command continues from there")
             return
         announce(config, setup, processes.count, progress)
-        data, runner, state = setup.data, setup.runner, setup.state
-        evaluator = None
-        if data.eval is not None:
-            evaluator = Evaluator(config, data.eval, data.tokenizers, runner, folder, processes)
         loop = Loop(
-            config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=state, loop_state=setup.loop_state,
-            step=int(state.step), data=data.train, runner=runner, evaluator=evaluator, stop=stop, hooks=all_hooks,
+            config=config, folder=folder, checkpoints=checkpoints, progress=progress, state=setup.state,
+            loop_state=setup.loop_state, step=int(setup.state.step), data=setup.data.train, runner=setup.runner,
+            evaluator=setup.evaluator, stop=stop, hooks=all_hooks,
         )  # fmt: skip
         with kernels.report_choices(progress.say):
             loop.run(setup.changes)

@@ -14,6 +14,7 @@ from flaxformer_lite.config import Config
 from flaxformer_lite.config.differences import differences
 from flaxformer_lite.parallel.mesh import check_rows, make_mesh
 from flaxformer_lite.training.data import RunData, read_data
+from flaxformer_lite.training.evaluation import Evaluator
 from flaxformer_lite.training.loop_state import LoopState, is_finite
 from flaxformer_lite.training.multihost.agreement import Processes
 from flaxformer_lite.training.multihost.meeting import SharedError
@@ -28,6 +29,7 @@ class Setup(NamedTuple):
     """A run that is ready to train."""
 
     data: RunData
+    evaluator: Evaluator | None
     runner: Runner
     state: TrainState
     loop_state: LoopState
@@ -45,7 +47,7 @@ def set_up(
     processes: Processes,
     stop: StopRequest,
 ) -> Setup:
-    """Makes the runner, reads the data, and restores the newest checkpoint or initializes the state.
+    """Makes the runner, reads and checks the data, and restores the newest checkpoint or initializes the state.
 
     Raises: ValueError if the config, the data or the folder do not fit each other or the devices; Interrupted.
     """
@@ -63,12 +65,14 @@ def set_up(
     processes.agree(data.texts, "Give all hosts the same data, and the same versions of the packages that read it")
     tokens = {"data.train as tokens": data.train.fingerprint}
     processes.agree(lambda: tokens, "Install the same version of tokenizers on all hosts")
+    evaluator = None
+    if data.eval is not None:
+        evaluator = Evaluator(config, data.eval, data.tokenizers, runner, folder, processes)
     if is_new:
         state, origin = first_state(config, runner)
         folder.truncate_metrics(0)
-        return Setup(
-            data, runner, state, LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint), origin, {}
-        )
+        loop_state = LoopState(data.train.fingerprint, eval_data=data.eval_fingerprint)
+        return Setup(data, evaluator, runner, state, loop_state, origin, {})
     state, loop_state = restore_state(folder, checkpoints, data, runner)
     step, before = int(state.step), sealed_config(folder.checkpoints) or config
     folder.truncate_metrics(
@@ -80,7 +84,7 @@ def set_up(
         most = config.train.patience
         loop_state.stopped_early = most is not None and loop_state.evaluations_since_best >= most
     origin = f"resuming after step {step}{describe_length(before, config, step)}"
-    return Setup(data, runner, state, loop_state, origin, changes)
+    return Setup(data, evaluator, runner, state, loop_state, origin, changes)
 
 
 def mesh_for(config: Config) -> Mesh:

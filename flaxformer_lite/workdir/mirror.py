@@ -225,15 +225,20 @@ def newest_valid(folder: RunFolder) -> int:
     return next(valid, -1)
 
 
-def prepare(folder: RunFolder, config: Config) -> None:
-    """Makes a locked run folder ready to train: it has all that the mirror has and, where other hosts start from it, the reverse.
+def with_mirror(folder: RunFolder, config: Config) -> contextlib.AbstractContextManager[None]:
+    """Brings a run folder and `train.mirror` to one state before training; returns a context for the training.
 
-    Raises: ValueError as `start_from_mirror` and `push_once`, or if checkpoints are lost.
+    The process that writes, which has locked its folder, comes first; hosts that do not share that folder follow.
+
+    Raises: ValueError as the functions below, or if the folder has lost its checkpoints.
     """
+    if folder.silent:
+        return contextlib.nullcontext() if folder.shared else follow_mirror(folder, config)
     start_from_mirror(folder, config)
     folder.check_nothing_lost()
     if not folder.shared:
         push_once(folder, config)
+    return contextlib.nullcontext()
 
 
 def start_from_mirror(folder: RunFolder, config: Config) -> None:

@@ -20,7 +20,7 @@ from flaxformer_lite.parallel import replicated
 from flaxformer_lite.training.multihost.meeting import SharedError
 from flaxformer_lite.training.signals import StopRequest
 from flaxformer_lite.workdir import RunFolder
-from flaxformer_lite.workdir.mirror import follow_mirror, newest_valid, prepare
+from flaxformer_lite.workdir.mirror import newest_valid, with_mirror
 
 Result = TypeVar("Result")
 
@@ -47,11 +47,9 @@ class Processes:
         self._agree_on_command(config)
         with contextlib.ExitStack() as stack:
             mark = self.on_all(lambda: stack.enter_context(folder.lock(config)) if self.is_first else "")
-            if self.count > 1:
-                self._find_shared(folder, self.allgather_text(mark)[0], config.train)
-            self.on_all(lambda: prepare(folder, config) if self.is_first else None)
+            self._find_shared(folder, mark, config.train)
+            self.first_then_others(lambda: stack.enter_context(with_mirror(folder, config)))
             if not folder.shared:
-                self.on_all(lambda: None if self.is_first else stack.enter_context(follow_mirror(folder, config)))
                 newest = self.on_all(lambda: newest_valid(folder))
                 self.agree(lambda: {"the newest checkpoint": str(newest)}, "Start again, or delete the run folders")
             yield
@@ -59,12 +57,14 @@ class Processes:
                 multihost_utils.sync_global_devices("flaxformer_lite mirror copied")
 
     def _find_shared(self, folder: RunFolder, mark: str, train: TrainConfig) -> None:
-        """Sets `folder.shared`.
+        """Sets `folder.shared`: whether all processes see the mark of the first one in the folder.
 
         Raises: SharedError if processes do not share the folder and have no mirror or want to return to its checkpoints, or if
             some share it and others do not.
         """
-        message = ""
+        if self.count == 1:
+            return
+        mark, message = self.allgather_text(mark)[0], ""
         try:
             folder.check_mark(mark)
         except ValueError as error:
@@ -115,8 +115,12 @@ class Processes:
 
         Raises: SharedError, as `on_all`.
         """
-        result = self.on_all(function if self.is_first else lambda: None)
-        return self.on_all(lambda: function() if result is None else result)
+        if not self.is_first:
+            self.on_all(lambda: None)
+            return self.on_all(function)
+        result = self.on_all(function)
+        self.on_all(lambda: None)
+        return result
 
     def agree(self, values: Callable[[], Mapping[str, str]], remedy: str) -> None:
         """Compares named values over the processes. Raises: SharedError naming the differences and the remedy."""

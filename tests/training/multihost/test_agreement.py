@@ -54,6 +54,9 @@ def test_a_single_process_agrees_with_itself():
     assert type(error.value) is ValueError
     alone.agree(lambda: pytest.fail("nobody to compare with"), "")
     assert alone.first_then_others(lambda: 7) == 7
+    called: list[int] = []
+    assert alone.first_then_others(lambda: called.append(7)) is None
+    assert called == [7]
     assert alone.metrics_of_first(["bleu"], lambda: {"bleu": 0.1}) == {"bleu": 0.1}
 
 
