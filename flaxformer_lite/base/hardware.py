@@ -140,13 +140,30 @@ def peak_flops(device_kind: str) -> float | None:
     return PEAK_FLOPS[max(names, key=len)] if names else None
 
 
+def usable_memory(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Returns the bytes of memory that the processes of this machine may use, within the limit of their container.
+
+    groups: as for `usable_cores`.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no such file; "max" stands for no limit
+            memory = min(memory, int((groups / name).read_text()))
+    return memory
+
+
 def peak_process_memory() -> int | None:
     """Returns the most bytes of memory that this process has used so far; None where Linux does not say it."""
+    return process_memory("VmHWM")
+
+
+def process_memory(field: str = "VmRSS") -> int | None:
+    """Returns the bytes of memory that this process uses now, or another figure of /proc/self/status; None where it is missing."""
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    found = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    found = re.search(rf"^{field}:\s*(\d+) kB", status, re.MULTILINE)
     return None if found is None else int(found[1]) * 1024
 
 

@@ -2,12 +2,19 @@
 
 Other options are settings of CONFIG, as for `train`: --train.mesh.fsdp -1, --data.rows-multiple 256. --topology needs libtpu:
 pip install "flaxformer-lite[tpu]". With --devices nothing is compiled: it shows how each array of the training state is divided.
+--fit searches settings that fit into the memory, and prints the command that trains with them; without --topology for this CPU.
 """
 
 import argparse
 import json
+import re
+from typing import TYPE_CHECKING
 
-from flaxformer_lite.base.console import Progress
+from flaxformer_lite.base import hardware
+from flaxformer_lite.base.console import Failure, Progress
+
+if TYPE_CHECKING:
+    from flaxformer_lite.config import Config
 
 TAKES_SETTINGS = True
 """Options that are not its own are settings of CONFIG."""
@@ -29,6 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--devices", type=int, metavar="N", help="show the sharding over N devices, and compile nothing"
     )
     parser.add_argument("--decode", action="store_true", help="plan the decoding step, one more token for every row")
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="search the loss chunk, micro-batches, remat, optimizer and batch that fit into the memory of a device",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", help="with --fit: less memory than a device has, such as 12GiB; default: all of it"
+    )
     parser.add_argument("--json", action="store_true", help="write JSON")
 
 
@@ -43,6 +58,9 @@ def run(arguments: argparse.Namespace) -> None:
     # Nothing is computed here, and the accelerator may be in use.
     jax.config.update("jax_platforms", "cpu")
     config = load_config(arguments.config, arguments.flags)
+    if arguments.fit or arguments.memory:
+        fit(arguments, config)
+        return
     if arguments.devices is not None and arguments.devices > 0 and arguments.topology is None:
         print(*sharding_table(config, arguments.devices), sep="\n")
         return
@@ -52,3 +70,36 @@ def run(arguments: argparse.Namespace) -> None:
         progress.update(f"compiling for {arguments.topology}")
         plan = make_plan(config, arguments.topology, decode=arguments.decode, num_slices=arguments.num_slices)
     print(json.dumps(as_json(plan), indent=2) if arguments.json else in_words(plan))
+
+
+def fit(arguments: argparse.Namespace, config: "Config") -> None:
+    import jax
+
+    from flaxformer_lite.tools.planning.fit import as_json, command, find_fit, in_words, nothing_fits
+    from flaxformer_lite.tools.planning.topology import describe_slice
+
+    if not arguments.fit or arguments.decode or arguments.devices is not None:
+        other = "--decode" if arguments.decode else "--devices" if arguments.fit else "--memory without --fit"
+        raise ValueError(f"{other}: settings are searched for training, by --fit and --topology; leave the others out")
+    if arguments.topology in (None, "cpu"):
+        devices, own = jax.devices(), hardware.process_memory() or 0
+        memory = hardware.usable_memory() // len(devices)
+    else:
+        slice_ = describe_slice(arguments.topology, arguments.num_slices)
+        devices, own, memory = slice_.devices, 0, slice_.chip.hbm_bytes // slice_.devices_per_chip
+    with Progress() as progress:
+        limit = min(memory, size(arguments.memory or f"{memory / 2**20}MiB"))
+        result = find_fit(config, devices, limit, own, progress.update)
+    settings = None if result.found is None else result.found.settings
+    words = None if settings is None else command(arguments.config, arguments.flags, settings)
+    print(json.dumps(as_json(result, words), indent=2) if arguments.json else in_words(result, words))
+    if words is None:
+        raise Failure(nothing_fits(result))
+
+
+def size(text: str) -> int:
+    """Returns the bytes of a size such as 12GiB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([MG])iB", text)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"--memory is {text!r}: it must be a size such as 12GiB or 800MiB")
+    return int(float(found[1]) * 2 ** (20 if found[2] == "M" else 30))

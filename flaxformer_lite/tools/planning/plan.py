@@ -229,14 +229,9 @@ def make_plan(
 
 def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
     """Returns the compiler's figures, or its message if the step does not fit."""
-    lowered = step.function.lower(*step.arguments)
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        found = re.search(r"Ran out of memory[^\n]*", str(error))
-        if found is None:
-            raise
-        return None, found.group()
+    compiled, refusal = compiled_or_refused(step)
+    if compiled is None:
+        return None, refusal
     memory = compiled.memory_analysis()
     compilation = Compilation(
         argument_bytes=memory.argument_size_in_bytes,
@@ -247,6 +242,18 @@ def compile_step(step: Step) -> tuple[Compilation | None, str | None]:
         program=read_program(compiled.as_text()),
     )
     return compilation, None
+
+
+def compiled_or_refused(step: Step) -> tuple[Any, str | None]:
+    """Returns the compiled step, or None and the compiler's message if it does not fit."""
+    lowered = step.function.lower(*step.arguments)
+    try:
+        return lowered.compile(), None
+    except jax.errors.JaxRuntimeError as error:
+        found = re.search(r"Ran out of memory[^\n]*", str(error))
+        if found is None:
+            raise
+        return None, found.group()
 
 
 # A plan for a terminal, and as JSON -----------------------------------------------------------------------------------
